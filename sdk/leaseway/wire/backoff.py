@@ -1,0 +1,29 @@
+"""Delays between tries: exponential, bounded, with full jitter."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Backoff"]
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """A schedule of delays in seconds (DESIGN §10)."""
+
+    initial: float = 0.2
+    maximum: float = 30.0
+    multiplier: float = 2.0
+
+    def ceiling(self, attempt: int) -> float:
+        """Return the longest delay after the failed try number `attempt`, counted from 0."""
+        # The exponent is bounded so that a server that fails for weeks cannot overflow a float.
+        return min(self.maximum, self.initial * self.multiplier ** min(attempt, 64))
+
+    def delay(
+        self, attempt: int, uniform: Callable[[float, float], float] = random.uniform
+    ) -> float:
+        """Return a delay drawn evenly from 0 to the ceiling."""
+        return uniform(0.0, self.ceiling(attempt))

@@ -1,0 +1,54 @@
+"""Every bound and default that more than one part of the system relies on (DESIGN §10).
+
+Sizes are in bytes, times in seconds.
+"""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+STARTUP_TIMEOUT: Final = 30.0
+CALL_TIMEOUT: Final = 60.0
+LEASE_DRAIN_TIMEOUT: Final = 15 * 60.0
+SHUTDOWN_TIMEOUT: Final = 30.0
+
+MAX_INSTANCES: Final = 256
+"""Instances of one server on one worker."""
+MAX_LEASES: Final = 512
+"""Leases on one worker."""
+
+MAX_ARGUMENTS: Final = 4 * MIB
+MAX_RESULT: Final = 16 * MIB
+MAX_LINE: Final = 32 * MIB
+"""One line of a stdio server."""
+
+BATCH_SIZE: Final = 256 * KIB
+"""A batch of exchange frames is closed at this size; also the size of one chunk."""
+MAX_MESSAGE: Final = 1 * MIB
+MAX_CALLS_IN_FLIGHT: Final = 1024
+"""Calls in flight on one exchange stream."""
+
+STDERR_LINES: Final = 100
+STDERR_LINE_BYTES: Final = 4 * KIB
+
+LEASE_TTL: Final = 60.0
+MIN_LEASE_TTL: Final = 1.0
+MAX_LEASE_TTL: Final = 24 * 3600.0
+LEASE_MEMORY: Final = 600.0
+"""How long a worker remembers how a lease ended."""
+
+BEHIND_WAIT: Final = 2.0
+"""How long a worker that is behind waits for the registry version that a call names."""
+WORKER_LOST_AFTER: Final = 10.0
+RESERVATION: Final = 10.0
+"""How long a placement counts against a worker that has not reported the lease."""
+SETTLING: Final = 3.0
+"""How long a new control plane waits for workers to say what they hold."""
+MAX_PROBES: Final = 16
+"""Probes that run on one worker at the same time."""
+COMMIT_WINDOW: Final = 0.05
+"""Results within this time share a registry version."""
+
+MAX_GRPC_MESSAGE: Final = 5 * MIB
+"""What gRPC lets through: unary arguments of 4 MiB with their envelope."""

@@ -1,0 +1,53 @@
+"""Addresses: HOST:PORT as operators write them, and which of them leave this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+__all__ = ["DEFAULT_ADDRESS", "Endpoint", "parse_endpoint"]
+
+DEFAULT_ADDRESS = "127.0.0.1:7600"
+"""Where a control plane listens and clients look for it, unless told otherwise (DESIGN §12)."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A host and a port; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Parse `HOST:PORT`, `[IPV6]:PORT`.
+
+    Raises:
+        ValueError: The text is neither; the message says what is wrong.
+
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"'{text}' is not HOST:PORT; write, for example, 127.0.0.1:7600")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"'{text}' is an IPv6 address without brackets; write [{host}]:{port}")
+    if not host:
+        raise ValueError(
+            f"'{text}' names no host; write 127.0.0.1:{port}, or 0.0.0.0:{port} for all"
+        )
+    return Endpoint(host, int(port))

@@ -1,0 +1,35 @@
+"""The rule for names, and which known names are near to an unknown one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["DEFAULT_TENANT", "is_valid_name", "nearest", "qualified", "split_qualified"]
+
+DEFAULT_TENANT = "default"
+"""Who everyone is until tenants exist (DESIGN §14)."""
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def is_valid_name(name: str) -> bool:
+    """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (seed 004)."""
+    return _NAME.fullmatch(name) is not None
+
+
+def qualified(server_id: str, original_name: str) -> str:
+    """Return the name that is unique without transforms, such as `time:now`."""
+    return f"{server_id}:{original_name}"
+
+
+def split_qualified(name: str) -> tuple[str, str] | None:
+    """Return (server id, original name) of a qualified name, or None for an exposed one."""
+    server_id, colon, original = name.partition(":")
+    return (server_id, original) if colon else None
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """Return the known names most like an unknown one, the nearest first."""
+    return get_close_matches(name, list(known), n=limit, cutoff=0.5)
