@@ -1,0 +1,141 @@
+"""How both planes listen: one place for gRPC options, binding, health and reflection.
+
+`grpc_health` and `grpc_reflection` belong to the `serving` extra and are imported on use, so
+that the SDK can import `leaseway.wire` without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+from leaseway.wire import bounds
+from leaseway.wire.auth import KeyInterceptor
+from leaseway.wire.endpoint import Endpoint
+
+__all__ = [
+    "CHANNEL_OPTIONS",
+    "SERVER_OPTIONS",
+    "HealthService",
+    "bind",
+    "enable_reflection",
+    "make_server",
+]
+
+Options = Sequence[tuple[str, Any]]
+
+_SIZES: Final = (
+    ("grpc.max_receive_message_length", bounds.MAX_GRPC_MESSAGE),
+    ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
+)
+
+SERVER_OPTIONS: Final[Options] = (
+    *_SIZES,
+    # Two processes on one port would each get half of the connections, in silence.
+    ("grpc.so_reuseport", 0),
+    # Clients find a dead path by pings every 10 s (CHANNEL_OPTIONS); without these two a server
+    # takes such pings for abuse and cuts the connection.
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+"""What each Leaseway server is made with."""
+
+CHANNEL_OPTIONS: Final[Options] = (
+    *_SIZES,
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A peer that was restarted is found again within the reconnect bound of DESIGN §8.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+"""What each Leaseway channel is made with."""
+
+
+def make_server(
+    *,
+    key: str | None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    options: Options = (),
+) -> grpc.aio.Server:
+    """Return a server that is not started yet.
+
+    Args:
+        key: The shared key that callers must send, or None where anybody may call.
+        interceptors: Further links, run after the key was checked.
+        options: Further channel arguments; they win over `SERVER_OPTIONS`.
+
+    """
+    checks = (KeyInterceptor(key),) if key is not None else ()
+    return grpc.aio.server(
+        interceptors=(*checks, *interceptors), options=(*SERVER_OPTIONS, *options)
+    )
+
+
+def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
+    """Add an address to a server and return it with the port that it got.
+
+    Raises:
+        OSError: The address cannot be used: taken, not of this machine, or not allowed.
+
+    """
+    try:
+        port = server.add_insecure_port(str(endpoint))
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise OSError(
+            f"Cannot listen on {endpoint}: the port is taken, needs more rights, or the address "
+            f"is not of this machine. Choose another one, or port 0 for any free port."
+        )
+    return Endpoint(endpoint.host, port)
+
+
+class HealthService:
+    """The standard gRPC health service of one server.
+
+    A service that was never set is unknown to checkers; the empty name stands for the process.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+        self._statuses = health_pb2.HealthCheckResponse.ServingStatus
+        self._servicer = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def set_serving(self, *services: str) -> None:
+        """Say that services take calls; the empty name is the process."""
+        await self._set(services, self._statuses.Value("SERVING"))
+
+    async def set_not_serving(self, *services: str) -> None:
+        """Say that services take no calls; the empty name is the process."""
+        await self._set(services, self._statuses.Value("NOT_SERVING"))
+
+    async def shut_down(self) -> None:
+        """Say NOT_SERVING for all services and ignore whatever is set later."""
+        await self._servicer.enter_graceful_shutdown()
+
+    async def _set(self, services: Sequence[str], status: Any) -> None:
+        for service in services:
+            await self._servicer.set(service, status)
+
+
+def enable_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> None:
+    """Let tools such as grpcurl ask a server what it offers.
+
+    Args:
+        server: Not started yet.
+        service_names: Full names such as `leaseway.v1.CatalogService`; reflection itself is added.
+
+    """
+    from grpc_reflection.v1alpha import reflection
+
+    reflection.enable_server_reflection((*service_names, reflection.SERVICE_NAME), server)

@@ -1,0 +1,227 @@
+"""Traces: set up at start-up, and the few W3C helpers that both planes and the SDK share.
+
+Exporters are chosen by the standard `OTEL_*` variables. `opentelemetry.sdk` is imported only
+where they ask for one, so that a process without tracing pays for none of it (DESIGN §§6, 11).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from leaseway.wire.version import PACKAGE_VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+__all__ = [
+    "Attr",
+    "Telemetry",
+    "configure_telemetry",
+    "context_from",
+    "current_traceparent",
+    "is_sampled",
+    "traceparent_of",
+    "tracer",
+    "tracing_active",
+]
+
+_logger = logging.getLogger(__name__)
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
+
+
+class Attr:
+    """Names of span attributes: the MCP and GenAI conventions' own, and ours as `leaseway.*`."""
+
+    MCP_METHOD_NAME: Final = "mcp.method.name"
+    MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
+    MCP_SESSION_ID: Final = "mcp.session.id"
+    MCP_RESOURCE_URI: Final = "mcp.resource.uri"
+    GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+    GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
+    JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
+    RPC_SYSTEM: Final = "rpc.system"
+    RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
+    NETWORK_TRANSPORT: Final = "network.transport"
+    ERROR_TYPE: Final = "error.type"
+    SERVER_ADDRESS: Final = "server.address"
+    SERVER_PORT: Final = "server.port"
+
+    TENANT: Final = "leaseway.tenant"
+    AGENT: Final = "leaseway.agent"
+    SESSION: Final = "leaseway.session"
+    LEASE: Final = "leaseway.lease"
+    SERVER: Final = "leaseway.server"
+    WORKER: Final = "leaseway.worker"
+    GENERATION: Final = "leaseway.generation"
+    INSTANCE: Final = "leaseway.instance"
+    REGISTRY_VERSION: Final = "leaseway.registry_version"
+    LAUNCH_HASH: Final = "leaseway.launch_hash"
+    CONFIG_PATH: Final = "leaseway.config.path"
+
+    EXECUTE_TOOL: Final = "execute_tool"
+    """The value of `GEN_AI_OPERATION_NAME` for a tool call."""
+    PIPE: Final = "pipe"
+    """The value of `NETWORK_TRANSPORT` for stdio servers."""
+    TCP: Final = "tcp"
+    """The value of `NETWORK_TRANSPORT` for servers that are reached over a network."""
+
+
+class Telemetry:
+    """What was set up at start-up; `shutdown` sends what is still queued."""
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+
+    @property
+    def exporting(self) -> bool:
+        """Whether spans leave this process."""
+        return self._provider is not None
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Send queued spans, for at most `timeout` seconds, and stop. Blocks."""
+        if self._provider is not None:
+            self._provider.force_flush(int(timeout * 1000))
+            self._provider.shutdown()
+
+
+def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
+    """Install a tracer provider where the `OTEL_*` variables ask for one.
+
+    `OTEL_TRACES_EXPORTER` names the exporters (`otlp`, `console`, `none`); unset means `otlp`
+    where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler and
+    the batches are read by OpenTelemetry itself. What cannot be used is said in a log line and
+    never stops the process.
+
+    Args:
+        service_name: `service.name`, such as `leaseway-worker`.
+        instance: `service.instance.id`, such as the worker's id.
+
+    """
+    exporters = [made for name in _wanted_exporters() if (made := _exporter(name)) is not None]
+    if not exporters:
+        return Telemetry()
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    ours = {"service.name": service_name, "service.version": PACKAGE_VERSION}
+    if instance:
+        ours["service.instance.id"] = instance
+    provider = TracerProvider(
+        resource=Resource.create(ours).merge(OTELResourceDetector().detect()),
+        shutdown_on_exit=False,
+    )
+    for exporter in exporters:
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return Telemetry(provider)
+
+
+def _wanted_exporters() -> list[str]:
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return []
+    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_ENDPOINT"
+    )
+    asked = os.environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "none")
+    names = [name.strip().lower() for name in asked.split(",")]
+    return [name for name in names if name not in ("", "none")]
+
+
+def _exporter(name: str) -> SpanExporter | None:
+    if name == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to results
+    if name != "otlp":
+        _logger.warning(
+            "OTEL_TRACES_EXPORTER names an exporter that Leaseway does not have; use otlp, "
+            "console or none.",
+            extra={"exporter": name},
+        )
+        return None
+    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
+        "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
+    )
+    if protocol != "grpc":
+        _logger.warning(
+            "Traces are not exported: Leaseway sends OTLP over grpc only. Point the endpoint at a "
+            "collector's grpc port and set OTEL_EXPORTER_OTLP_PROTOCOL=grpc.",
+            extra={"protocol": protocol},
+        )
+        return None
+    return _otlp_exporter()
+
+
+def _otlp_exporter() -> SpanExporter | None:
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        _logger.warning(
+            "Traces are not exported: install leaseway[serving], which brings the OTLP exporter."
+        )
+        return None
+    return OTLPSpanExporter()
+
+
+_active = False
+
+
+def tracing_active() -> bool:
+    """Say whether this process has a tracer provider, so that spans are worth making.
+
+    Cheap enough for every call. True stays true: a provider is installed once a process.
+    """
+    global _active
+    if not _active:
+        _active = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    return _active
+
+
+def tracer(name: str) -> Tracer:
+    """Return the tracer of a module, such as `leaseway.sdk`."""
+    return trace.get_tracer(name, PACKAGE_VERSION)
+
+
+def traceparent_of(span: Span) -> str:
+    """Return the W3C `traceparent` of a span, or an empty text where it has no valid context."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def current_traceparent() -> tuple[str, str]:
+    """Return the W3C (`traceparent`, `tracestate`) of the current span; empty texts without one."""
+    span = trace.get_current_span()
+    traceparent = traceparent_of(span)
+    return (
+        (traceparent, span.get_span_context().trace_state.to_header()) if traceparent else ("", "")
+    )
+
+
+def context_from(traceparent: str, tracestate: str = "") -> Context:
+    """Return the context that a peer sent; an empty one, for a new trace, where it is not valid."""
+    carrier: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate}
+    return _PROPAGATOR.extract(carrier) if traceparent else Context()
+
+
+def is_sampled(traceparent: str) -> bool:
+    """Say whether a `traceparent` asks for its spans to be recorded, without making a context."""
+    if len(traceparent) < _TRACEPARENT_LENGTH:
+        return False
+    try:
+        return bool(int(traceparent[53:55], 16) & 1)
+    except ValueError:
+        return False
