@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final, Literal
 
 import grpc
@@ -20,6 +19,7 @@ from google.rpc import code_pb2, error_details_pb2
 from google.rpc.status_pb2 import Status
 
 from leaseway.v1 import execution_pb2
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "DOMAIN",
@@ -38,45 +38,6 @@ _MAX_DETAIL: Final = 6 * 1024  # gRPC cuts metadata at 8 KiB; the rest is for me
 
 Started = Literal["no", "yes", "unknown"]
 """Whether the MCP server may have begun to work on a call (DESIGN §6, fate)."""
-
-
-class Reason(StrEnum):
-    """Why something was refused or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
-
-    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
-    SERVER_NOT_FOUND = "SERVER_NOT_FOUND"
-    SERVER_NOT_READY = "SERVER_NOT_READY"
-    INVALID_ARGUMENTS = "INVALID_ARGUMENTS"
-    INVALID_REQUEST = "INVALID_REQUEST"
-    SERVER_ERROR = "SERVER_ERROR"
-    SERVER_LOST = "SERVER_LOST"
-    FATE_UNKNOWN = "FATE_UNKNOWN"
-    WORKER_LOST = "WORKER_LOST"
-    DRAINING = "DRAINING"
-    NOT_APPLIED = "NOT_APPLIED"
-    OVERLOADED = "OVERLOADED"
-    SYNCING = "SYNCING"
-    NOT_LEADER = "NOT_LEADER"
-    CONTROL_PLANE_UNAVAILABLE = "CONTROL_PLANE_UNAVAILABLE"
-    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
-    CANCELLED = "CANCELLED"
-    LEASE_EXPIRED = "LEASE_EXPIRED"
-    LEASE_REVOKED = "LEASE_REVOKED"
-    LEASE_RELEASED = "LEASE_RELEASED"
-    LEASE_LOST = "LEASE_LOST"
-    NOT_LEASABLE = "NOT_LEASABLE"
-    SESSION_REQUIRED = "SESSION_REQUIRED"
-    RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
-    TOOL_DIFFERS = "TOOL_DIFFERS"
-    ARTIFACT_LOST = "ARTIFACT_LOST"
-    UNAUTHENTICATED = "UNAUTHENTICATED"
-    PERMISSION_DENIED = "PERMISSION_DENIED"
-    CONFIRMATION_REQUIRED = "CONFIRMATION_REQUIRED"
-    RATE_LIMITED = "RATE_LIMITED"
-    CAPACITY = "CAPACITY"
-    INPUT_REQUIRED = "INPUT_REQUIRED"
-    INCOMPATIBLE_VERSION = "INCOMPATIBLE_VERSION"
-    INTERNAL = "INTERNAL"
 
 
 _Code = grpc.StatusCode
