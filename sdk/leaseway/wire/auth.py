@@ -100,4 +100,4 @@ async def _refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -
 
 # One handler refuses every kind of RPC: on the wire a unary request is a stream of one message,
 # and the refusal reads none of it.
-_REFUSAL: Final = grpc.stream_stream_rpc_method_handler(_refuse)
+_REFUSAL: Final[grpc.RpcMethodHandler[Any, Any]] = grpc.stream_stream_rpc_method_handler(_refuse)

@@ -116,7 +116,7 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record).items())
-        message = record.getMessage().replace("\n", "\\n")
+        message = redact(record.getMessage()).replace("\n", "\\n")
         line = f"{_time(record)} {record.levelname:<7} {self._service}: {message}{fields}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
@@ -143,7 +143,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _clean(value: Any) -> Any:
-    # Redacted before encoding: JSON's escapes would hide a secret with a quote in it.
+    # Redacted before encoding: escapes would hide a secret with a quote in it.
     match value:
         case str():
             return redact(value)
@@ -156,6 +156,6 @@ def _clean(value: Any) -> Any:
 
 
 def _word(value: Any) -> str:
-    text = str(value)
+    text = str(_clean(value))
     plain = text and not any(character in text for character in ' "=\n')
     return text if plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""What tests everywhere rely on: the loop, servers that others wrote, and no process left over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ServerCommand = Callable[[str], list[str]]
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run every async test on asyncio: grpc.aio knows no other loop."""
+    return "asyncio"
+
+
+def _absent(kind: str, reason: str) -> None:
+    """Skip a test whose servers are absent, or fail it where LEASEWAY_REQUIRE names them."""
+    required = os.environ.get("LEASEWAY_REQUIRE", "").split(",")
+    if kind in [name.strip() for name in required]:
+        pytest.fail(f"LEASEWAY_REQUIRE={kind}, but {reason}")
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def npm_server() -> ServerCommand:
+    """Return a function from an npm server's binary to the command that starts it.
+
+    Names: `mcp-server-everything`, `mcp-server-filesystem`.
+    """
+    folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
+
+    def command(name: str) -> list[str]:
+        binary = folder / "node_modules" / ".bin" / name
+        if not binary.exists() or shutil.which("node") is None:
+            _absent("npm", f"{name} is not in {folder}; run `make npm-servers` (needs npm).")
+        return [str(binary)]
+
+    return command
+
+
+@pytest.fixture
+def legacy_server() -> ServerCommand:
+    """Return a function from a PyPI server built on `mcp<2` to the command that starts it.
+
+    Names: `mcp-server-time`, `mcp-server-git`.
+    """
+    folder = Path(os.environ.get("LEASEWAY_LEGACY_SERVERS") or ROOT / ".build" / "legacy")
+
+    def command(name: str) -> list[str]:
+        binary = folder / "bin" / name
+        if not binary.exists():
+            _absent("legacy", f"{name} is not in {folder}; run `make legacy-servers`.")
+        return [str(binary)]
+
+    return command
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Return the live processes below a process, by id, with their command lines (Linux)."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != "Z":
+                parents[int(entry.name)] = int(parent)
+    found: dict[int, str] = {}
+    level = {pid}
+    while level := {child for child, parent in parents.items() if parent in level} - set(found):
+        found |= {child: _command_line(child) for child in level}
+    return found
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def leak_guard() -> Iterator[None]:
+    """Fail a test that leaves child processes of this one behind; give them 5 s to go."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("Child processes are read from /proc.")
+    before = descendants(os.getpid())
+    yield
+    deadline = time.monotonic() + 5
+    while left := {p: c for p, c in descendants(os.getpid()).items() if p not in before}:
+        if time.monotonic() > deadline:
+            pytest.fail(f"Processes are left over: {left}")
+        os.sched_yield()

@@ -1,0 +1,113 @@
+"""Listening: ports, message sizes, health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.serving import (
+    CHANNEL_OPTIONS,
+    HealthService,
+    bind,
+    enable_reflection,
+    make_server,
+)
+
+LOOPBACK = Endpoint("127.0.0.1", 0)
+
+
+async def _size(request: bytes, _context: object) -> bytes:
+    return str(len(request)).encode()
+
+
+def _sizes() -> grpc.GenericRpcHandler:
+    handler: Any = grpc.unary_unary_rpc_method_handler(_size)
+    return grpc.method_handlers_generic_handler("t.Sizes", {"Size": handler})
+
+
+async def test_port_zero_becomes_a_real_port() -> None:
+    server = make_server(key=None)
+
+    endpoint = bind(server, LOOPBACK)
+
+    assert endpoint.host == "127.0.0.1"
+    assert endpoint.port > 0
+    await server.stop(None)
+
+
+async def test_a_taken_port_is_refused_with_a_sentence() -> None:
+    first, second = make_server(key=None), make_server(key=None)
+    endpoint = bind(first, LOOPBACK)
+    await first.start()
+
+    with pytest.raises(OSError, match=f"Cannot listen on {endpoint}: the port is taken"):
+        bind(second, endpoint)
+
+    await first.stop(None)
+    await second.stop(None)
+
+
+async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> None:
+    server = make_server(key=None)
+    server.add_generic_rpc_handlers((_sizes(),))
+    address = str(bind(server, LOOPBACK))
+    await server.start()
+    async with (
+        asyncio.timeout(20),
+        grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
+    ):
+        call: Any = channel.unary_unary("/t.Sizes/Size")
+        assert await call(bytes(bounds.MAX_GRPC_MESSAGE)) == str(bounds.MAX_GRPC_MESSAGE).encode()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(bytes(bounds.MAX_GRPC_MESSAGE + 1))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    await server.stop(None)
+
+
+async def test_health_says_what_was_set_service_by_service() -> None:
+    server = make_server(key=None)
+    health = HealthService(server)
+    address = str(bind(server, LOOPBACK))
+    await server.start()
+    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+
+        async def status(service: str) -> int:
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+            return int(answer.status)
+
+        await health.set_serving("", "a")
+        await health.set_not_serving("b")
+        assert await status("a") == health_pb2.HealthCheckResponse.SERVING
+        assert await status("b") == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await status("c")
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+        await health.shut_down()
+        assert await status("a") == health_pb2.HealthCheckResponse.NOT_SERVING
+    await server.stop(None)
+
+
+async def test_reflection_lists_the_services() -> None:
+    server = make_server(key=None)
+    enable_reflection(server, ["leaseway.v1.CatalogService"])
+    address = str(bind(server, LOOPBACK))
+    await server.start()
+    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+        make_stub: Any = reflection_pb2_grpc.ServerReflectionStub
+        stub = make_stub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        stream = stub.ServerReflectionInfo(iter([request]))
+        answer = await stream.read()
+        stream.cancel()
+    names = [service.name for service in answer.list_services_response.service]
+    assert "leaseway.v1.CatalogService" in names
+    await server.stop(None)
