@@ -2,20 +2,23 @@
 
 Small frames go out in the order queued, everything at once up to 256 KiB. A payload above
 256 KiB is cut into chunks, and large payloads take turns, one chunk a message, behind the small
-frames of that moment: a 16 MiB result delays a small one by one chunk at most. Pure of I/O; the
-exchange's writer task on either side drains it (DESIGN §6).
+frames of that moment: a 16 MiB result delays a small one by one chunk at most, and small ones
+never starve it. Pure of I/O; the exchange's writer task on either side drains it (DESIGN §6).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE
 
 __all__ = ["Assembler", "Outbox", "OversizePayload"]
+
+_SINGULAR: Final = frozenset({"client", "worker", "keep_alive", "going_away"})
+"""Fields of a batch that hold one message; frames for them are merged."""
 
 
 class _Frame(Protocol):
@@ -24,7 +27,7 @@ class _Frame(Protocol):
 
 class _Batch(Protocol):
     @property
-    def chunks(self) -> object: ...
+    def chunks(self) -> Any: ...
 
 
 BatchT = TypeVar("BatchT", bound=_Batch)
@@ -33,7 +36,7 @@ BatchT = TypeVar("BatchT", bound=_Batch)
 class _Large:
     __slots__ = ("call_id", "field", "frame", "offset", "payload")
 
-    def __init__(self, call_id: int, payload: bytes, field: str, frame: object) -> None:
+    def __init__(self, call_id: int, payload: bytes, field: str, frame: _Frame) -> None:
         self.call_id = call_id
         self.payload = memoryview(payload)
         self.offset = 0
@@ -61,7 +64,10 @@ class Outbox(Generic[BatchT]):
         return bool(self._small) or bool(self._large)
 
     def put(self, field: str, frame: _Frame, size: int) -> None:
-        """Queue a frame for a repeated field; `size` is its rough size in bytes."""
+        """Queue a frame for a field of the batch; `size` is its rough size in bytes.
+
+        Frames for a field that is not repeated (`keep_alive`, `going_away`) are merged.
+        """
         idle = not self._small and not self._large
         self._small.append((field, frame, size))
         self.queued_bytes += size
@@ -76,8 +82,30 @@ class Outbox(Generic[BatchT]):
         if idle:
             self._wake()
 
+    def unsent(self, field: str) -> list[_Frame]:
+        """Return the frames of a field that no batch has taken yet."""
+        small = [frame for name, frame, _ in self._small if name == field]
+        return small + [large.frame for large in self._large if large.field == field]
+
+    def withdraw(self, frame: _Frame) -> bool:
+        """Take back a frame; say whether it was still here.
+
+        Chunks of its payload may have gone, the frame itself has not.
+        """
+        for index, (_, queued, size) in enumerate(self._small):
+            if queued is frame:
+                del self._small[index]
+                self.queued_bytes -= size
+                return True
+        for index, large in enumerate(self._large):
+            if large.frame is frame:
+                del self._large[index]
+                self.queued_bytes -= len(large.payload) - large.offset
+                return True
+        return False
+
     def next_batch(self) -> BatchT:
-        """Take the next message off the queue. The outbox must not be empty."""
+        """Take the next message off the queue; empty where nothing is queued any more."""
         batch = self._make_batch()
         room = BATCH_SIZE
         fields: dict[str, list[_Frame]] = {}
@@ -86,11 +114,20 @@ class Outbox(Generic[BatchT]):
             field, frame, size = small.popleft()
             room -= size
             self.queued_bytes -= size
-            fields.setdefault(field, []).append(frame)
-        if self._large and (room > 0 or not fields):
+            if field in fields:
+                fields[field].append(frame)
+            else:
+                fields[field] = [frame]
+        # A chunk goes with every message, else a steady stream of small frames would starve
+        # it: 256 KiB of small frames, the one that overshoots and a chunk stay below 1 MiB.
+        if self._large:
             self._take_chunk(batch, fields)
         for field, frames in fields.items():
-            getattr(batch, field).extend(frames)
+            if field in _SINGULAR:
+                for frame in frames:
+                    getattr(batch, field).MergeFrom(frame)
+            else:
+                getattr(batch, field).extend(frames)
         return batch
 
     def _take_chunk(self, batch: BatchT, fields: dict[str, list[_Frame]]) -> None:
@@ -100,9 +137,9 @@ class Outbox(Generic[BatchT]):
         self.queued_bytes -= len(data)
         last = large.offset >= len(large.payload)
         chunk = execution_pb2.Chunk(call_id=large.call_id, data=bytes(data), last=last)
-        batch.chunks.append(chunk)  # type: ignore[attr-defined]
+        batch.chunks.append(chunk)
         if last:
-            fields.setdefault(large.field, []).append(large.frame)  # type: ignore[arg-type]
+            fields.setdefault(large.field, []).append(large.frame)
         else:
             self._large.append(large)
 
