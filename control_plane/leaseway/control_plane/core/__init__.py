@@ -1,0 +1,1 @@
+"""The control plane's decisions, pure: no I/O, no clock, no protobuf."""

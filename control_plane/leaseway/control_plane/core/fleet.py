@@ -1,0 +1,96 @@
+"""The workers as the control plane knows them: all of it comes from the workers (DESIGN §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from leaseway.control_plane.core.placement import HeldLease
+from leaseway.control_plane.core.subscription import Subscription
+from leaseway.control_plane.core.variants import Hashes
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["InstanceInfo", "WorkerAddress", "WorkerHello", "WorkerRecord", "WorkerRefused"]
+
+
+@dataclass(frozen=True)
+class WorkerAddress:
+    """Where callers reach a worker, and which run of it this is."""
+
+    id: str
+    incarnation: str
+    address: str
+    unix_socket: str = ""
+
+
+@dataclass(frozen=True)
+class InstanceInfo:
+    """One live MCP client, as its worker last reported it."""
+
+    id: str
+    worker_id: str
+    key: VariantKey
+    state: str
+    lease_id: str = ""
+    pid: int = 0
+    starts: int = 1
+    launch_hash: str = ""
+
+
+@dataclass(frozen=True)
+class WorkerHello:
+    """How a worker introduces itself."""
+
+    address: WorkerAddress
+    capacity: int
+    package_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    highest_version: int = 0
+    highest_epoch: int = 0
+    held: Mapping[VariantKey, Hashes] = field(default_factory=dict)
+    leases: tuple[HeldLease, ...] = ()
+    instances: tuple[InstanceInfo, ...] = ()
+
+
+class WorkerRefused(Exception):
+    """A worker may not join; the message says why and what to do."""
+
+
+@dataclass
+class WorkerRecord:
+    """One worker. Its owner is the coordinator.
+
+    Attributes:
+        gone_at: When its stream ended, or None while it is connected.
+        owed: Variants whose content it was asked for and has not sent yet.
+    """
+
+    hello: WorkerHello
+    subscription: Subscription
+    gone_at: float | None = None
+    draining: bool = False
+    owed: set[VariantKey] = field(default_factory=set)
+    instances: tuple[InstanceInfo, ...] = ()
+    calls_in_flight: int = 0
+
+    @property
+    def id(self) -> str:
+        """The worker's id."""
+        return self.hello.address.id
+
+    @property
+    def connected(self) -> bool:
+        """Whether its stream is open."""
+        return self.gone_at is None
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether new leases and probes may go to it."""
+        return self.connected and not self.draining
+
+    @property
+    def state(self) -> str:
+        """`connected`, `draining` or `lost`."""
+        if not self.connected:
+            return "lost"
+        return "draining" if self.draining else "connected"

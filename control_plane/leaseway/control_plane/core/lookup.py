@@ -1,0 +1,153 @@
+"""What callers ask of the coordinator's state: where a name leads, where a lease goes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.snapshot import ToolTarget, View
+from leaseway.control_plane.core.variants import Served
+from leaseway.wire.names import nearest, split_qualified
+from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["Denied", "Waiting", "find_tool", "not_served", "place"]
+
+_CAPACITY_RETRY = 1.0
+
+
+@dataclass(frozen=True)
+class Denied:
+    """Why there is no answer; the edge makes a fault of it. `retry_delay` is in seconds."""
+
+    reason: Reason
+    message: str
+    retry_delay: float | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The answer may come when one of these servers has its first result."""
+
+    servers: tuple[str, ...]
+
+
+def find_tool(state: Coordinator, tenant: str, name: str) -> ToolTarget | Waiting | Denied:
+    """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads."""
+    view = state.visible.view(tenant)
+    split = split_qualified(name)
+    if split is not None:
+        return _find_qualified(state, tenant, view, *split)
+    target = view.tools.get(name)
+    if target is not None:
+        return target
+    waiting = _starting(state, view)
+    return Waiting(waiting) if waiting else _no_tool(state, name, view.tools)
+
+
+def place(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Placement | Waiting | Denied:
+    """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
+    served = state.visible.view(key.tenant).servers.get(key.server_id)
+    if served is None:
+        return _no_server(state, key.tenant, key.server_id)
+    if served.spec.truely_stateless:
+        message = (
+            f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
+            " instances are shared and there is nothing to lease. Call its tools directly."
+        )
+        return Denied(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
+    if not state.settled and not state.placements.knows(key):
+        left = state.settling_left(now)
+        message = (
+            "The control plane has just started and waits for workers to say which leases they"
+            " hold. Try again in a moment."
+        )
+        return Denied(Reason.SYNCING, message, min(left, 0.25))
+    able = [
+        Candidate(record.id, record.hello.capacity)
+        for record in state.serving(served)
+        if record.takes_work
+    ]
+    placement = state.placements.place(key, able, excluded, now.mono)
+    return placement or _no_room(key.server_id, able, excluded)
+
+
+def not_served(server_id: str) -> Denied:
+    """Return the refusal for a listed server that no worker serves at the moment."""
+    message = (
+        f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
+        " Look at `leaseway workers` and `leaseway problems`."
+    )
+    return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": server_id})
+
+
+def _find_qualified(
+    state: Coordinator, tenant: str, view: View, server_id: str, original: str
+) -> ToolTarget | Waiting | Denied:
+    served = view.servers.get(server_id)
+    if served is None:
+        return _no_server(state, tenant, server_id)
+    target = view.qualified(server_id, original)
+    if target is not None:
+        return target
+    name = f"{server_id}:{original}"
+    return _no_tool(state, name, [f"{server_id}:{t.original}" for t in served.callable_tools])
+
+
+def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Denied:
+    if server_id in state.pending:
+        return Waiting((server_id,))
+    for key in (VariantKey(server_id, tenant), VariantKey(server_id)):
+        failure = state.servers.failures.get(key)
+        if failure is not None:
+            return _not_ready(server_id, failure.message)
+    if server_id in state.servers.rejected:
+        message = "its entry in the configuration has an error; run `leaseway problems`"
+        return _not_ready(server_id, message)
+    known = list(state.visible.view(tenant).servers) + state.pending
+    near = nearest(server_id, known)
+    message = f"There is no server '{server_id}'." + _did_you_mean(near)
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def _not_ready(server_id: str, problem: str) -> Denied:
+    message = f"Server '{server_id}' is configured but has not come up: {problem}"
+    return Denied(Reason.SERVER_NOT_READY, message, metadata={"server": server_id})
+
+
+def _no_tool(state: Coordinator, name: str, known: Collection[str]) -> Denied:
+    near = nearest(name, known)
+    message = f"There is no tool '{name}'." + _did_you_mean(near)
+    failed = sorted({key.server_id for key in state.servers.failures} - _listed_ids(state))
+    if failed:
+        message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def _no_room(server_id: str, able: list[Candidate], excluded: Collection[str]) -> Denied:
+    if not able:
+        return not_served(server_id)
+    tried = " that was not tried already" if excluded else ""
+    message = (
+        f"No worker{tried} has room for another lease of server '{server_id}'. Release leases that"
+        " are not needed, or add workers."
+    )
+    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
+
+
+def _starting(state: Coordinator, view: View) -> tuple[str, ...]:
+    return tuple(server_id for server_id in state.pending if server_id not in view.servers)
+
+
+def _listed_ids(state: Coordinator) -> set[str]:
+    return {key.server_id for key in state.visible.served}
+
+
+def _did_you_mean(near: list[str]) -> str:
+    return f" Did you mean {' or '.join(repr(one) for one in near)}?" if near else ""

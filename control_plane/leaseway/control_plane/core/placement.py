@@ -1,0 +1,197 @@
+"""Which worker is to hold a lease: reservations and what workers report (DESIGN §5).
+
+The control plane reserves, the worker grants. A reservation counts a unit of the worker's
+capacity until the lease is reported or 10 s have passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from leaseway.wire import bounds
+
+__all__ = ["Candidate", "HeldLease", "LeaseKey", "Placement", "PlacementTable"]
+
+
+@dataclass(frozen=True, order=True)
+class LeaseKey:
+    """What a lease is found by."""
+
+    tenant: str
+    session: str
+    server_id: str
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease as its worker reported it.
+
+    Attributes:
+        granted_at: When it was granted, on the control plane's monotonic clock.
+    """
+
+    id: str
+    key: LeaseKey
+    worker_id: str
+    granted_at: float
+    agent: str = ""
+    ttl: float = bounds.LEASE_TTL
+    launch_hash: str = ""
+    instance_id: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A worker that could hold the lease."""
+
+    worker_id: str
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where to ask, and the lease that is held there already (or None)."""
+
+    worker_id: str
+    lease_id: str | None = None
+
+
+@dataclass(frozen=True)
+class _Reservation:
+    worker_id: str
+    until: float
+
+    def renewed(self, now: float) -> _Reservation:
+        return _Reservation(self.worker_id, now + bounds.RESERVATION)
+
+
+@dataclass
+class PlacementTable:
+    """Leases and reservations. Its owner is the coordinator."""
+
+    leases: dict[str, HeldLease] = field(default_factory=dict)
+    _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
+    _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
+    _held: dict[str, int] = field(default_factory=dict)
+    _booked: dict[str, int] = field(default_factory=dict)
+    _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+
+    def knows(self, key: LeaseKey) -> bool:
+        """Say whether a worker has reported a lease for the key."""
+        return key in self._by_key
+
+    def load(self, worker_id: str) -> int:
+        """Return the units of a worker that are taken."""
+        return self._held.get(worker_id, 0) + self._booked.get(worker_id, 0)
+
+    def held_by(self, worker_id: str) -> int:
+        """Return how many leases a worker has reported."""
+        return self._held.get(worker_id, 0)
+
+    def place(
+        self,
+        key: LeaseKey,
+        candidates: Sequence[Candidate],
+        excluded: Iterable[str],
+        now: float,
+    ) -> Placement | None:
+        """Choose a worker and reserve a unit of it; None where no candidate has room."""
+        self.expire(now)
+        avoid = set(excluded)
+        free = {c.worker_id: c for c in candidates if c.worker_id not in avoid}
+        for lease in self._by_key.get(key, ()):
+            if lease.worker_id in free:
+                return Placement(lease.worker_id, lease.id)
+        booked = self._reserved.get(key)
+        if booked is not None:
+            if booked.worker_id in free:
+                self._reserved[key] = self._reserved.pop(key).renewed(now)
+                return Placement(booked.worker_id)
+            self._cancel(key)
+        chosen = self._choose(key, free)
+        if chosen is None:
+            return None
+        self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
+        self._booked[chosen] = self._booked.get(chosen, 0) + 1
+        self._count_session(key, chosen, 1)
+        return Placement(chosen)
+
+    def gained(self, lease: HeldLease) -> HeldLease | None:
+        """Take a reported lease; return the twin to revoke, the younger of two with one key."""
+        self.lost(lease.id)
+        booked = self._reserved.get(lease.key)
+        if booked is not None and booked.worker_id == lease.worker_id:
+            self._cancel(lease.key)
+        self.leases[lease.id] = lease
+        self._held[lease.worker_id] = self._held.get(lease.worker_id, 0) + 1
+        self._count_session(lease.key, lease.worker_id, 1)
+        held = self._by_key.setdefault(lease.key, [])
+        held.append(lease)
+        held.sort(key=lambda one: (one.granted_at, one.id))
+        return held[-1] if len(held) > 1 else None
+
+    def lost(self, lease_id: str) -> None:
+        """Forget a lease that has ended; an unknown one is no error."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is None:
+            return
+        self._take(self._held, lease.worker_id)
+        self._count_session(lease.key, lease.worker_id, -1)
+        held = self._by_key[lease.key]
+        held.remove(lease)
+        if not held:
+            del self._by_key[lease.key]
+
+    def worker_gone(self, worker_id: str) -> None:
+        """Forget everything about a worker that is lost."""
+        for lease_id in [held.id for held in self.leases.values() if held.worker_id == worker_id]:
+            self.lost(lease_id)
+        for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
+            self._cancel(key)
+
+    def replace_worker(self, worker_id: str, leases: Iterable[HeldLease]) -> list[HeldLease]:
+        """Take a worker's word on all that it holds; return twins to revoke."""
+        reported = {lease.id: lease for lease in leases}
+        for held in [held for held in self.leases.values() if held.worker_id == worker_id]:
+            if held.id not in reported:
+                self.lost(held.id)
+        twins = [self.gained(lease) for lease in reported.values()]
+        return [twin for twin in twins if twin is not None]
+
+    def expire(self, now: float) -> None:
+        """Drop reservations that nobody used."""
+        while self._reserved:
+            key = next(iter(self._reserved))  # the dict is in the order of their ends
+            if self._reserved[key].until > now:
+                break
+            self._cancel(key)
+
+    def _choose(self, key: LeaseKey, free: Mapping[str, Candidate]) -> str | None:
+        roomy = [c for c in free.values() if self.load(c.worker_id) < c.capacity]
+        if not roomy:
+            return None
+        mine = self._sessions.get((key.tenant, key.session), {})
+        return min(
+            roomy, key=lambda c: (c.worker_id not in mine, self.load(c.worker_id), c.worker_id)
+        ).worker_id
+
+    def _cancel(self, key: LeaseKey) -> None:
+        booked = self._reserved.pop(key)
+        self._take(self._booked, booked.worker_id)
+        self._count_session(key, booked.worker_id, -1)
+
+    def _count_session(self, key: LeaseKey, worker_id: str, step: int) -> None:
+        session = (key.tenant, key.session)
+        workers = self._sessions.setdefault(session, {})
+        workers[worker_id] = workers.get(worker_id, 0) + step
+        if workers[worker_id] <= 0:
+            del workers[worker_id]
+        if not workers:
+            del self._sessions[session]
+
+    @staticmethod
+    def _take(counts: dict[str, int], worker_id: str) -> None:
+        counts[worker_id] -= 1
+        if not counts[worker_id]:
+            del counts[worker_id]

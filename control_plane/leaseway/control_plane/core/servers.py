@@ -1,0 +1,186 @@
+"""The configured servers: what is desired, what was last good, what has to be tried (DESIGN §3).
+
+One half of the control plane's state; the other half, the workers, is the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from leaseway.control_plane.core.probing import ProbeJob, ProbeSchedule, StartedProbe
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.variants import (
+    Good,
+    Listing,
+    Served,
+    adopt,
+    make_good,
+    relist,
+    renew,
+)
+from leaseway.wire.spec import ServerSpec, VariantKey
+
+__all__ = ["Moment", "Servers"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Now: seconds on the monotonic clock, and Unix time in seconds."""
+
+    mono: float
+    unix: float
+
+
+@dataclass
+class Servers:
+    """What is known of each server. Its owner is the coordinator.
+
+    Attributes:
+        desired: What the newest usable configuration wants; None before there was one.
+        rejected: Ids whose entry has an error: they keep what they last had.
+        goods: What each variant last was when it worked.
+        failures: Why the newest try of a variant failed.
+        changed: Whether goods have changed since the owner last looked.
+        withdrawn: Probes to take back, for the owner to send.
+    """
+
+    problems: ProblemTable
+    desired: dict[VariantKey, ServerSpec] | None = None
+    rejected: frozenset[str] = frozenset()
+    goods: dict[VariantKey, Good] = field(default_factory=dict)
+    failures: dict[VariantKey, Problem] = field(default_factory=dict)
+    probes: ProbeSchedule = field(default_factory=ProbeSchedule)
+    changed: bool = False
+    withdrawn: list[StartedProbe] = field(default_factory=list)
+
+    def configure(self, servers: Mapping[VariantKey, ServerSpec], rejected: frozenset[str]) -> None:
+        """Take what a configuration wants; `plan` brings it about."""
+        kept = {
+            key: spec
+            for key, spec in (self.desired or {}).items()
+            if key.server_id in rejected and key not in servers
+        }
+        self.desired = dict(sorted({**kept, **servers}.items()))
+        self.rejected = rejected
+
+    def plan(self, owed: Collection[VariantKey], trace: str, now: Moment) -> None:
+        """Bring goods and probes in line with what is desired (DESIGN §3.3).
+
+        Args:
+            owed: Variants whose content a worker is about to send: not tried yet.
+            trace: The trace of the change behind new probes.
+            now: When.
+        """
+        if self.desired is None:
+            return
+        self._forget_undesired(now)
+        for key, spec in self.desired.items():
+            good = self.goods.get(key)
+            if good is not None and good.launch_hash == spec.launch_hash:
+                self._expose_anew(good, spec, now)
+            elif key not in owed:
+                self._have_tried(spec, trace)
+
+    def adopt(self, served: Served) -> None:
+        """Take what a worker holds, if it is nearer to what is desired than what is known."""
+        good = self.goods.get(served.key)
+        wanted = (self.desired or {}).get(served.key)
+        nearer = good is None or (
+            wanted is not None
+            and good.launch_hash != wanted.launch_hash
+            and served.hashes.launch == wanted.launch_hash
+        )
+        if nearer:
+            self.goods[served.key] = adopt(
+                served.spec, served.hashes, served.listing, served.exposed
+            )
+            self.changed = True
+
+    def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
+        """Take the end of a probe; one that was taken back changes nothing."""
+        job = self.probes.ended(probe_id)
+        if job is None:
+            return
+        if isinstance(outcome, Listing):
+            self.probes.drop(job.spec.key)
+            self.failures.pop(job.spec.key, None)
+            self._listed(job.spec.key, make_good(job.spec, outcome), now)
+        else:
+            self._failed(job, outcome, now)
+
+    def relisted(
+        self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
+    ) -> None:
+        """Take a new listing of a live shared instance; a failed one changes no tool."""
+        good = self.goods.get(key)
+        if good is None or good.launch_hash != launch_hash:
+            return
+        if isinstance(outcome, Listing):
+            self._listed(key, relist(good, outcome), now)
+        else:
+            self.problems.replace(f"probe:{key}", [outcome], now.unix, seen_again=True)
+
+    def give_up_overdue(self, now: Moment) -> None:
+        """Have probes that no worker answered tried again."""
+        for job in self.probes.overdue(now.mono):
+            probe, key = job.running, job.spec.key
+            assert probe is not None
+            self.withdrawn.append(probe)
+            job.running = None
+            message = (
+                f"Worker '{probe.worker_id}' did not say how trying server '{key}' ended. The try"
+                " is repeated; look at that worker's log if this stays."
+            )
+            problem = Problem("server", "PROBE_OVERDUE", message, key.server_id, key.tenant)
+            self._failed(job, problem, now)
+
+    def without_result(self) -> set[VariantKey]:
+        """Return the variants whose first try has not ended."""
+        return {
+            key for key in self.desired or {} if key not in self.failures and key not in self.goods
+        }
+
+    def _forget_undesired(self, now: Moment) -> None:
+        desired = self.desired or {}
+        for key in [k for k in self.goods if k not in desired and k.server_id not in self.rejected]:
+            del self.goods[key]
+            self.problems.replace(f"exposure:{key}", (), now.unix)
+            self.changed = True
+        for key in [key for key in self.probes.jobs if key not in desired]:
+            self._withdraw(self.probes.drop(key))
+        for key in [key for key in self.failures if key not in desired]:
+            self._forgive(key, now)
+
+    def _expose_anew(self, good: Good, spec: ServerSpec, now: Moment) -> None:
+        self._withdraw(self.probes.drop(spec.key))
+        self._forgive(spec.key, now)  # the change that failed was undone
+        if good.rules_known and good.spec == spec:
+            return
+        self._listed(spec.key, renew(good, spec), now)
+
+    def _have_tried(self, spec: ServerSpec, trace: str) -> None:
+        job = self.probes.jobs.get(spec.key)
+        if job is None or job.spec.launch_hash != spec.launch_hash:
+            self.failures.pop(spec.key, None)  # what failed was another spec
+        self._withdraw(self.probes.want(spec, trace))
+
+    def _listed(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+        self.goods[key], problems = made
+        self.problems.replace(f"probe:{key}", (), now.unix)
+        self.problems.replace(f"exposure:{key}", problems, now.unix)
+        self.changed = True
+
+    def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
+        key = job.spec.key
+        self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
+        self.problems.replace(f"probe:{key}", [self.failures[key]], now.unix, seen_again=True)
+        self.probes.retry(job, now.mono)
+
+    def _forgive(self, key: VariantKey, now: Moment) -> None:
+        if self.failures.pop(key, None) is not None:
+            self.problems.replace(f"probe:{key}", (), now.unix)
+
+    def _withdraw(self, probe: StartedProbe | None) -> None:
+        if probe is not None:
+            self.withdrawn.append(probe)

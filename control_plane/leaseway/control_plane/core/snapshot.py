@@ -1,0 +1,153 @@
+"""All toolsets at one registry version, and what a tenant sees of them (DESIGN §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from leaseway.control_plane.core.exposure import resolve_clashes
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.variants import Exposed, Good, Hashes, Served, settle
+from leaseway.wire.spec import VariantKey
+
+__all__ = [
+    "Delta",
+    "Snapshot",
+    "ToolTarget",
+    "View",
+    "build_snapshot",
+    "compute_delta",
+    "owner_changes",
+]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ToolTarget:
+    """Where one exposed name leads."""
+
+    served: Served
+    tool: Exposed
+
+
+@dataclass(frozen=True)
+class View:
+    """What one tenant sees of a snapshot: for each server its own variant or the common one."""
+
+    servers: Mapping[str, Served]
+
+    @cached_property
+    def tools(self) -> Mapping[str, ToolTarget]:
+        """Callable tools by exposed name, in the order of names."""
+        found = {
+            tool.name: ToolTarget(served, tool)
+            for served in self.servers.values()
+            for tool in served.callable_tools
+        }
+        return dict(sorted(found.items()))
+
+    def qualified(self, server_id: str, original: str) -> ToolTarget | None:
+        """Return the callable tool with an original name on one server."""
+        served = self.servers.get(server_id)
+        if served is None:
+            return None
+        for tool in served.callable_tools:
+            if tool.original == original:
+                return ToolTarget(served, tool)
+        return None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is served at one registry version."""
+
+    version: int
+    served: Mapping[VariantKey, Served] = field(default_factory=dict)
+    _views: dict[str, View] = field(default_factory=dict, compare=False, repr=False)
+
+    def view(self, tenant: str) -> View:
+        """Return what a tenant sees."""
+        name = tenant if tenant in self.tenants else ""
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = View(
+                {key.server_id: served for key, served in _seen_by(self.served, name).items()}
+            )
+        return view
+
+    @cached_property
+    def tenants(self) -> frozenset[str]:
+        """The tenants with variants of their own."""
+        return frozenset(key.tenant for key in self.served if key.tenant)
+
+    @cached_property
+    def hashes(self) -> Mapping[VariantKey, Hashes]:
+        """The hashes of everything served."""
+        return {key: served.hashes for key, served in self.served.items()}
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a worker lacks of a snapshot."""
+
+    upserts: tuple[Served, ...]
+    removals: tuple[VariantKey, ...]
+
+
+def build_snapshot(
+    version: int, goods: Mapping[VariantKey, Good]
+) -> tuple[Snapshot, tuple[Problem, ...]]:
+    """Settle the clashes between goods and return what is served, with a problem for each."""
+    served: dict[VariantKey, Served] = {}
+    problems: list[Problem] = []
+    for tenant in sorted({key.tenant for key in goods} | {""}):
+        seen = _seen_by(goods, tenant)
+        clashes = resolve_clashes({key.server_id: good.exposed for key, good in seen.items()})
+        problems.extend(clashes.problems)
+        for key, good in seen.items():
+            if key.tenant == tenant:
+                served[key] = settle(good, clashes.skipped)
+    return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
+
+
+def compute_delta(
+    snapshot: Snapshot, known: Mapping[VariantKey, Hashes], *, removals: bool
+) -> Delta:
+    """Return what is to be sent to one that has `known`, and whether it may be told to remove."""
+    return Delta(
+        upserts=tuple(
+            served for key, served in snapshot.served.items() if known.get(key) != served.hashes
+        ),
+        removals=tuple(sorted(key for key in known if key not in snapshot.served))
+        if removals
+        else (),
+    )
+
+
+def owner_changes(old: Snapshot, new: Snapshot) -> Iterator[Problem]:
+    """Yield a problem for each exposed name that moved from one server to another (DESIGN §4)."""
+    before = old.view("").tools
+    for name, target in new.view("").tools.items():
+        was = before.get(name)
+        owner = target.served.key.server_id
+        if was is None or was.served.key.server_id == owner:
+            continue
+        message = (
+            f"The tool name '{name}' moved from server '{was.served.key.server_id}' to server"
+            f" '{owner}', whose id sorts first or which alone has it now. Give one of them a"
+            " prefix if both are meant to be used."
+        )
+        yield Problem(
+            "server", "TOOL_OWNER_CHANGED", message, owner, severity="warning", subject=name
+        )
+
+
+def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
+    chosen = {
+        key.server_id: key for key in sorted(variants) if key.tenant in ("", tenant)
+    }  # a tenant sorts after the common "" and so takes its place
+    return {key: variants[key] for _, key in sorted(chosen.items())}

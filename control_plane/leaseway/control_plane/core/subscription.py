@@ -1,0 +1,123 @@
+"""What one worker was sent, what it acknowledged, what it refused (DESIGN §8).
+
+Sent, acknowledged and last error are three separate facts. What a worker *has* moves on an
+acknowledgement only. At most one push is pending; what has changed meanwhile goes into the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from leaseway.control_plane.core.snapshot import Snapshot, compute_delta
+from leaseway.control_plane.core.variants import Hashes, Served
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["Push", "Refusal", "Subscription"]
+
+
+@dataclass(frozen=True)
+class Push:
+    """A delta for one worker."""
+
+    nonce: int
+    version: int
+    upserts: tuple[Served, ...]
+    removals: tuple[VariantKey, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a worker did not apply one variant.
+
+    Attributes:
+        kind: `rejected` is not sent again until it changes; `failed` the worker tries again.
+    """
+
+    key: VariantKey
+    kind: Literal["rejected", "failed"]
+    reason: str
+    message: str
+
+
+@dataclass
+class Subscription:
+    """One stream's state. Its owner is the coordinator."""
+
+    acked: dict[VariantKey, Hashes] = field(default_factory=dict)
+    acked_version: int = 0
+    sent_version: int = 0
+    last_error: str = ""
+    stale: int = 0
+    pending: Push | None = None
+    refused: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
+    _nonce: int = 0
+    _compared: tuple[int, bool] = (0, False)
+
+    def push(self, snapshot: Snapshot, *, removals: bool) -> Push | None:
+        """Return the delta to send now, or None: one is pending, or nothing is new."""
+        if self.pending is not None or self._compared == (snapshot.version, removals):
+            return None
+        self._compared = (snapshot.version, removals)
+        known: Mapping[VariantKey, Hashes] = self.acked | {
+            key: hashes for key, (_, hashes) in self.refused.items()
+        }
+        delta = compute_delta(snapshot, known, removals=removals)
+        if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
+            return None
+        self._nonce += 1
+        self.pending = Push(self._nonce, snapshot.version, delta.upserts, delta.removals)
+        self.sent_version = snapshot.version
+        return self.pending
+
+    def ack(self, nonce: int) -> bool:
+        """Take an acknowledgement; False where its nonce is not the pending one's."""
+        push = self.pending
+        if push is None or push.nonce != nonce:
+            self.stale += 1
+            return False
+        for served in push.upserts:
+            if self._refused_now(served.key, served.hashes):
+                continue
+            self.acked[served.key] = served.hashes
+            self.refused.pop(served.key, None)
+        for key in push.removals:
+            self.acked.pop(key, None)
+            self.refused.pop(key, None)
+        self.acked_version = push.version
+        self.pending = None
+        if not self.refused:
+            self.last_error = ""
+        return True
+
+    def nack(self, nonce: int, refusals: Iterable[Refusal]) -> bool:
+        """Take refusals; the acknowledgement of the rest follows. False for a stale nonce."""
+        push = self.pending
+        if push is None or push.nonce != nonce:
+            self.stale += 1
+            return False
+        sent = {served.key: served.hashes for served in push.upserts}
+        for refusal in refusals:
+            if refusal.key in sent:
+                self.refused[refusal.key] = (refusal, sent[refusal.key])
+                self.last_error = refusal.message
+        return True
+
+    def heal(self, key: VariantKey) -> bool:
+        """Take a worker's word that a failed variant works now."""
+        refused = self.refused.get(key)
+        if refused is None or refused[0].kind != "failed":
+            return False
+        self.acked[key] = self.refused.pop(key)[1]
+        if not self.refused:
+            self.last_error = ""
+        return True
+
+    def has(self, served: Served) -> bool:
+        """Say whether the worker has acknowledged exactly this content."""
+        return self.acked.get(served.key) == served.hashes
+
+    def _refused_now(self, key: VariantKey, hashes: Hashes) -> bool:
+        refused = self.refused.get(key)
+        return refused is not None and refused[1] == hashes

@@ -1,0 +1,218 @@
+"""What the core knows, as callers and operators get it."""
+
+from __future__ import annotations
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.definition import parse_definition
+from leaseway.control_plane.core.fleet import InstanceInfo, WorkerRecord
+from leaseway.control_plane.core.lookup import Denied
+from leaseway.control_plane.core.placement import HeldLease
+from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.snapshot import ToolTarget
+from leaseway.control_plane.core.variants import Good, Served
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.fault import Fault, status_from_fault
+from leaseway.wire.spec import ServerSpec, VariantKey
+from leaseway.wire.spec_wire import duration, key_to_wire
+
+__all__ = [
+    "denial",
+    "lease",
+    "problem",
+    "resolved",
+    "server",
+    "timestamp",
+    "tool",
+    "worker",
+    "worker_ref",
+]
+
+
+def denial(denied: Denied) -> Fault:
+    """Return the fault for a refusal of the core."""
+    return Fault(
+        denied.reason,
+        denied.message,
+        metadata={key: value for key, value in denied.metadata.items() if value},
+        retry_delay=denied.retry_delay,
+    )
+
+
+def timestamp(unix: float | None) -> Timestamp | None:
+    """Return Unix seconds as a timestamp."""
+    if unix is None:
+        return None
+    message = Timestamp()
+    message.FromNanoseconds(int(unix * 1e9))
+    return message
+
+
+def tool(name: str, target: ToolTarget) -> catalog_pb2.Tool:
+    """Return one exposed tool."""
+    served = target.served
+    definition = parse_definition(served.listing.by_name[target.tool.original].definition)
+    return catalog_pb2.Tool(
+        name=name,
+        original_name=target.tool.original,
+        server_id=served.key.server_id,
+        title=definition.title,
+        description=definition.description,
+        input_schema=definition.input_schema,
+        output_schema=definition.output_schema,
+        annotations=definition.annotations,
+        extra=definition.extra,
+        shared=served.spec.truely_stateless,
+    )
+
+
+def resolved(
+    name: str, outcome: ToolTarget | Denied, workers: list[WorkerRecord]
+) -> catalog_pb2.ResolvedTool:
+    """Return where a name leads, or why nowhere."""
+    if isinstance(outcome, Denied):
+        return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
+    served = outcome.served
+    definition = parse_definition(served.listing.by_name[outcome.tool.original].definition)
+    return catalog_pb2.ResolvedTool(
+        name=name,
+        server_id=served.key.server_id,
+        original_name=outcome.tool.original,
+        shared=served.spec.truely_stateless,
+        idempotent=definition.idempotent,
+        read_only=definition.read_only,
+        workers=[worker_ref(record) for record in workers],
+    )
+
+
+def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
+    """Return where a worker is."""
+    address = record.hello.address
+    return catalog_pb2.WorkerRef(
+        id=address.id,
+        incarnation=address.incarnation,
+        address=address.address,
+        unix_socket=address.unix_socket,
+    )
+
+
+def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
+    """Return one worker."""
+    subscription = record.subscription
+    return admin_pb2.WorkerStatus(
+        worker=worker_ref(record),
+        state=record.state,
+        capacity=record.hello.capacity,
+        leases=state.placements.held_by(record.id),
+        instances=len(record.instances),
+        sent_version=subscription.sent_version,
+        acked_version=subscription.acked_version,
+        last_error=subscription.last_error,
+        package_version=record.hello.package_version,
+        labels=record.hello.labels,
+    )
+
+
+def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
+    """Return one lease that a worker has reported."""
+    return leases_pb2.Lease(
+        id=held.id,
+        server_id=held.key.server_id,
+        worker_id=held.worker_id,
+        tenant=held.key.tenant,
+        session=held.key.session,
+        agent=held.agent,
+        ttl=duration(held.ttl),
+        launch_hash=held.launch_hash,
+        instance_id=held.instance_id,
+        age=duration(max(0.0, now - held.granted_at)),
+    )
+
+
+def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
+    """Return one open problem."""
+    what = open_problem.problem
+    return admin_pb2.Problem(
+        scope=what.scope,
+        server_id=what.server_id,
+        tenant=what.tenant,
+        worker_id=what.worker_id,
+        reason=what.reason,
+        message=what.message,
+        first_seen=timestamp(open_problem.first_seen),
+        last_seen=timestamp(open_problem.last_seen),
+        count=open_problem.count,
+        severity=what.severity,
+    )
+
+
+def server(state: Coordinator, key: VariantKey) -> catalog_pb2.ServerStatus:
+    """Return one configured server."""
+    served = state.visible.served.get(key)
+    spec = served.spec if served else (state.servers.desired or {}).get(key)
+    good = state.servers.goods.get(key)
+    failure = state.servers.failures.get(key)
+    status = catalog_pb2.ServerStatus(
+        server_id=key.server_id,
+        tenant=key.tenant,
+        state=_server_state(state, key, served),
+        problem=failure.message if failure else _config_problem(state, key),
+        instances=[
+            _instance(one)
+            for record in state.workers.values()
+            for one in record.instances
+            if one.key == key
+        ],
+    )
+    if spec is not None:
+        _describe(status, spec)
+    if good is not None:
+        _name_generation(status, good)
+    if served is not None:
+        status.tool_count = len(served.callable_tools)
+        status.workers.extend(record.id for record in state.serving(served))
+    return status
+
+
+def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:
+    status.transport = spec.transport
+    status.shared = spec.truely_stateless
+    status.description = spec.description
+
+
+def _name_generation(status: catalog_pb2.ServerStatus, good: Good) -> None:
+    status.launch_hash = good.launch_hash
+    status.exposure_hash = good.exposure_hash
+    status.protocol_version = good.listing.protocol_version
+
+
+def _server_state(
+    state: Coordinator, key: VariantKey, served: Served | None
+) -> catalog_pb2.ServerState.ValueType:
+    troubled = key in state.servers.failures or key.server_id in state.servers.rejected
+    if served is not None:
+        return catalog_pb2.SERVER_STATE_DEGRADED if troubled else catalog_pb2.SERVER_STATE_READY
+    return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING
+
+
+def _config_problem(state: Coordinator, key: VariantKey) -> str:
+    if key.server_id not in state.servers.rejected:
+        return ""
+    for one in state.problems.open():
+        if one.problem.server_id == key.server_id and one.problem.severity == "error":
+            return one.problem.message
+    return ""
+
+
+def _instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
+    return catalog_pb2.InstanceStatus(
+        worker_id=info.worker_id,
+        id=info.id,
+        state=info.state,
+        lease_id=info.lease_id,
+        pid=info.pid,
+        variant=key_to_wire(info.key),
+        starts=info.starts,
+        launch_hash=info.launch_hash,
+    )

@@ -1,0 +1,62 @@
+"""Which worker is to hold a lease (DESIGN §5)."""
+
+from __future__ import annotations
+
+import grpc
+
+from leaseway.control_plane.core.lookup import Denied, Waiting, place
+from leaseway.control_plane.core.placement import LeaseKey, Placement
+from leaseway.control_plane.edge import answers
+from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
+from leaseway.control_plane.edge.plane import Plane
+from leaseway.v1 import leases_pb2, leases_pb2_grpc
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason, abort
+
+__all__ = ["PlacementService"]
+
+_Context = grpc.aio.ServicerContext[leases_pb2.PlaceRequest, leases_pb2.PlaceResponse]
+_MAX_KEY = 256
+
+
+class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
+    """Reserves; the worker grants."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    async def Place(  # noqa: N802
+        self, request: leases_pb2.PlaceRequest, context: _Context
+    ) -> leases_pb2.PlaceResponse:
+        """Return one worker for a (tenant, session, server)."""
+        await check_client(request.client, context)
+        if not request.session or not request.server_id:
+            message = "A placement needs a session and a server id."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        if max(map(len, (request.session, request.server_id, request.tenant))) > _MAX_KEY:
+            message = f"Session, server id and tenant have at most {_MAX_KEY} characters each."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        key = LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
+        outcome = await self._place(key, frozenset(request.exclude_workers), context)
+        if isinstance(outcome, Denied):
+            await abort(context, answers.denial(outcome))
+            raise AssertionError("abort never returns")
+        state = self._plane.state
+        return leases_pb2.PlaceResponse(
+            worker=answers.worker_ref(state.workers[outcome.worker_id]),
+            registry_version=state.visible.version,
+            lease_id=outcome.lease_id or "",
+        )
+
+    async def _place(
+        self, key: LeaseKey, excluded: frozenset[str], context: _Context
+    ) -> Placement | Denied:
+        while True:
+            outcome = self._plane.act(lambda state, now: place(state, key, excluded, now))
+            if not isinstance(outcome, Waiting):
+                return outcome
+            left = time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
+            if left <= 0.0:
+                message = f"Server '{key.server_id}' has no first result yet. Try again."
+                return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
+            await self._plane.changed(left)

@@ -1,0 +1,100 @@
+"""The loop that the coordinator runs in: one clock, one place where its actions go out.
+
+Every service calls the coordinator through `act`, on the loop's own thread and without waiting,
+so that it has one writer; what it leaves to be said is handed to the workers' streams, which
+never block (DESIGN §8: a full queue ends the stream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from leaseway.control_plane.core.actions import Action
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.edge.traces import ReloadTraces
+
+__all__ = ["Plane", "WorkerStream", "now"]
+
+T = TypeVar("T")
+
+
+def now() -> Moment:
+    """Return the present."""
+    return Moment(time.monotonic(), time.time())
+
+
+class WorkerStream(Protocol):
+    """The sending side of one worker's Sync stream."""
+
+    def send(self, action: Action) -> None:
+        """Queue an action; never blocks."""
+
+    def end(self, reason: str) -> None:
+        """End the stream; the worker joins again and resyncs by hashes."""
+
+
+class Plane:
+    """A coordinator with its clock, its streams and those who wait for a change.
+
+    Args:
+        epoch: Fences control planes of the past.
+        expected_workers: How many workers will join; 0 means unknown.
+        clock: Tells the present; tests have their own.
+    """
+
+    def __init__(
+        self, *, epoch: int, expected_workers: int = 0, clock: Callable[[], Moment] = now
+    ) -> None:
+        self.clock = clock
+        self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
+        self.streams: dict[str, WorkerStream] = {}
+        self.traces = ReloadTraces()
+        self._changed = asyncio.Event()
+        self._woken = asyncio.Event()
+
+    def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
+        """Give the coordinator an event and send what it wants said; return its answer."""
+        before = self.state.committed
+        try:
+            return event(self.state, self.clock())
+        finally:
+            if self.state.committed is not before:
+                self.traces.committed(self.state.committed)
+            self._send()
+            self._notify()
+
+    async def changed(self, timeout: float) -> None:
+        """Wait until something has happened, for at most `timeout` seconds."""
+        event = self._changed
+        try:
+            async with asyncio.timeout(timeout):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    async def run(self) -> None:
+        """Call the coordinator when something is due, until cancelled."""
+        while True:
+            moment = self.clock()
+            due = self.state.next_deadline(moment)
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - moment.mono)):
+                    await self._woken.wait()
+            except TimeoutError:
+                self.act(lambda state, present: state.tick(present))
+
+    def _send(self) -> None:
+        for worker_id, action in self.state.take_actions():
+            stream = self.streams.get(worker_id)
+            if stream is not None:
+                stream.send(self.traces.traced(action))
+
+    def _notify(self) -> None:
+        self._woken.set()
+        self._changed.set()
+        self._changed = asyncio.Event()
