@@ -1,0 +1,133 @@
+"""Readers of what decides which tools register and under which names (seed 004)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from leaseway.control_plane.config.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.positions import Entry, Leaf, Table, Tree
+from leaseway.control_plane.config.tables import Key, mapping, read_table, record, unique_entries
+from leaseway.control_plane.config.values import kind_of, list_of, plain_text, suggestion
+from leaseway.wire.spec import ToolFilter, Transform
+
+__all__ = ["SERVER_PLACEHOLDER", "for_server", "tools", "transforms"]
+
+SERVER_PLACEHOLDER: Final = "{server}"
+"""Stands for the server's id in what a transform adds or removes."""
+
+MAX_PATTERNS: Final = 1_000
+MAX_TRANSFORMS: Final = 100
+
+_PATTERN: Final = re.compile(r"[a-zA-Z0-9_*-]*")
+_NAME_PART: Final = re.compile(r"[a-zA-Z0-9_-]*")
+_NAME_LENGTH: Final = 64
+
+
+def _pattern(node: Tree, where: Where) -> str | None:
+    text: str | None = plain_text(longest=1_024)(node, where)
+    if text is None:
+        return None
+    if not text:
+        fault = "is empty; write '*' to match every tool"
+    elif not _PATTERN.fullmatch(text):
+        fault = "can match no tool: names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+    elif len(text.replace("*", "")) > _NAME_LENGTH:
+        fault = f"can match no tool: names have at most {_NAME_LENGTH} characters"
+    else:
+        return text
+    where.error(node.at, IssueReason.BAD_PATTERN, f"The pattern {shown(text)} {fault}.")
+    return None
+
+
+_PATTERNS: Final = list_of(_pattern, MAX_PATTERNS)
+
+tools: Final = record(
+    (Key("whitelist", _PATTERNS, "whitelist"), Key("blacklist", _PATTERNS, "blacklist")),
+    ToolFilter,
+    "'tools'",
+)
+"""Reads a `ToolFilter`."""
+
+
+def _part(node: Tree, where: Where) -> str | None:
+    text: str | None = plain_text(longest=1_024)(node, where)
+    if text is None or _NAME_PART.fullmatch(text.replace(SERVER_PLACEHOLDER, "")):
+        return text
+    message = (
+        f"{shown(text)} can be part of no tool name: names hold a-z, A-Z, 0-9, '_' and '-', and"
+        f" only {SERVER_PLACEHOLDER} is replaced."
+    )
+    where.error(node.at, IssueReason.BAD_TRANSFORM, message)
+    return None
+
+
+_REPLACEMENT: Final = {
+    key.name: key for key in (Key("remove", _part, "remove"), Key("add", _part, "add"))
+}
+
+
+def _prefix(node: Tree, where: Where) -> Transform | None:
+    if isinstance(node, Leaf):
+        text = _part(node, where)
+        return None if text is None else Transform("prefix", text)
+    table = mapping(node, where)
+    if table is None:
+        return None
+    values = read_table(unique_entries(table, where), _REPLACEMENT, where, "a prefix")
+    if not any(entry.name == "remove" for entry in table.entries):
+        where.missing(node.at, "remove", f"{shown(where.key)} needs 'remove' beside 'add'.")
+    return Transform("prefix", values.get("add", ""), values.get("remove", ""))
+
+
+def _suffix(node: Tree, where: Where) -> Transform | None:
+    text = _part(node, where)
+    return None if text is None else Transform("suffix", text)
+
+
+def _transform(node: Tree, where: Where) -> Transform | None:
+    entry = _only_entry(node, where)
+    if entry is None:
+        return None
+    place = where.child(entry.name, entry.value.at)
+    match entry.name:
+        case "prefix":
+            return _prefix(entry.value, place)
+        case "suffix":
+            return _suffix(entry.value, place)
+        case _:
+            hint = suggestion(entry.name, ("prefix", "suffix"))
+            message = f"{shown(entry.name)} is no transform: {hint}"
+            place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
+            return None
+
+
+def _only_entry(node: Tree, where: Where) -> Entry | None:
+    entries = unique_entries(node, where) if isinstance(node, Table) else []
+    if len(entries) == 1:
+        return entries[0]
+    found = f"has {len(entries)} keys" if isinstance(node, Table) else f"is {kind_of(node)}"
+    message = (
+        f"{shown(where.key)} must be one of {{prefix: TEXT}}, {{prefix: {{remove: TEXT, add:"
+        f" TEXT}}}} and {{suffix: TEXT}}, but it {found}. Write steps as items of the list."
+    )
+    where.error(node.at, IssueReason.BAD_TRANSFORM, message)
+    return None
+
+
+transforms: Final = list_of(_transform, MAX_TRANSFORMS)
+"""Reads a tuple of `Transform`, in which `{server}` still stands."""
+
+
+def for_server(steps: Sequence[Transform], server_id: str) -> tuple[Transform, ...]:
+    """Return transforms with `{server}` replaced by a server's id."""
+    return tuple(
+        replace(
+            step,
+            add=step.add.replace(SERVER_PLACEHOLDER, server_id),
+            remove=step.remove.replace(SERVER_PLACEHOLDER, server_id),
+        )
+        for step in steps
+    )
