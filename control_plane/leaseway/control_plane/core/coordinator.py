@@ -131,7 +131,7 @@ class Coordinator:
         self._ask_for_content(record)
         self._replan = True
         if hello.highest_version >= self.committed.version:
-            self._commit_soon(now)
+            self._commit_at = now.mono
         self.tick(now)
 
     def worker_left(self, worker_id: str, now: Moment) -> None:
@@ -244,7 +244,9 @@ class Coordinator:
         if self.servers.changed:
             self.servers.changed = False
             self._commit_soon(now)
-        if self._commit_at is not None and self._commit_at <= now.mono:
+        if self._commit_at is not None and (
+            self._commit_at <= now.mono or not self.servers.probes.busy
+        ):
             self._commit(now)
         self._push()
 
@@ -331,7 +333,7 @@ class Coordinator:
     def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:
         record.owed = set()
         self._replan = True
-        self._commit_soon(now)
+        self._commit_at = now.mono  # at once: what is pushed next must know what it holds
 
     def _clear_reported(self, record: WorkerRecord, problem: Problem) -> None:
         self.problems.clear(
@@ -375,8 +377,8 @@ class Coordinator:
             self._actions.append((probe.worker_id, StartProbe(probe.id, job.spec, job.trace)))
 
     def _commit_soon(self, now: Moment) -> None:
-        """Have a commit happen: at once, or with the results of the next 50 ms."""
-        due = now.mono + (bounds.COMMIT_WINDOW if self.servers.probes.busy else 0.0)
+        """Have a commit happen: with the results of the next 50 ms, or when no more can come."""
+        due = now.mono + bounds.COMMIT_WINDOW
         self._commit_at = due if self._commit_at is None else min(self._commit_at, due)
 
     def _commit(self, now: Moment) -> None:

@@ -79,7 +79,9 @@ class Servers:
             good = self.goods.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
                 self._expose_anew(good, spec, now)
-            elif key not in owed:
+            elif key in owed:
+                self._withdraw(self.probes.drop(key))
+            else:
                 self._have_tried(spec, trace)
 
     def adopt(self, served: Served) -> None:

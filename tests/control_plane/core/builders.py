@@ -1,0 +1,62 @@
+"""Short ways to make what the core works on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerAddress, WorkerHello
+from leaseway.control_plane.core.placement import HeldLease, LeaseKey
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.variants import Listing, RecordedTool
+from leaseway.wire.spec import ServerSpec, Transform, VariantKey
+
+START = Moment(1_000.0, 1_700_000_000.0)
+
+
+def at(seconds: float) -> Moment:
+    """Return the moment so many seconds after the start."""
+    return Moment(START.mono + seconds, START.unix + seconds)
+
+
+def spec(
+    server_id: str, *, command: str = "serve", prefix: str | None = None, shared: bool = True
+) -> ServerSpec:
+    """Return a stdio server's spec, prefixed with its id unless told otherwise."""
+    return ServerSpec(
+        key=VariantKey(server_id),
+        transport="stdio",
+        truely_stateless=shared,
+        command=command,
+        transforms=(Transform("prefix", f"{server_id}_" if prefix is None else prefix),),
+    )
+
+
+def listing(*names: str) -> Listing:
+    """Return the listing of a server with these tools."""
+    return Listing(
+        tuple(RecordedTool(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
+        "2025-11-25",
+    )
+
+
+def hello(worker_id: str = "w1", **changes: object) -> WorkerHello:
+    """Return a worker's hello."""
+    base = WorkerHello(WorkerAddress(worker_id, f"run-{worker_id}", "127.0.0.1:1"), capacity=8)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def lease(lease_id: str, worker_id: str, session: str = "s", server_id: str = "a") -> HeldLease:
+    """Return a lease as a worker reports it."""
+    return HeldLease(lease_id, LeaseKey("default", session, server_id), worker_id, START.mono)
+
+
+def coordinator(expected_workers: int = 1) -> Coordinator:
+    """Return a coordinator that has just started."""
+    return Coordinator(START, epoch=1, expected_workers=expected_workers)
+
+
+def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
+    """Give a coordinator a configuration with these servers."""
+    state.config_loaded({one.key: one for one in specs}, frozenset(), (), now)

@@ -1,0 +1,434 @@
+"""The control plane's one writer, driven by events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
+
+from leaseway.control_plane.core.actions import (
+    CancelProbe,
+    PushDelta,
+    RevokeLease,
+    StartProbe,
+    WantContent,
+)
+from leaseway.control_plane.core.coordinator import Coordinator, WorkerReport
+from leaseway.control_plane.core.fleet import WorkerRefused
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.subscription import Refusal
+from leaseway.control_plane.core.variants import Hashes, Listing, Served
+from leaseway.wire.spec import ServerSpec, VariantKey
+
+FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")
+
+
+class FakeWorker:
+    """Applies what it is sent, as a real worker would, and remembers it."""
+
+    def __init__(self, worker_id: str = "w1") -> None:
+        self.id = worker_id
+        self.held: dict[VariantKey, Served] = {}
+        self.version = 0
+        self.probes: list[StartProbe] = []
+        self.cancelled: list[int] = []
+        self.wanted: list[VariantKey] = []
+        self.revoked: list[str] = []
+        self.upserts = 0
+
+    def hashes(self) -> dict[VariantKey, Hashes]:
+        return {key: served.hashes for key, served in self.held.items()}
+
+
+def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) -> None:
+    """Let workers take everything that is said to them, and acknowledge it."""
+    by_id = {worker.id: worker for worker in workers}
+    while actions := state.take_actions():
+        for worker_id, action in actions:
+            worker = by_id[worker_id]
+            match action:
+                case PushDelta(push):
+                    for served in push.upserts:
+                        worker.held[served.key] = served
+                        worker.upserts += 1
+                    for key in push.removals:
+                        worker.held.pop(key, None)
+                    assert push.version >= worker.version
+                    worker.version = push.version
+                    state.acked(worker_id, push.nonce, now)
+                case StartProbe():
+                    worker.probes.append(action)
+                case CancelProbe(probe_id):
+                    worker.cancelled.append(probe_id)
+                case WantContent(keys):
+                    worker.wanted += keys
+                    held = [worker.held[key] for key in keys]
+                    state.content_received(worker_id, held, now)
+                case RevokeLease(lease_id, _):
+                    worker.revoked.append(lease_id)
+                case _:
+                    raise AssertionError(action)
+
+
+def answer(
+    state: Coordinator, worker: FakeWorker, outcome: Listing | Problem, now: Moment = START
+) -> None:
+    """Have a worker end its oldest probe."""
+    state.probe_ended(worker.probes.pop(0).id, outcome, now)
+    run(state, [worker], now)
+
+
+def exposed(state: Coordinator) -> dict[str, str]:
+    """Return what a client sees: exposed name to server id."""
+    return {
+        name: target.served.key.server_id
+        for name, target in state.visible.view("default").tools.items()
+    }
+
+
+def started(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
+    """Return a coordinator and a worker that serves these, each with the tool `echo`."""
+    state, worker = coordinator(), FakeWorker()
+    load(state, *specs)
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, listing("echo"))
+    return state, worker
+
+
+def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    assert state.pending == ["a"]
+    assert not state.ready
+    state.probe_ended(worker.probes.pop().id, listing("echo"), START)
+    assert exposed(state) == {}
+    run(state, [worker])
+    assert exposed(state) == {"a_echo": "a"}
+    assert state.ready
+
+
+def test_each_new_server_is_probed_by_exactly_one_worker() -> None:
+    state = coordinator(expected_workers=2)
+    workers = [FakeWorker("w1"), FakeWorker("w2")]
+    load(state, *(spec(f"s{n}") for n in range(10)))
+    for worker in workers:
+        state.worker_joined(hello(worker.id), START)
+    run(state, workers)
+    probed = [probe.spec.key.server_id for worker in workers for probe in worker.probes]
+    assert sorted(probed) == sorted(f"s{n}" for n in range(10))
+
+
+def test_an_equal_configuration_probes_nothing_and_sends_nothing() -> None:
+    state, worker = started(spec("a"), spec("b"))
+    version, upserts = state.visible.version, worker.upserts
+    load(state, spec("b"), spec("a"))
+    run(state, [worker])
+    assert (state.visible.version, worker.upserts, worker.probes) == (version, upserts, [])
+
+
+def test_a_new_exposure_touches_no_process() -> None:
+    state, worker = started(spec("a"))
+    load(state, spec("a", prefix="other_"))
+    run(state, [worker])
+    assert worker.probes == []
+    assert exposed(state) == {"other_echo": "a"}
+
+
+def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
+    state, worker = started(spec("a"))
+    load(state, spec("a", command="broken", prefix="new_"))
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    assert exposed(state) == {"a_echo": "a"}
+    assert [one.problem.reason for one in state.problems.open()] == ["START_FAILED"]
+    load(state, spec("a"))  # undone
+    run(state, [worker])
+    assert state.problems.open() == []
+
+
+def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    due = state.next_deadline(START)
+    assert due is not None
+    assert worker.probes == []
+    later = Moment(max(due, START.mono) + 1e-6, START.unix + 60)
+    state.tick(later)
+    run(state, [worker], later)
+    answer(state, worker, listing("echo"), later)
+    assert exposed(state) == {"a_echo": "a"}
+    assert state.problems.open() == []
+
+
+def test_a_probe_whose_spec_has_moved_on_is_taken_back() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    old = worker.probes.pop()
+    load(state, spec("a", command="newer"))
+    run(state, [worker])
+    assert worker.cancelled == [old.id]
+    state.probe_ended(old.id, listing("stale"), START)
+    run(state, [worker])
+    assert exposed(state) == {}
+    answer(state, worker, listing("fresh"))
+    assert exposed(state) == {"a_fresh": "a"}
+
+
+def test_one_servers_failure_never_holds_back_another() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"), spec("b"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    by_server = {probe.spec.key.server_id: probe for probe in worker.probes}
+    state.probe_ended(by_server["a"].id, FAILED, START)
+    state.probe_ended(by_server["b"].id, listing("echo"), START)
+    run(state, [worker])
+    assert exposed(state) == {"b_echo": "b"}
+    assert state.ready
+
+
+def test_results_close_together_share_a_registry_version() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"), spec("b"), spec("c"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    version = state.committed.version
+    for probe in worker.probes:
+        state.probe_ended(probe.id, listing("echo"), START)
+    run(state, [worker])
+    assert state.committed.version == version + 1
+    assert len(exposed(state)) == 3
+
+
+def test_a_rejected_entry_keeps_what_its_server_had() -> None:
+    state, worker = started(spec("a"), spec("b"))
+    state.config_loaded({VariantKey("b"): spec("b")}, frozenset({"a"}), (), START)
+    run(state, [worker])
+    assert exposed(state) == {"a_echo": "a", "b_echo": "b"}
+
+
+def test_a_removed_server_is_removed_from_workers() -> None:
+    state, worker = started(spec("a"), spec("b"))
+    load(state, spec("b"))
+    run(state, [worker])
+    assert exposed(state) == {"b_echo": "b"}
+    assert list(worker.held) == [VariantKey("b")]
+
+
+def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
+    before, worker = started(spec("a"), spec("b"))
+    state = coordinator()
+    load(state, spec("a"), spec("b"))
+    joined = hello(
+        held=worker.hashes(),
+        highest_version=before.visible.version,
+        leases=(lease("L1", "w1"),),
+    )
+    upserts = worker.upserts
+    state.worker_joined(joined, at(1))
+    run(state, [worker], at(1))
+    assert worker.probes == []
+    assert worker.upserts == upserts
+    assert exposed(state) == {"a_echo": "a", "b_echo": "b"}
+    assert list(state.placements.leases) == ["L1"]
+    assert state.visible.version > before.visible.version
+
+
+def test_the_version_never_falls_even_when_the_clock_does() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    ahead = 2**62
+    state.worker_joined(hello(highest_version=ahead), START)
+    run(state, [worker])
+    assert state.visible.version > ahead
+
+
+def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator()
+    state.config_failed([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
+    state.worker_joined(hello(held=worker.hashes()), at(1))
+    run(state, [worker], at(1))
+    assert exposed(state) == {"a_echo": "a"}
+    load(state, spec("a", prefix="p_"), now=at(2))
+    run(state, [worker], at(2))
+    assert worker.probes == []
+    assert exposed(state) == {"p_echo": "a"}
+
+
+def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator()
+    state.config_failed([], at(1))
+    state.worker_joined(hello(held=worker.hashes()), at(1))
+    run(state, [worker], at(1))
+    state.relisted(VariantKey("a"), spec("a").launch_hash, listing("echo", "secret"), at(2))
+    run(state, [worker], at(2))
+    assert exposed(state) == {"a_echo": "a"}
+
+
+def test_nothing_is_removed_before_workers_had_time_to_say_what_they_hold() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator(expected_workers=0)
+    load(state)
+    joined = hello(held=worker.hashes(), highest_version=worker.version)
+    state.worker_joined(joined, at(0))
+    run(state, [worker], at(0))
+    assert list(worker.held) == [VariantKey("a")]
+    state.tick(at(3.1))
+    run(state, [worker], at(3.1))
+    assert worker.held == {}
+
+
+def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
+    state, worker = started(spec("a"))
+    launch = spec("a").launch_hash
+    state.relisted(VariantKey("a"), launch, listing("echo", "more"), START)
+    run(state, [worker])
+    assert exposed(state) == {"a_echo": "a", "a_more": "a"}
+    state.relisted(VariantKey("a"), launch, FAILED, START)
+    run(state, [worker])
+    assert exposed(state) == {"a_echo": "a", "a_more": "a"}
+    state.relisted(VariantKey("a"), "another launch", listing(), START)
+    run(state, [worker])
+    assert len(exposed(state)) == 2
+
+
+def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
+    state, _ = started(spec("a"))
+    twin = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))
+    with pytest.raises(WorkerRefused, match="calls itself 'w1'"):
+        state.worker_joined(twin, at(1))
+    state.worker_left("w1", at(2))
+    with pytest.raises(WorkerRefused):
+        state.worker_joined(twin, at(11))
+    state.worker_joined(twin, at(12.1))
+    assert state.workers["w1"].hello.address.incarnation == "another-run"
+
+
+def test_a_workers_probes_go_elsewhere_when_it_leaves() -> None:
+    state = coordinator(expected_workers=2)
+    workers = [FakeWorker("w1"), FakeWorker("w2")]
+    load(state, spec("a"))
+    for worker in workers:
+        state.worker_joined(hello(worker.id), START)
+    run(state, workers)
+    first = next(worker for worker in workers if worker.probes)
+    other = next(worker for worker in workers if not worker.probes)
+    state.worker_left(first.id, at(1))
+    run(state, workers, at(1))
+    assert [probe.spec.key.server_id for probe in other.probes] == ["a"]
+
+
+def test_a_refused_variant_is_a_problem_and_is_not_sent_again_until_it_changes() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"), spec("b"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    for probe in worker.probes:
+        state.probe_ended(probe.id, listing("echo"), START)
+    ((worker_id, action),) = state.take_actions()
+    assert isinstance(action, PushDelta)
+    refusal = Refusal(VariantKey("a"), "rejected", "BAD_SPEC", "cannot run this here")
+    state.nacked(worker_id, action.push.nonce, [refusal], START)
+    state.acked(worker_id, action.push.nonce, START)
+    assert exposed(state) == {"b_echo": "b"}
+    assert [one.problem.worker_id for one in state.problems.open()] == ["w1"]
+    load(state, spec("a"), spec("b"), spec("c"))
+    sent = [action for _, action in state.take_actions()]
+    assert not any(isinstance(one, PushDelta) and one.push.upserts for one in sent)
+
+
+def test_the_younger_of_two_leases_of_one_session_is_revoked() -> None:
+    state = coordinator(expected_workers=2)
+    workers = [FakeWorker("w1"), FakeWorker("w2")]
+    load(state, spec("a", shared=False))
+    for worker in workers:
+        state.worker_joined(hello(worker.id), START)
+    state.reported("w1", WorkerReport(gained=(lease("old", "w1"),)), START)
+    young = lease("young", "w2")
+    young = young.__class__(young.id, young.key, young.worker_id, START.mono + 5)
+    state.reported("w2", WorkerReport(gained=(young,)), at(6))
+    run(state, workers, at(6))
+    assert (workers[0].revoked, workers[1].revoked) == ([], ["young"])
+
+
+def test_a_worker_with_a_probe_that_never_ends_is_given_up_on() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    state.tick(at(41))
+    run(state, [worker], at(41))
+    assert worker.cancelled == [worker.probes[0].id]
+    assert [one.problem.reason for one in state.problems.open()] == ["PROBE_OVERDUE"]
+
+
+IDS = st.sampled_from(["a", "b", "c", "d"])
+CONFIGS = st.lists(
+    st.dictionaries(
+        IDS, st.tuples(st.sampled_from(["x", "y"]), st.sampled_from(["", "p_", "q_"])), max_size=4
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CONFIGS, st.sets(st.tuples(IDS, st.sampled_from(["x", "y"]))), st.booleans())
+def test_any_sequence_of_configurations_ends_like_a_fresh_start_on_the_last(
+    configs: list[dict[str, tuple[str, str]]], broken: set[tuple[str, str]], restart: bool
+) -> None:
+    """Applying the diffs gives the last configuration; failures never touch other servers."""
+
+    def settle(state: Coordinator, worker: FakeWorker) -> None:
+        run(state, [worker])
+        while worker.probes:
+            probe = worker.probes[0]
+            bad = (probe.spec.key.server_id, probe.spec.command) in broken
+            answer(state, worker, FAILED if bad else listing("echo", "list"))
+
+    def specs(config: dict[str, tuple[str, str]]) -> list[ServerSpec]:
+        return [spec(name, command=c, prefix=p + name) for name, (c, p) in config.items()]
+
+    state, worker = coordinator(), FakeWorker()
+    state.worker_joined(hello(), START)
+    for config in configs:
+        load(state, *specs(config))
+        settle(state, worker)
+        if restart:
+            held = worker.hashes()
+            state = coordinator()
+            load(state, *specs(config))
+            state.worker_joined(hello(held=held, highest_version=worker.version), START)
+            settle(state, worker)
+    fresh, blank = coordinator(), FakeWorker()
+    load(fresh, *specs(configs[-1]))
+    fresh.worker_joined(hello(), START)
+    settle(fresh, blank)
+    healthy = {name for name, (command, _) in configs[-1].items() if (name, command) not in broken}
+    seen = {name: owner for name, owner in exposed(state).items() if owner in healthy}
+    assert seen == exposed(fresh)
+    assert set(worker.held) <= {VariantKey(name) for name in configs[-1]}

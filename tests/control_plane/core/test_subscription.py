@@ -1,0 +1,122 @@
+"""What a worker was sent, acknowledged and refused: three separate facts."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control_plane.core.builders import listing, spec
+
+from leaseway.control_plane.core.snapshot import Snapshot, build_snapshot
+from leaseway.control_plane.core.subscription import Refusal, Subscription
+from leaseway.control_plane.core.variants import make_good
+from leaseway.wire.spec import VariantKey
+
+
+def snapshot(version: int, **tools: str) -> Snapshot:
+    goods = {
+        VariantKey(name): make_good(spec(name), listing(tool))[0] for name, tool in tools.items()
+    }
+    return build_snapshot(version, goods)[0]
+
+
+def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:
+    worker = Subscription()
+    first = worker.push(snapshot(1, a="x"), removals=True)
+    assert first is not None
+    assert worker.push(snapshot(2, a="y"), removals=True) is None
+    assert worker.push(snapshot(3, a="z", b="x"), removals=True) is None
+    assert worker.ack(first.nonce)
+    second = worker.push(snapshot(3, a="z", b="x"), removals=True)
+    assert second is not None
+    assert [one.key.server_id for one in second.upserts] == ["a", "b"]
+
+
+def test_what_a_worker_has_moves_on_an_acknowledgement_only() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x"), removals=True)
+    assert push is not None
+    assert (worker.sent_version, worker.acked_version, worker.acked) == (1, 0, {})
+    worker.ack(push.nonce)
+    assert worker.acked_version == 1
+    assert list(worker.acked) == [VariantKey("a")]
+
+
+def test_a_stale_nonce_is_counted_and_ignored() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x"), removals=True)
+    assert push is not None
+    assert not worker.ack(push.nonce + 7)
+    assert not worker.nack(push.nonce + 7, [])
+    assert (worker.stale, worker.acked_version) == (2, 0)
+
+
+def test_the_good_ones_of_a_refused_delta_apply() -> None:
+    worker = Subscription()
+    state = snapshot(1, a="x", b="x")
+    push = worker.push(state, removals=True)
+    assert push is not None
+    refusal = Refusal(VariantKey("a"), "rejected", "BAD", "cannot be run here")
+    worker.nack(push.nonce, [refusal])
+    worker.ack(push.nonce)
+    assert list(worker.acked) == [VariantKey("b")]
+    assert worker.last_error == "cannot be run here"
+    again = worker.push(snapshot(2, a="x", b="x"), removals=True)
+    assert again is not None
+    assert again.upserts == ()
+    worker.ack(again.nonce)
+    changed = worker.push(snapshot(3, a="y", b="x"), removals=True)
+    assert changed is not None
+    assert [one.key.server_id for one in changed.upserts] == ["a"]
+    worker.ack(changed.nonce)
+    assert set(worker.acked) == {VariantKey("a"), VariantKey("b")}
+    assert worker.last_error == ""
+
+
+def test_a_failed_variant_heals_by_the_workers_word() -> None:
+    worker = Subscription()
+    state = snapshot(1, a="x")
+    push = worker.push(state, removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "DISK_FULL", "no room")])
+    worker.ack(push.nonce)
+    assert not worker.has(state.served[VariantKey("a")])
+    assert worker.heal(VariantKey("a"))
+    assert worker.has(state.served[VariantKey("a")])
+    assert not worker.heal(VariantKey("a"))
+
+
+def test_removals_wait_until_they_are_allowed() -> None:
+    worker = Subscription(acked=dict(snapshot(1, a="x").hashes))
+    held_back = worker.push(snapshot(2), removals=False)
+    assert held_back is not None
+    assert held_back.removals == ()
+    worker.ack(held_back.nonce)
+    allowed = worker.push(snapshot(2), removals=True)
+    assert allowed is not None
+    assert allowed.removals == (VariantKey("a"),)
+
+
+STATES = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y"]), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(STATES, st.booleans()), min_size=1, max_size=8))
+def test_applying_every_delta_gives_the_last_snapshot(
+    steps: list[tuple[dict[str, str], bool]],
+) -> None:
+    """Whatever is pending when, a worker that acknowledges ends with the newest state."""
+    worker, held, state = Subscription(), {}, Snapshot(0)
+    for version, (tools, acks) in enumerate(steps, start=1):
+        state = snapshot(version, **tools)
+        push = worker.push(state, removals=True) or worker.pending
+        if acks and push:
+            held.update({one.key: one.hashes for one in push.upserts})
+            for key in push.removals:
+                held.pop(key)
+            worker.ack(push.nonce)
+    while push := worker.pending or worker.push(state, removals=True):
+        held.update({one.key: one.hashes for one in push.upserts})
+        for key in push.removals:
+            held.pop(key)
+        worker.ack(push.nonce)
+    assert held == state.hashes == worker.acked
