@@ -1,0 +1,11 @@
+"""The `leaseway` command (DESIGN §12): one module for each group of subcommands.
+
+Subcommands that ask a running system go through `leaseway.sdk` only; those that start a plane
+import it when they run, so that the others need none of its dependencies.
+"""
+
+import os
+
+# gRPC's core writes its own lines to stderr, where the command owes people one sentence. It reads
+# this when it is imported, so it is set before anything here imports it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

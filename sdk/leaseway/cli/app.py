@@ -1,0 +1,117 @@
+"""The root command: what its subcommands are, and how errors become sentences."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import click
+
+from leaseway.cli.failure import FAILED, USAGE, CliFailure
+from leaseway.cli.options import root_options
+from leaseway.wire.names import nearest
+from leaseway.wire.version import PACKAGE_VERSION
+
+__all__ = ["COMMANDS", "cli"]
+
+# Where each subcommand lives. A module is imported when its command runs or is asked for help.
+COMMANDS: Final = {
+    "up": "leaseway.cli.up:up",
+    "control-plane": "leaseway.cli.planes:control_plane",
+    "worker": "leaseway.cli.planes:worker",
+    "wait": "leaseway.cli.status:wait",
+    "check": "leaseway.cli.check:check",
+    "servers": "leaseway.cli.listings:servers",
+    "tools": "leaseway.cli.calls:tools",
+    "call": "leaseway.cli.calls:call",
+    "leases": "leaseway.cli.listings:leases",
+    "workers": "leaseway.cli.listings:workers",
+    "problems": "leaseway.cli.listings:problems",
+    "logs": "leaseway.cli.listings:logs",
+    "version": "leaseway.cli.status:version",
+    "completion": "leaseway.cli.completion:completion",
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class _RootGroup(click.Group):
+    """Loads subcommands on use and turns every error into `leaseway: SENTENCE`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = nearest(args[0], COMMANDS, limit=1)
+            hint = f"Did you mean '{near[0]}'?" if near else "See: leaseway --help"
+            raise click.UsageError(f"There is no command '{args[0]}'. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run and exit; never shows a traceback."""
+        extra["standalone_mode"] = False
+        try:
+            status = super().main(args, prog_name, **extra)
+        except click.UsageError as error:
+            _end(error.format_message(), USAGE)
+        except CliFailure as error:
+            _end(error.format_message(), error.status)
+        except click.ClickException as error:
+            _end(error.format_message(), FAILED)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(130)
+        except BrokenPipeError:
+            _end_quietly()
+        except ModuleNotFoundError as error:
+            _end(_missing_package(error), FAILED)
+        except Exception as error:
+            _logger.debug("The command failed.", exc_info=True)
+            _end(f"{type(error).__name__}: {error} (--log-level debug shows more)", FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    click.echo(f"leaseway: {message}", err=True)
+    sys.exit(status)
+
+
+def _end_quietly() -> NoReturn:
+    # The reader of our stdout has gone (`leaseway tools | head`): nothing is left to say, and
+    # Python's own flush at exit must not complain either.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(FAILED)
+
+
+def _missing_package(error: ModuleNotFoundError) -> str:
+    name = error.name or ""
+    if name.startswith("leaseway."):
+        return f"This installation lacks '{name}'. Install all of it: pip install 'leaseway[all]'"
+    return f"This command needs the package '{name}'. Install it: pip install 'leaseway[all]'"
+
+
+@click.group(
+    cls=_RootGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit status: 0; 1 failed or the tool said so; 2 usage; 3 control plane unreachable.",
+)
+@click.version_option(PACKAGE_VERSION, message="leaseway %(version)s")
+@root_options
+def cli() -> None:
+    """Run MCP servers for backend services: leased clients, hot reload, one trace."""

@@ -1,0 +1,64 @@
+"""A tool call's arguments as people write them on a command line. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["parse_arguments"]
+
+
+def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
+    """Return the arguments that a command line gives.
+
+    Args:
+        words: Nothing; one JSON object; `-` for a JSON object on stdin; or `key=value` words,
+            where a value that parses as JSON is that, else text.
+        stdin: What was read for `-`.
+
+    Raises:
+        ValueError: The words are none of these; the message says what to write, and never
+            repeats a value.
+
+    """
+    if not words:
+        return {}
+    if list(words) == ["-"]:
+        return _object(stdin or "", "stdin")
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        return _object(words[0], "the argument")
+    arguments: dict[str, Any] = {}
+    for position, word in enumerate(words, start=1):
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ValueError(
+                f"Argument {position} is neither key=value nor a JSON object; write, for example, "
+                f'timezone=UTC or \'{{"timezone": "UTC"}}\''
+            )
+        if key in arguments:
+            raise ValueError(f"The argument '{key}' is given twice.")
+        arguments[key] = _value(value)
+    return arguments
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"The JSON of {where} cannot be read at line {error.lineno}, column {error.colno}: "
+            f"{error.msg}."
+        ) from None
+    except RecursionError:
+        raise ValueError(f"The JSON of {where} is nested too deeply.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'The JSON of {where} is not an object; write {{"key": value}}.')
+    return value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -1,0 +1,126 @@
+"""`leaseway tools` and `leaseway call`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leaseway.cli.arguments import parse_arguments
+from leaseway.cli.connection import ask
+from leaseway.cli.failure import FAILED
+from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient, Tool, ToolList, ToolResult
+
+__all__ = ["call", "tools"]
+
+
+@click.command()
+@click.argument("servers", nargs=-1)
+@json_option
+@client_options
+def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> None:
+    """List the tools that can be called, of all SERVERS or of those named."""
+
+    async def question(client: AsyncClient) -> ToolList:
+        return await client.list_tools(servers=list(servers) or None)
+
+    listed = ask(connection, question)
+    if as_json:
+        print_json([_tool(tool) for tool in listed])
+    else:
+        rows = [
+            (t.name, t.qualified_name, "shared" if t.shared else "leased", _first_line(t))
+            for t in listed
+        ]
+        print_table(("NAME", "QUALIFIED NAME", "CALLS", "DESCRIPTION"), rows, "No tools.")
+    if listed.pending:
+        click.echo(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("tool")
+@click.argument("arguments", nargs=-1)
+@click.option("--session", help="Call in this session, and leave its lease in place.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
+@click.option("--agent", default="leaseway-cli", show_default=True, help="Who calls.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
+@client_options
+def call(
+    tool: str,
+    arguments: tuple[str, ...],
+    session: str | None,
+    timeout: float | None,
+    agent: str,
+    as_json: bool,
+    connection: Connection,
+) -> int:
+    """Call TOOL, by its name or as server:tool.
+
+    ARGUMENTS are one JSON object, or key=value words, or - for a JSON object on stdin.
+    Without --session, a server that is leased is leased for this call only.
+    """
+    try:
+        stdin = click.get_text_stream("stdin").read() if arguments == ("-",) else None
+        values = parse_arguments(arguments, stdin)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    async def question(client: AsyncClient) -> ToolResult:
+        caller = client if session is None else client.session(session)
+        return await caller.call_tool(tool, values, timeout=timeout)
+
+    result = ask(connection, question, agent=agent)
+    if as_json:
+        print_json(result.raw)
+    else:
+        _print_result(result)
+    return FAILED if result.is_error else 0
+
+
+def _print_result(result: ToolResult) -> None:
+    for item in result.content:
+        if item.get("type") == "text":
+            click.echo(item.get("text", ""))
+        else:
+            click.echo(_note(item), err=True)
+    if not result.content and result.structured is not None:
+        print_json(result.structured)
+    if result.is_error:
+        click.echo("leaseway: The tool says that it failed.", err=True)
+
+
+def _note(item: dict[str, Any]) -> str:
+    kind = item.get("type", "unknown")
+    facts = [str(item[key]) for key in ("mimeType", "name", "uri") if key in item]
+    if isinstance(item.get("resource"), dict):
+        facts.append(str(item["resource"].get("uri", "")))
+    if isinstance(item.get("data"), str):
+        facts.append(f"{len(item['data']) * 3 // 4} bytes")
+    return f"[{' '.join([str(kind), *facts])}; --json prints it]"
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "qualified_name": tool.qualified_name,
+        "server_id": tool.server_id,
+        "original_name": tool.original_name,
+        "title": tool.title,
+        "description": tool.description,
+        "shared": tool.shared,
+        "input_schema": tool.input_schema,
+        "output_schema": tool.output_schema,
+        "annotations": tool.annotations,
+    }
+
+
+def _first_line(tool: Tool) -> str:
+    lines = tool.description.strip().splitlines()
+    line = lines[0] if lines else tool.title
+    # A pipe gets all of it; a terminal's reader wants to see one row a tool.
+    return line if not sys.stdout.isatty() or len(line) <= 80 else f"{line[:79]}…"

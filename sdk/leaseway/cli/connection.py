@@ -1,0 +1,60 @@
+"""Asking a running system: one client for one command, and what its errors mean here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from leaseway.cli.failure import FAILED, UNREACHABLE, CliFailure
+from leaseway.cli.options import Connection, shared_key
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient
+
+__all__ = ["ask", "connect"]
+
+T = TypeVar("T")
+
+_FLUSH: Final = 2.0  # seconds that a finished command waits for its own spans to leave
+
+
+def connect(connection: Connection, agent: str = "leaseway-cli") -> AsyncClient:
+    """Return the client that a command asks with; tests put their own in its place."""
+    from leaseway.sdk import AsyncClient
+
+    return AsyncClient(
+        str(connection.address), tenant=connection.tenant, agent=agent, key=shared_key()
+    )
+
+
+def ask(
+    connection: Connection,
+    question: Callable[[AsyncClient], Awaitable[T]],
+    *,
+    agent: str = "leaseway-cli",
+) -> T:
+    """Run one conversation with a control plane and return what it gave.
+
+    Raises:
+        CliFailure: It could not be reached (exit status 3) or refused (1).
+
+    """
+    from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
+    from leaseway.wire.telemetry import configure_telemetry
+
+    connection.log.configure("cli", default_level="warning")
+    telemetry = configure_telemetry("leaseway-cli")
+
+    async def converse() -> T:
+        async with connect(connection, agent) as client:
+            return await question(client)
+
+    try:
+        return asyncio.run(converse())
+    except ControlPlaneUnavailable as error:
+        raise CliFailure(str(error), UNREACHABLE) from None
+    except LeasewayError as error:
+        raise CliFailure(str(error), FAILED) from None
+    finally:
+        telemetry.shutdown(_FLUSH)

@@ -1,0 +1,146 @@
+"""What is configured, held and wrong: `servers`, `leases`, `workers`, `problems`, `logs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from leaseway.cli.connection import ask
+from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.output import print_json, print_table
+
+__all__ = ["leases", "logs", "problems", "servers", "workers"]
+
+
+@click.command()
+@json_option
+@client_options
+def servers(as_json: bool, connection: Connection) -> None:
+    """List the configured servers and where each stands."""
+    listed = ask(connection, lambda client: client.servers())
+    _show(
+        listed,
+        as_json,
+        ("SERVER", "STATE", "TRANSPORT", "CALLS", "TOOLS", "WORKERS", "PROBLEM"),
+        lambda s: (
+            s.server_id,
+            s.state,
+            s.transport,
+            "shared" if s.shared else "leased",
+            s.tool_count,
+            s.workers,
+            s.problem,
+        ),
+        "No servers are configured.",
+    )
+
+
+@click.command()
+@json_option
+@client_options
+def leases(as_json: bool, connection: Connection) -> None:
+    """List the leases that sessions hold."""
+    listed = ask(connection, lambda client: client.leases())
+    _show(
+        listed,
+        as_json,
+        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "WORKER", "TTL", "AGE"),
+        lambda lease: (
+            lease.id,
+            lease.server_id,
+            lease.session,
+            lease.agent,
+            lease.tenant,
+            lease.worker_id,
+            f"{lease.ttl:.0f} s",
+            f"{lease.age:.0f} s",
+        ),
+        "No leases are held.",
+    )
+
+
+@click.command()
+@json_option
+@client_options
+def workers(as_json: bool, connection: Connection) -> None:
+    """List the workers and what they hold."""
+    listed = ask(connection, lambda client: client.workers())
+    _show(
+        listed,
+        as_json,
+        ("WORKER", "STATE", "ADDRESS", "LEASES", "INSTANCES", "VERSION", "LAST ERROR"),
+        lambda w: (
+            w.id,
+            w.state,
+            w.address,
+            f"{w.leases}/{w.capacity}",
+            w.instances,
+            w.package_version,
+            w.last_error,
+        ),
+        "No workers are connected.",
+    )
+
+
+@click.command()
+@json_option
+@client_options
+def problems(as_json: bool, connection: Connection) -> None:
+    """List what an operator should know or mend, the newest first."""
+    listed = ask(connection, lambda client: client.problems())
+    _show(
+        listed,
+        as_json,
+        ("SEVERITY", "SCOPE", "SERVER", "WORKER", "REASON", "COUNT", "LAST SEEN", "MESSAGE"),
+        lambda p: (
+            p.severity,
+            p.scope,
+            p.server_id,
+            p.worker_id,
+            p.reason,
+            p.count,
+            p.last_seen,
+            p.message,
+        ),
+        "No problems.",
+    )
+
+
+@click.command()
+@click.argument("server")
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 100),
+    default=100,
+    show_default=True,
+    help="The most lines of each instance.",
+)
+@json_option
+@client_options
+def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None:
+    """Print the last stderr lines of SERVER's instances on all workers."""
+    listed = ask(connection, lambda client: client.logs(server, lines))
+    if as_json:
+        print_json(listed)
+        return
+    for log in listed:
+        click.echo(f"== {log.instance_id} on {log.worker_id} ({log.state}, pid {log.pid or '-'})")
+        for line in log.lines:
+            click.echo(line)
+    if not listed:
+        click.echo(f"leaseway: No instance of '{server}' has written to stderr.", err=True)
+
+
+def _show(
+    listed: Sequence[Any],
+    as_json: bool,
+    headers: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
+    empty: str,
+) -> None:
+    if as_json:
+        print_json(list(listed))
+    else:
+        print_table(headers, [row(item) for item in listed], empty)

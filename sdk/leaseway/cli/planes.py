@@ -1,0 +1,181 @@
+"""`leaseway control-plane` and `leaseway worker`: one process each, until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from leaseway.cli.failure import FAILED, CliFailure
+from leaseway.cli.options import ENDPOINT, LogOptions, log_options, require_key_beyond_loopback
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
+
+__all__ = ["control_plane", "worker"]
+
+Runner = Callable[[Callable[[str], None]], Coroutine[Any, Any, int]]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+_exit_with_stdin = click.option(
+    "--exit-with-stdin",
+    is_flag=True,
+    hidden=True,
+    help="Stop when stdin closes: how `up` takes its children along when it is killed.",
+)
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=".minds/mcp.yaml",
+    show_default=True,
+    help="The configuration file to watch.",
+)
+@click.option("--listen", type=ENDPOINT, default=DEFAULT_ADDRESS, show_default=True)
+@click.option(
+    "--expect-workers",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    help="Workers to wait for before calling itself ready.",
+)
+@_exit_with_stdin
+@log_options
+def control_plane(
+    config: Path, listen: Endpoint, expect_workers: int, exit_with_stdin: bool, log: LogOptions
+) -> int:
+    """Run a control plane: watch CONFIG, have workers probe servers, place leases.
+
+    Prints `ready ADDRESS` once it listens.
+    """
+    key = require_key_beyond_loopback(listen)
+    from leaseway.control_plane.app import ControlPlaneOptions, run
+
+    options = ControlPlaneOptions(
+        config=config, listen=listen, key=key, expect_workers=expect_workers
+    )
+    return _serve(
+        "control-plane", "", log, lambda ready: run(options, ready=ready), exit_with_stdin
+    )
+
+
+@click.command()
+@click.option(
+    "--control-plane", "control_plane", type=ENDPOINT, default=DEFAULT_ADDRESS, show_default=True
+)
+@click.option("--listen", type=ENDPOINT, default="127.0.0.1:0", show_default=True)
+@click.option(
+    "--advertise",
+    type=ENDPOINT,
+    help="Where callers reach this worker, if not at --listen; port 0 is the port it got.",
+)
+@click.option("--id", "worker_id", help="The worker's name, stable over restarts; else the host's.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(0, 100_000),
+    default=bounds.MAX_LEASES,
+    show_default=True,
+    help="The most leases that it takes.",
+)
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Said of itself.")
+@_exit_with_stdin
+@log_options
+def worker(
+    control_plane: Endpoint,
+    listen: Endpoint,
+    advertise: Endpoint | None,
+    worker_id: str | None,
+    capacity: int,
+    labels: tuple[str, ...],
+    exit_with_stdin: bool,
+    log: LogOptions,
+) -> int:
+    """Run a worker: hold MCP servers and execute calls.
+
+    Prints `ready ADDRESS` once it listens.
+    """
+    key = require_key_beyond_loopback(listen)
+    from leaseway.data_plane.app import WorkerOptions, run
+
+    options = WorkerOptions(
+        control_plane=control_plane,
+        listen=listen,
+        advertise=advertise,
+        id=worker_id or socket.gethostname(),
+        capacity=capacity,
+        key=key,
+        labels=_labels(labels),
+    )
+    return _serve(
+        "worker",
+        options.id,
+        log,
+        lambda ready: run(options, ready=ready),
+        exit_with_stdin,
+        loop_factory=_uvloop(),
+    )
+
+
+def _serve(
+    kind: str,
+    instance: str,
+    log: LogOptions,
+    runner: Runner,
+    exit_with_stdin: bool,
+    loop_factory: LoopFactory | None = None,
+) -> int:
+    from leaseway.wire.telemetry import configure_telemetry
+
+    log.configure(f"{kind} {instance}".strip())
+    telemetry = configure_telemetry(f"leaseway-{kind}", instance=instance)
+    if exit_with_stdin:
+        threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as loop:
+            return loop.run(runner(_announce))
+    except OSError as error:
+        raise CliFailure(str(error), FAILED) from None
+    finally:
+        telemetry.shutdown()
+
+
+def _announce(address: str) -> None:
+    click.echo(f"ready {address}")
+    sys.stdout.flush()
+
+
+def _stop_at_end_of_stdin() -> None:
+    """Send this process SIGTERM when whoever holds the other end of stdin is gone.
+
+    A thread, because it must also work while the loop is busy or has not begun.
+    """
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _labels(words: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"--label {word} is not KEY=VALUE.")
+        labels[key] = value
+    return labels
+
+
+def _uvloop() -> LoopFactory | None:
+    """Return uvloop's loop where it is installed: a worker's calls cost a tenth less with it."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

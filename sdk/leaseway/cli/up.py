@@ -1,0 +1,252 @@
+"""`leaseway up`: a control plane and its workers as child processes of one command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from leaseway.cli.children import Child
+from leaseway.cli.connection import connect
+from leaseway.cli.failure import USAGE, CliFailure
+from leaseway.cli.options import (
+    ENDPOINT,
+    Connection,
+    LogOptions,
+    log_options,
+    require_key_beyond_loopback,
+)
+from leaseway.cli.status import wait_until_ready
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.names import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient
+
+__all__ = ["up"]
+
+_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Options:
+    config: Path
+    workers: int
+    listen: Endpoint
+    advertise: str
+    trace_file: Path | None
+    capacity: int
+    log: LogOptions
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=".minds/mcp.yaml",
+    show_default=True,
+    help="The configuration file to watch.",
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--listen",
+    type=ENDPOINT,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Where the control plane listens; workers take free ports of the same host.",
+)
+@click.option("--advertise", metavar="HOST", help="The host that callers reach workers at.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(0, 100_000),
+    default=bounds.MAX_LEASES,
+    show_default=True,
+    help="The most leases of each worker.",
+)
+@click.option(
+    "--trace-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Collect the spans of all processes in this file, one JSON object a line.",
+)
+@log_options
+def up(
+    config: Path,
+    workers: int,
+    listen: Endpoint,
+    advertise: str | None,
+    capacity: int,
+    trace_file: Path | None,
+    log: LogOptions,
+) -> int:
+    """Run a control plane and workers until Ctrl-C.
+
+    Prints `ready ADDRESS` once every server's first probe has ended.
+    """
+    require_key_beyond_loopback(listen)
+    if not config.is_file():
+        raise click.UsageError(
+            f"There is no configuration {config}. Write one (see the README's quick start), or "
+            f"name another with --config."
+        )
+    if listen.host in _WILDCARDS and not advertise:
+        raise click.UsageError(
+            f"Workers that listen on all addresses ({listen.host}) must say at which one callers "
+            f"reach them: add --advertise HOST."
+        )
+    log.configure("up")
+    options = _Options(config, workers, listen, advertise or "", trace_file, capacity, log)
+    return asyncio.run(_Up(options).run())
+
+
+class _Up:
+    """Owns the children, the trace collector and the signals of one `up`."""
+
+    def __init__(self, options: _Options) -> None:
+        self._options = options
+        self._environment: dict[str, str] = {}
+        self._control_plane = Child(
+            "control plane", self._control_plane_arguments, self._environment
+        )
+        self._workers = [
+            Child(name, partial(self._worker_arguments, name), self._environment)
+            for name in (f"worker-{number}" for number in range(1, options.workers + 1))
+        ]
+
+    async def run(self) -> int:
+        """Run until a signal or a failure that no restart mends; leave no process behind."""
+        async with AsyncExitStack() as stack:
+            stopped = await stack.enter_async_context(self._signals())
+            if self._options.trace_file is not None:
+                await self._collect_traces(stack, self._options.trace_file)
+            stack.push_async_callback(self._stop)
+            serving = asyncio.create_task(self._serve())
+            waiting = asyncio.create_task(stopped.wait())
+            try:
+                await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
+            finally:
+                waiting.cancel()
+                serving.cancel()
+                await asyncio.gather(serving, waiting, return_exceptions=True)
+        return 0
+
+    async def _serve(self) -> None:
+        await self._control_plane.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in self._workers:
+                    group.create_task(worker.start())
+            async with asyncio.TaskGroup() as group:
+                for child in (self._control_plane, *self._workers):
+                    group.create_task(child.supervise())
+                group.create_task(self._report_ready())
+        except* CliFailure as failures:
+            raise failures.exceptions[0] from None
+
+    async def _report_ready(self) -> None:
+        from leaseway.sdk import LeasewayError
+
+        address = parse_endpoint(self._control_plane.address)
+        connection = Connection(_reachable(address), DEFAULT_TENANT, self._options.log)
+        told: set[tuple[str, ...]] = set()
+        try:
+            async with connect(connection) as client:
+                await wait_until_ready(client, lambda _status: _tell_problems(client, told))
+                click.echo(f"ready {address}")
+                await _tell_problems(client, told)
+        except LeasewayError as error:
+            raise CliFailure(str(error)) from None
+
+    def _control_plane_arguments(self) -> list[str]:
+        # A restarted control plane must be where its workers and callers know it.
+        listen = self._control_plane.address or str(self._options.listen)
+        return [
+            "control-plane",
+            *("--config", str(self._options.config)),
+            *("--listen", listen),
+            *("--expect-workers", str(self._options.workers)),
+            "--exit-with-stdin",
+            *self._options.log.as_arguments(),
+        ]
+
+    def _worker_arguments(self, worker_id: str) -> list[str]:
+        host, advertise = self._options.listen.host, self._options.advertise
+        return [
+            "worker",
+            *("--control-plane", str(_reachable(parse_endpoint(self._control_plane.address)))),
+            *("--listen", str(Endpoint(host, 0))),
+            *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
+            *("--id", worker_id),
+            *("--capacity", str(self._options.capacity)),
+            "--exit-with-stdin",
+            *self._options.log.as_arguments(),
+        ]
+
+    async def _collect_traces(self, stack: AsyncExitStack, path: Path) -> None:
+        from leaseway.wire.tracefile import TraceCollector, otlp_environment
+
+        try:
+            collector = await stack.enter_async_context(TraceCollector(path))
+        except OSError as error:
+            raise CliFailure(
+                f"The trace file {path} cannot be written: {error.strerror}.", USAGE
+            ) from None
+        self._environment.update(otlp_environment(collector.endpoint))
+        click.echo(
+            f"leaseway: Spans go to {path}. Your own process adds its spans with "
+            f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint}",
+            err=True,
+        )
+
+    async def _stop(self) -> None:
+        # Workers first: while they finish their calls, the control plane can still answer.
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
+        await self._control_plane.stop()
+
+    @asynccontextmanager
+    async def _signals(self) -> AsyncIterator[asyncio.Event]:
+        """Give an event that the first SIGINT or SIGTERM sets; the second one kills."""
+        loop = asyncio.get_running_loop()
+        stopped = asyncio.Event()
+
+        def on_signal() -> None:
+            if stopped.is_set():
+                _logger.warning("Told twice to stop: everything is killed.")
+                for child in (*self._workers, self._control_plane):
+                    child.kill()
+            stopped.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            yield stopped
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+
+async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> None:
+    """Print each open problem on stderr, once."""
+    for problem in reversed(await client.problems()):
+        identity = (problem.scope, problem.server_id, problem.worker_id, problem.message)
+        if identity not in told:
+            told.add(identity)
+            click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
+
+
+def _reachable(endpoint: Endpoint) -> Endpoint:
+    """Return where this machine reaches what listens on all of its addresses."""
+    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not listened on
+    return Endpoint(loopback.get(endpoint.host, endpoint.host), endpoint.port)
