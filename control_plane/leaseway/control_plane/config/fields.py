@@ -36,6 +36,7 @@ MAX_COMMAND: Final = 4_096
 MAX_SESSION_ID: Final = 1_024
 
 _KINDS: Final = ("env", "secret", "file")
+_SCHEMES: Final = ("http", "https")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _SECRET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,255}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
@@ -83,7 +84,7 @@ def url(node: Tree, where: Where) -> str | None:
     if text is None:
         return None
     check_references(node, where)
-    fault = _url_fault(text)
+    fault = _url_fault(text, ("ws", "wss") if where.transport == "websocket" else _SCHEMES)
     if fault:
         where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)} {fault}")
         return None
@@ -231,7 +232,7 @@ def _wired(node: Tree, where: Where, what: str) -> bool:
     return True
 
 
-def _url_fault(text: str) -> str | None:
+def _url_fault(text: str, schemes: tuple[str, str]) -> str | None:
     if any(character <= " " or character == "\x7f" for character in _filled(text)):
         return "holds a space or a control character."
     try:
@@ -241,10 +242,11 @@ def _url_fault(text: str) -> str | None:
         return "is no valid URL; write, for example, http://127.0.0.1:3000/mcp."
     if "@" in parts.netloc:
         return "holds credentials, which logs would show; pass them under 'headers'."
-    if text.startswith("${") and parts.scheme not in ("http", "https"):
-        return None  # scheme and host come with the reference, on the worker
-    if parts.scheme not in ("http", "https"):
-        return f"must begin with http:// or https://, not with {shown(parts.scheme or text[:8])}."
+    if parts.scheme not in schemes:
+        if text.startswith("${"):
+            return None  # scheme and host come with the reference, on the worker
+        found = f"not with {shown(parts.scheme)}" if parts.scheme else "but has no scheme"
+        return f"must begin with {schemes[0]}:// or {schemes[1]}://, {found}."
     return None if host else "names no host; write, for example, http://127.0.0.1:3000/mcp."
 
 

@@ -141,11 +141,19 @@ class IssueLog:
 
 @dataclass(frozen=True)
 class Where:
-    """A place in the tree of keys, for a reader to report about."""
+    """A place in the tree of keys, for a reader to report about.
+
+    Attributes:
+        log: Where reports go.
+        key: The dotted path of the place.
+        server_id: The entry that the place is in, or None.
+        transport: The entry's transport where it is a known one, or None.
+    """
 
     log: IssueLog
     key: str = ""
     server_id: str | None = None
+    transport: str | None = None
 
     def child(self, name: str, at: Position) -> Where:
         """Return the place of a key below this one, and note where its value is."""

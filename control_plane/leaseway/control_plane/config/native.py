@@ -8,6 +8,7 @@ for a large file: a caller with an event loop should parse in a thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.issues import (
@@ -135,17 +136,18 @@ def _servers(table: Table, where: Where, defaults: _Defaults) -> list[ServerSpec
 def _server(entry: Entry, servers: Where, defaults: _Defaults) -> ServerSpec | None:
     server_id = entry.name
     child = servers.child(server_id, entry.value.at)
-    where = Where(servers.log, child.key, server_id)
+    where = replace(child, server_id=server_id)
     _check_id(entry, where)
     table = mapping(entry.value, where)
     if table is None:
         return None
     entries = unique_entries(table, where)
     transport = _transport_of(entries)
+    where = replace(where, transport=transport)
     known = [each for each in entries if each.name in SERVER_KEYS]
     judged = known if transport in OPEN_TRANSPORTS else entries
     values = read_table(judged, SERVER_KEYS, where, "a server")
-    _check_keys(entry, {each.name: each for each in known}, transport, where)
+    _check_keys(entry, {each.name: each for each in known}, where)
     if values.pop("enabled", True) is False:
         where.log.failed.discard(server_id)
         return None
@@ -197,9 +199,8 @@ def _transport_of(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def _check_keys(
-    server: Entry, present: dict[str, Entry], transport: str | None, where: Where
-) -> None:
+def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
+    transport = where.transport
     if "transport" not in present:
         where.missing(server.at, "transport", _missing(server.name, "transport", TRANSPORTS))
     if transport is None or transport in OPEN_TRANSPORTS:
@@ -217,7 +218,7 @@ def _check_keys(
 
 def _check_together(server: Entry, values: dict[str, Any], where: Where) -> None:
     warm, most = values.get("instances.warm", 0), values.get("instances.max_instances")
-    place = Where(where.log, f"{where.key}.warm", where.server_id)
+    place = replace(where, key=f"{where.key}.warm")
     at = where.log.places.get(place.key, server.at)
     if most is not None and warm > most:
         message = f"'warm' is {warm}, above 'max_instances', which is {most}."
