@@ -1,0 +1,1 @@
+"""The worker: it holds MCP servers and runs calls on them."""

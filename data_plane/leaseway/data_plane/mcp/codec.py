@@ -1,0 +1,175 @@
+"""JSON-RPC as bytes: split a message without parsing its result, build a call by joining.
+
+Pure. A result is found as a slice of the line it came in; only `isError` is read from it, by a
+second decode that skips all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.mcp.wire import Era, ToolRequest
+
+__all__ = [
+    "Envelope",
+    "LineSplitter",
+    "LineTooLong",
+    "RpcError",
+    "decode",
+    "encode_call",
+    "encode_error",
+    "encode_notification",
+    "encode_request",
+    "encode_result",
+    "reads_as_error",
+    "request_key",
+]
+
+RequestKey = int | str
+_ABSENT: Final = msgspec.Raw()
+_encode: Final = msgspec.json.encode
+
+
+class Envelope(msgspec.Struct, gc=False, frozen=True):
+    """One JSON-RPC message, its contents unparsed."""
+
+    id: int | str | float | None = None
+    method: str | None = None
+    params: msgspec.Raw = _ABSENT
+    result: msgspec.Raw = _ABSENT
+    error: msgspec.Raw = _ABSENT
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request: it has no method, but a result or an error."""
+        return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
+
+
+class RpcError(msgspec.Struct, frozen=True):
+    """The `error` of a response."""
+
+    code: int = -32603
+    message: str = ""
+    data: msgspec.Raw = _ABSENT
+
+
+class _Flags(msgspec.Struct, gc=False, frozen=True):
+    isError: bool | None = None  # noqa: N815 - MCP's name
+
+
+decode: Final = msgspec.json.Decoder(Envelope).decode
+"""Split one message. Raises `msgspec.DecodeError` where it is none."""
+
+_decode_flags: Final = msgspec.json.Decoder(_Flags).decode
+
+
+def reads_as_error(result: msgspec.Raw) -> bool:
+    """Return a tool result's `isError`.
+
+    Raises:
+        msgspec.DecodeError: The result is not an object, or `isError` not a boolean.
+    """
+    return _decode_flags(result).isError is True
+
+
+def request_key(message_id: float | str | None) -> RequestKey | None:
+    """Return what a request is known by: servers may echo the id 7 as "7" or 7.0."""
+    if isinstance(message_id, str):
+        return int(message_id) if message_id.isdecimal() else message_id
+    if isinstance(message_id, float):
+        return int(message_id) if message_id.is_integer() else None
+    return message_id
+
+
+def encode_call(call_id: int, request: ToolRequest, era: Era) -> bytes:
+    """Return a `tools/call` as one line."""
+    arguments = request.arguments or b"{}"
+    if b"\n" in arguments or b"\r" in arguments:
+        # A newline would end the message on a pipe; in valid JSON it is only whitespace.
+        arguments = msgspec.json.format(arguments, indent=-1)
+    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%b%b%b}}\n' % (
+        call_id,
+        request.params_head,
+        arguments,
+        _call_meta(call_id, request, era),
+    )
+
+
+def _call_meta(call_id: int, request: ToolRequest, era: Era) -> bytes:
+    parts = [era.meta] if era.meta else []
+    if request.meta:
+        parts.append(_encode(request.meta)[1:-1])
+    if request.on_progress is not None:
+        parts.append(b'"progressToken":%d' % call_id)
+    if request.on_log is not None and era.modern:
+        parts.append(b'"io.modelcontextprotocol/logLevel":%b' % _encode(request.log_level))
+    return b',"_meta":{%b}' % b",".join(parts) if parts else b""
+
+
+def encode_request(
+    request_id: RequestKey, method: str, params: Mapping[str, Any] | None, era: Era | None = None
+) -> bytes:
+    """Return any other request as one line, with the era's `_meta` where one is given."""
+    if era is not None and era.meta:
+        meta = msgspec.json.decode(b"{%b}" % era.meta)
+        params = {**(params or {}), "_meta": meta}
+    message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+    return _encode({**message, "params": params} if params else message) + b"\n"
+
+
+def encode_notification(method: str, params: Mapping[str, Any] | None) -> bytes:
+    """Return a notification as one line."""
+    message = {"jsonrpc": "2.0", "method": method}
+    return _encode({**message, "params": params} if params is not None else message) + b"\n"
+
+
+def encode_result(request_id: float | str | None, result: Mapping[str, Any]) -> bytes:
+    """Return the answer to a server's request as one line."""
+    return _encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n"
+
+
+def encode_error(request_id: float | str | None, code: int, message: str) -> bytes:
+    """Return the refusal of a server's request as one line."""
+    error = {"code": code, "message": message}
+    return _encode({"jsonrpc": "2.0", "id": request_id, "error": error}) + b"\n"
+
+
+class LineTooLong(Exception):
+    """A line exceeds its bound."""
+
+
+class LineSplitter:
+    """Cuts a byte stream into lines, in time linear in the bytes.
+
+    Args:
+        limit: The most bytes of one line.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that end in `data`, without their newline.
+
+        Raises:
+            LineTooLong: A line exceeds the bound; the stream can't be read on.
+        """
+        lines = data.split(b"\n")
+        rest = lines.pop()
+        if lines and self._parts:
+            self._parts.append(lines[0])
+            lines[0] = b"".join(self._parts)
+            self._parts.clear()
+            self._size = 0
+        if rest:
+            self._parts.append(rest)
+            self._size += len(rest)
+        # Only the first line may have begun in earlier data; the others are at most one read long.
+        if self._size > self._limit or (lines and len(lines[0]) > self._limit):
+            raise LineTooLong
+        return lines

@@ -1,0 +1,64 @@
+"""Which environment a server's process gets (DESIGN §2). Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from leaseway.wire.spec import InheritEnv
+
+__all__ = ["child_environment", "looks_secret"]
+
+_OWN: Final = "LEASEWAY_"
+_MINIMAL: Final = frozenset(
+    {
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TERM",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    }
+)
+_SECRET: Final = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|AUTHORIZATION|COOKIE)S?(_|-|$)"
+    r"|(API|ACCESS|PRIVATE|SECRET)[_-]?KEY"
+    r"|(^|_|-)KEYS?$"
+    r"|(^|_)PAT$"
+    r"|_PWD$",
+    re.IGNORECASE,
+)
+
+
+def looks_secret(name: str) -> bool:
+    """Say whether a variable's or header's name looks like that of a credential."""
+    return _SECRET.search(name) is not None
+
+
+def child_environment(
+    parent: Mapping[str, str], inherit: InheritEnv, wired: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of a server's process.
+
+    Args:
+        parent: The worker's environment.
+        inherit: `safe`: the worker's, less names that look like secrets; `all`: those too;
+            `none`: only what programs need to find themselves (PATH, HOME, the locale …).
+            Leaseway's own variables are never inherited.
+        wired: What the configuration sets, resolved. It wins.
+    """
+    if inherit == "none":
+        inherited = {name: value for name, value in parent.items() if name in _MINIMAL}
+    else:
+        inherited = {
+            name: value
+            for name, value in parent.items()
+            if not name.startswith(_OWN) and (inherit == "all" or not looks_secret(name))
+        }
+    return {**inherited, **wired}

@@ -1,0 +1,179 @@
+"""What HTTP responses and failures mean for one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import aiohttp
+import msgspec
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
+from yarl import URL
+
+from leaseway.data_plane.mcp.codec import Envelope, decode
+from leaseway.data_plane.mcp.pending import Pending, fault_of_error
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason, Started
+
+__all__ = [
+    "MAX_ANSWER",
+    "body_too_large",
+    "broken",
+    "decode_body",
+    "ended_early",
+    "read_body",
+    "redirect_target",
+    "session_gone",
+    "status_fault",
+    "unreadable",
+]
+
+MAX_ANSWER: Final = bounds.MAX_RESULT + 64 * bounds.KIB
+"""Bytes of one answer: the largest result with its envelope."""
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HINTS: Final[Mapping[int, str]] = {
+    401: "check the credentials in its headers",
+    403: "check the credentials in its headers",
+    404: "check its url",
+    405: "check its url and transport",
+    406: "check its url and transport",
+    421: "it does not accept requests for this host name",
+    429: "it is asked too often",
+}
+
+
+async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
+    """Return a response's body.
+
+    Raises:
+        Fault: RESULT_TOO_LARGE.
+    """
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_ANSWER:
+            raise body_too_large(server)
+    return b"".join(parts)
+
+
+def decode_body(body: bytes) -> list[Envelope]:
+    """Return the messages of a JSON body: one, or the several of a batch.
+
+    Raises:
+        msgspec.DecodeError: It is neither.
+    """
+    if body.lstrip()[:1] == b"[":
+        return msgspec.json.decode(body, type=list[Envelope])
+    return [decode(body)]
+
+
+def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
+    """Return where a redirect leads, or None for any other response.
+
+    Only redirects that keep the method and stay on the origin are followed (or go from http to
+    https on the same host's default ports): credentials must not travel to strangers.
+
+    Raises:
+        Fault: SERVER_ERROR for a redirect that is not followed; it names the location.
+    """
+    location = response.headers.get("location")
+    if response.status not in _REDIRECTS or location is None:
+        return None
+    target = response.url.join(URL(location))
+    keeps_method = response.method == "GET" or response.status in (307, 308)
+    if keeps_method and _same_origin(response.url, target):
+        return target
+    raise _server_error(
+        server,
+        f"The server {server} redirects to {target.origin()}{target.path}, which is not followed. "
+        "Use that as its url if it is the intended server.",
+        "no",
+        response.status,
+        INVALID_REQUEST,
+    )
+
+
+def _same_origin(source: URL, target: URL) -> bool:
+    if target.host != source.host or target.scheme not in ("http", "https"):
+        return False
+    upgraded = source.scheme == "http" and target.scheme == "https"
+    if upgraded and source.is_default_port() and target.is_default_port():
+        return True
+    return target.scheme == source.scheme and target.port == source.port
+
+
+def status_fault(server: str, status: int, headers: Mapping[str, str], body: bytes) -> Fault:
+    """Return the fault that an HTTP status above 399 means, or a JSON-RPC error in its body."""
+    try:
+        answer = decode(body)
+        if memoryview(answer.error):
+            return fault_of_error(server, answer.error)
+    except ValueError:
+        pass  # an HTML page, say
+    hint = _HINTS.get(status, "")
+    text = f"The server {server} answered with HTTP status {status}"
+    retry_after = headers.get("retry-after", "")
+    retry_delay = min(float(retry_after), 3600.0) if retry_after.isdecimal() else None
+    refused = status == 429 or (status == 503 and retry_delay is not None)
+    started: Started = "no" if refused else "unknown" if status >= 500 else "yes"
+    code = METHOD_NOT_FOUND if status in (404, 405) else INTERNAL_ERROR
+    fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
+    fault.retry_delay = retry_delay
+    return fault
+
+
+def unreadable(server: str, what: str) -> Fault:
+    """Return the fault for an answer that MCP does not allow."""
+    text = f"The server {server} answered a request with {what}: check its url and transport."
+    return _server_error(server, text, "yes", 200, INVALID_REQUEST)
+
+
+def session_gone(server: str) -> Fault:
+    """Return the fault that ends a connection whose session the server does not know any more."""
+    return Fault(
+        Reason.SERVER_LOST,
+        f"The server {server} does not know its MCP session any more (it was restarted, or the "
+        "session idled out); state kept in it is lost.",
+        metadata={"server": server},
+    )
+
+
+def broken(server: str, url: URL, error: Exception, entry: Pending, answered: bool) -> Fault:
+    """Return the fault for a connection that could not be made, or broke during one request."""
+    origin = str(url.origin())
+    if not entry.written:
+        why = getattr(getattr(error, "os_error", None), "strerror", None) or type(error).__name__
+        text = f"The server {server} could not be reached at {origin}: {why}."
+        return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
+    text = f"The connection to the server {server} at {origin} broke before its answer was complete"
+    return Fault(
+        Reason.SERVER_LOST,
+        f"{text} ({type(error).__name__}).",
+        "yes" if answered else "unknown",
+        {"server": server},
+    )
+
+
+def ended_early(server: str) -> Fault:
+    """Return the fault for a stream that ended without the answer."""
+    text = f"The server {server} ended its response stream without an answer."
+    return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
+
+
+def body_too_large(server: str) -> Fault:
+    """Return the fault for an answer above the bound."""
+    return Fault(
+        Reason.RESULT_TOO_LARGE,
+        f"The server {server} answered with more than the {bounds.MAX_RESULT} bytes that a result "
+        "may have; ask the tool for less at a time.",
+        "yes",
+        {"server": server, "limit": str(bounds.MAX_RESULT)},
+    )
+
+
+def _server_error(server: str, text: str, started: Started, status: int, code: int) -> Fault:
+    metadata = {"server": server, "code": str(code), "http_status": str(status)}
+    return Fault(Reason.SERVER_ERROR, text, started, metadata)

@@ -1,0 +1,316 @@
+"""One live MCP client of a worker: started, listed, called, ended.
+
+One owner task enters and leaves everything; calls come from any task and go straight to the
+connection (DESIGN §9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+
+import aiohttp
+from mcp.client.session import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+
+from leaseway.data_plane.mcp import session as handshake
+from leaseway.data_plane.mcp.environment import child_environment
+from leaseway.data_plane.mcp.http import HttpConnection
+from leaseway.data_plane.mcp.peer import Peer
+from leaseway.data_plane.mcp.pending import refuse
+from leaseway.data_plane.mcp.process import ServerProcess
+from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
+from leaseway.data_plane.mcp.start_fault import Phase, start_fault
+from leaseway.data_plane.mcp.stderr import StderrTail
+from leaseway.data_plane.mcp.stdio import StdioConnection
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest, params_head
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["Instance"]
+
+_RELISTEN: Final = Backoff(initial=1.0, maximum=60.0)
+State = Literal["starting", "ready", "closing", "closed", "failed"]
+
+_owners: Final[set[asyncio.Task[None]]] = set()
+"""The loop holds tasks weakly; an owner must reach its end even if nobody keeps the instance."""
+
+
+class Instance:
+    """One live client of one server.
+
+    Args:
+        spec: The server.
+        instance_id: Names the instance on its worker.
+        environment: The worker's environment, for references and for the process.
+        vault: Where secrets are that the environment does not have.
+        reaper: Keeps the process from outliving the worker.
+        http: The worker's pooled HTTP client.
+        on_closed: Called once when an instance that was ready has ended and nothing of it is
+            left: with the fault that ended it, or None when `close` did.
+        on_tools_changed: Called when the server says that its tools changed.
+        known_version: What another instance of the same server agreed on, or empty.
+
+    Attributes:
+        id: As given.
+        spec: As given.
+        state: `starting`, `ready`, `closing`, `closed`, or `failed` (it never became ready).
+        pid: The process, or None where there is none (yet).
+        protocol_version: What was agreed on; empty before.
+        tools: Each tool's definition as the server sent it, by original name, in its order.
+        stderr: The last lines of its standard error.
+        started_at: When it became ready, Unix time in seconds; 0 before.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        *,
+        instance_id: str,
+        environment: Mapping[str, str],
+        reaper: Reaper,
+        http: aiohttp.ClientSession,
+        on_closed: Callable[[Instance, Fault | None], None],
+        on_tools_changed: Callable[[Instance], None],
+        vault: Vault = NO_VAULT,
+        known_version: str = "",
+    ) -> None:
+        self.id = instance_id
+        self.spec = spec
+        self.state: State = "starting"
+        self.pid: int | None = None
+        self.protocol_version = ""
+        self.tools: Mapping[str, bytes] = {}
+        self.stderr = StderrTail()
+        self.started_at = 0.0
+        self._server = spec.key.server_id
+        self._environment = environment
+        self._vault = vault
+        self._reaper = reaper
+        self._http = http
+        self._on_closed = on_closed
+        self._on_tools_changed = on_tools_changed
+        self._known_version = known_version
+        self._peer: Peer | None = None
+        self._phase: Phase = "connect"
+        self._has_tools = True
+        self._changed_early = False
+        self._stop = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner: asyncio.Task[None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that have not ended."""
+        return self._peer.in_flight if self._peer is not None else 0
+
+    def prepare(self, tool_name: str) -> bytes:
+        """Return a tool's `ToolRequest.params_head`, to be kept for all its calls."""
+        return params_head(tool_name)
+
+    async def start(self) -> None:
+        """Start, negotiate and list. Call it once.
+
+        Raises:
+            Fault: SERVER_NOT_READY; what had been started is on its way out, `close` waits for
+                it. Its `problem` is MISSING_REFERENCE, COMMAND_NOT_FOUND, EXITED, START_TIMEOUT,
+                LIST_FAILED or START_FAILED; `exit_status` and `stderr` are there if known.
+        """
+        assert self._owner is None, "An instance starts once."
+        self._owner = asyncio.get_running_loop().create_task(
+            self._own(), name=f"mcp instance {self.id} of {self._server}"
+        )
+        _owners.add(self._owner)
+        self._owner.add_done_callback(_owners.discard)
+        try:
+            await asyncio.shield(self._ready)
+        except asyncio.CancelledError:
+            self._stop.set()
+            self._owner.cancel()
+            raise
+
+    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
+        """Start a tool call (see `wire.Connection`); from any task, never blocks."""
+        if self.state == "ready" and self._peer is not None:
+            return self._peer.call(request, done)
+        return refuse(done, self._not_open())
+
+    async def relist(self) -> Mapping[str, bytes]:
+        """List the tools anew and keep the result in `tools`.
+
+        Raises:
+            Fault: SERVER_NOT_READY with `problem` LIST_FAILED; `tools` stays as it was.
+        """
+        if self.state != "ready" or self._peer is None:
+            raise self._not_open()
+        try:
+            async with asyncio.timeout(self.spec.startup_timeout):
+                self.tools = await self._list(self._peer)
+        except Exception as error:
+            raise start_fault(self.spec, error, self._phase, self.stderr) from error
+        return self.tools
+
+    async def close(self, grace: float = 0) -> None:
+        """End the instance and everything it started; idempotent, from any task.
+
+        New calls are refused at once. The end is reached even if the caller is cancelled.
+
+        Args:
+            grace: Seconds that calls in flight are given to finish.
+        """
+        if self.state in ("starting", "ready"):
+            self.state = "closing"
+        try:
+            if self._peer is not None and grace > 0:
+                async with asyncio.timeout(grace):
+                    await self._peer.drained()
+        except TimeoutError:
+            pass  # their callers learn that the connection was closed
+        finally:
+            self._stop.set()
+            if self.state == "closing" and self._owner is not None and not self._ready.done():
+                self._owner.cancel()
+        if self._owner is not None:
+            await asyncio.wait([self._owner])
+
+    # The owner task.
+
+    async def _own(self) -> None:
+        try:
+            await self._connect()
+            await self._live()
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            try:
+                if self._peer is not None:
+                    await self._peer.aclose()
+            finally:
+                self._finish()
+
+    async def _connect(self) -> None:
+        resolved = resolve(self.spec, self._environment, self._vault)
+        self.stderr.hide(resolved.secrets)
+        if self.spec.transport == "stdio":
+            self._peer = await self._connect_stdio(resolved)
+        else:
+            self._peer = HttpConnection(
+                self._server,
+                resolved.url,
+                self._http,
+                headers=resolved.headers,
+                session_id=resolved.session_id,
+                on_tools_changed=self._tools_changed,
+            )
+
+    async def _connect_stdio(self, resolved: Resolved) -> StdioConnection:
+        environment = child_environment(self._environment, self.spec.inherit_env, resolved.env)
+        command = (resolved.command, *resolved.args)
+        process = ServerProcess(self._server, command, environment, self.stderr, self._reaper)
+        self.pid = process.pid
+        connection = StdioConnection(self._server, process, self.stderr, self._tools_changed)
+        # From here on the owner's end stops the process, also if attaching to it fails.
+        self._peer = connection
+        await connection.open()
+        return connection
+
+    async def _live(self) -> None:
+        assert self._peer is not None
+        async with ClientSession(
+            dispatcher=self._peer, client_info=handshake.CLIENT_INFO
+        ) as session:
+            async with asyncio.timeout(self.spec.startup_timeout):
+                await self._introduce(session, self._peer)
+            self._become_ready()
+            await self._until_the_end(session, self._peer)
+
+    async def _introduce(self, session: ClientSession, peer: Peer) -> None:
+        self._phase = "negotiate"
+        await handshake.negotiate(
+            session, self.spec.protocol, self.spec.startup_timeout, self._known_version
+        )
+        self.protocol_version = session.protocol_version or ""
+        peer.era = handshake.era_of(self.protocol_version)
+        self._phase = "list"
+        capabilities = session.server_capabilities
+        self._has_tools = capabilities is not None and capabilities.tools is not None
+        self.tools = await self._list(peer)
+
+    async def _list(self, peer: Peer) -> Mapping[str, bytes]:
+        return peer.accept(await handshake.list_tools(peer, has_tools=self._has_tools))
+
+    def _become_ready(self) -> None:
+        if self.state == "starting":
+            self.state = "ready"
+            self.started_at = time.time()
+        self._ready.set_result(None)
+        if self._changed_early:
+            self._tools_changed()
+
+    async def _until_the_end(self, session: ClientSession, peer: Peer) -> None:
+        ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
+        listening = asyncio.ensure_future(self._listen(session, peer))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*ends, listening):
+                task.cancel()
+            if self.state == "ready":
+                self.state = "closing"
+
+    async def _listen(self, session: ClientSession, peer: Peer) -> None:
+        """Modern servers announce changes on a stream that has to be asked for."""
+        capabilities = session.server_capabilities
+        tools = capabilities.tools if capabilities is not None else None
+        if not peer.era.modern or tools is None or not tools.list_changed:
+            return
+        failures = 0
+        while not peer.closed.is_set():
+            try:
+                async with listen(session, tools_list_changed=True) as changes:
+                    if failures:
+                        self._tools_changed()  # what happened between two streams is lost
+                    failures = 0
+                    async for _ in changes:
+                        pass  # the inbox has seen it already
+            except (MCPError, SubscriptionLost):
+                failures += 1
+            await asyncio.sleep(_RELISTEN.delay(failures) + _RELISTEN.initial)
+
+    def _tools_changed(self) -> None:
+        if self.state == "ready":
+            self._on_tools_changed(self)
+        else:
+            self._changed_early = True
+
+    def _fail(self, error: BaseException) -> None:
+        if self._ready.done():
+            return
+        self.state = "failed"
+        fault = start_fault(self.spec, error, self._phase, self.stderr)
+        self._ready.set_exception(fault)
+        self._ready.exception()  # nobody may be waiting for it any more
+
+    def _finish(self) -> None:
+        if self.state != "failed":
+            self.state = "closed"
+            lost = self._peer.fault if self._peer is not None else None
+            self._on_closed(self, lost)
+
+    def _not_open(self) -> Fault:
+        if self._peer is not None and self._peer.fault is not None:
+            return dataclasses.replace(self._peer.fault, started="no")
+        what = "is starting" if self.state == "starting" else "has ended"
+        return Fault(
+            Reason.SERVER_LOST,
+            f"This instance of the server {self._server} {what}; it takes no calls.",
+            metadata={"server": self._server},
+        )

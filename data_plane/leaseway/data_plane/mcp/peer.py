@@ -1,0 +1,247 @@
+"""What both transports share: who waits for which answer, and the official session's view.
+
+A `Peer` is a `Dispatcher` of the official package (handshake, negotiation and listing run over
+it) and a `Connection` of ours (tool calls run below the package's models). A transport adds how
+bytes are sent and how a request is abandoned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import anyio.abc
+import msgspec
+from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.transport_context import TransportContext
+from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
+
+from leaseway.data_plane.mcp.codec import (
+    Envelope,
+    encode_call,
+    encode_notification,
+    encode_request,
+    request_key,
+)
+from leaseway.data_plane.mcp.inbox import Inbox
+from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, RawRequest, ToolCall, refuse
+from leaseway.data_plane.mcp.wire import LEGACY, Era, Outcome, PendingCall, ToolRequest
+from leaseway.wire.fault import Fault, Reason, Started
+
+__all__ = ["Peer"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Peer(Dispatcher[TransportContext]):
+    """One MCP connection.
+
+    Attributes:
+        server: The server's id, for messages.
+        era: What requests carry; set once negotiated.
+        fault: Why the connection ended, or None while it is open or was closed by us.
+        closed: Set when it has ended, whoever ended it.
+        late_replies: Answers that nobody waited for any more.
+    """
+
+    kind = "peer"
+
+    def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
+        self.server = server
+        self.era: Era = LEGACY
+        self.fault: Fault | None = None
+        self.closed = asyncio.Event()
+        self.late_replies = 0
+        self._calls: dict[object, ToolCall] = {}
+        self._requests: dict[object, RawRequest] = {}
+        self._next_id = 0
+        self._idle: asyncio.Event | None = None
+        self._inbox = Inbox(server, self.kind, self._answer, self._calls.get, on_tools_changed)
+
+    # What a transport adds.
+
+    def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
+        """Begin to send a request."""
+        raise NotImplementedError
+
+    def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
+        """Stop a request that nobody waits for; tell the server if it was written."""
+        raise NotImplementedError
+
+    def _answer(self, line: bytes) -> None:
+        """Send the answer to a server's request."""
+        raise NotImplementedError
+
+    def _refusal(self, size: int) -> Fault | None:
+        """Say why no call of this size can be taken now."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """End the connection and whatever it holds; runs to its end though cancelled."""
+        raise NotImplementedError
+
+    def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
+        """Learn the listed tools; return those that can be called over this transport."""
+        return tools
+
+    # Calls.
+
+    @property
+    def in_flight(self) -> int:
+        """Tool calls that have not ended."""
+        return len(self._calls)
+
+    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
+        """Start a tool call (see `wire.Connection`)."""
+        self._next_id = call_id = self._next_id + 1
+        line = encode_call(call_id, request, self.era)
+        refusal = self._refusal(len(line))
+        if refusal is not None:
+            return refuse(done, refusal)
+        call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
+        self._send(call_id, line, self._call_headers(request), call)
+        return call
+
+    def cancel_call(self, call: ToolCall, reason: str) -> None:
+        """Forget a call and tell the server."""
+        if self._forget(call.id) is not None:
+            self._abandon(call.id, call, reason, True)
+
+    async def drained(self) -> None:
+        """Wait until no call is in flight."""
+        while self._calls:
+            self._idle = self._idle or asyncio.Event()
+            await self._idle.wait()
+
+    def _forget(self, key: object) -> ToolCall | None:
+        call = self._calls.pop(key, None)
+        if self._idle is not None and not self._calls:
+            self._idle.set()
+            self._idle = None
+        return call
+
+    def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
+        """Return the HTTP headers of a call; pipes have none."""
+        return request.param_headers
+
+    # The official session's view.
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Handle what the server sends of its own accord until the connection ends."""
+        await self._inbox.run(on_request, on_notify, on_notify_intercept, task_status)
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """Send any request and return its result.
+
+        Raises:
+            ConnectionLost: The connection ended or could not be made.
+            MCPError: The server answered with an error, or not within `opts["timeout"]`.
+        """
+        payload = await self._round_trip(method, params, opts or {}, None)
+        try:
+            result = msgspec.json.decode(payload)
+        except ValueError:
+            result = None
+        if not isinstance(result, dict):
+            raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is no object")
+        return result
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> bytes:
+        """Send any request with what the era asks for and return its result as sent.
+
+        Raises:
+            ConnectionLost: The connection ended.
+            MCPError: The server answered with an error.
+        """
+        opts: CallOptions = {"headers": {**self.era.headers}}
+        if self.era.modern:
+            opts["headers"]["mcp-method"] = method
+        return await self._round_trip(method, params, opts, self.era)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification; after the connection has ended it is dropped."""
+        if not self.closed.is_set():
+            await self._notify(encode_notification(method, params), (opts or {}).get("headers"))
+
+    async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
+        raise NotImplementedError
+
+    async def _round_trip(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions, era: Era | None
+    ) -> bytes:
+        if self.closed.is_set():
+            raise ConnectionLost(self._ended_fault("no"))
+        wire_id = opts.get("request_id") or self._mint()
+        key = request_key(wire_id)
+        if key in self._requests or key in self._calls:
+            raise ValueError(f"request id {wire_id!r} is already in flight")
+        entry = self._requests[key] = RawRequest(self.server)
+        line = encode_request(wire_id, method, params, era)
+        try:
+            async with asyncio.timeout(opts.get("timeout")):
+                self._send(key, line, opts.get("headers") or {}, entry)
+                return await entry.answer
+        except TimeoutError:
+            message = f"The server {self.server} did not answer {method} in time"
+            raise MCPError(code=REQUEST_TIMEOUT, message=message) from None
+        finally:
+            if self._requests.pop(key, None) is not None:
+                self._abandon(key, entry, "no longer wanted", opts.get("cancel_on_abandon", True))
+
+    def _mint(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    # Answers and the end.
+
+    def _settle(self, answer: Envelope) -> bool:
+        """Give an answer to who waits for it; say whether anybody did."""
+        key: object = answer.id
+        entry: Pending | None = self._forget(key)
+        if entry is None:
+            key = request_key(answer.id)
+            entry = self._forget(key) or self._requests.pop(key, None)
+        if entry is None:
+            self.late_replies += 1
+            return False
+        entry.resolve(answer)
+        return True
+
+    def _end(self, fault: Fault | None) -> None:
+        """End the connection: everyone who waits learns why. Idempotent."""
+        if self.closed.is_set():
+            return
+        self.fault = fault
+        self.closed.set()
+        self._inbox.close()
+        waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
+        self._calls.clear()
+        self._requests.clear()
+        if self._idle is not None:
+            self._idle.set()
+        for entry in waiting:
+            entry.fail(self._ended_fault("yes" if entry.written else "no"))
+
+    def _ended_fault(self, started: Started) -> Fault:
+        fault = self.fault or Fault(
+            Reason.SERVER_LOST,
+            f"The connection to the server {self.server} was closed.",
+            metadata={"server": self.server},
+        )
+        return dataclasses.replace(fault, started=started)

@@ -1,0 +1,230 @@
+"""What waits for an answer: tool calls with a callback, all other requests with a future."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
+
+from leaseway.data_plane.mcp.codec import Envelope, RpcError, reads_as_error
+from leaseway.data_plane.mcp.wire import OnLog, OnProgress, Outcome, PendingCall, ToolRequest
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = [
+    "ConnectionLost",
+    "Pending",
+    "RawRequest",
+    "ToolCall",
+    "fault_of_error",
+    "refuse",
+]
+
+_logger = logging.getLogger(__name__)
+_MAX_TEXT: Final = 2048
+_decode_error: Final = msgspec.json.Decoder(RpcError).decode
+_LEVELS: Final = {
+    name: rank
+    for rank, name in enumerate(
+        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+    )
+}
+
+
+class ConnectionLost(MCPError):
+    """The connection, not the server, failed a request."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(code=CONNECTION_CLOSED, message=fault.message)
+        self.fault = fault
+
+
+class Pending(Protocol):
+    """A request that was sent, or waits to be."""
+
+    written: bool
+
+    def resolve(self, answer: Envelope) -> None:
+        """Take the server's answer."""
+
+    def fail(self, fault: Fault) -> None:
+        """Learn that none will come."""
+
+
+class _Cancels(Protocol):
+    def cancel_call(self, call: ToolCall, reason: str) -> None: ...
+
+
+class ToolCall:
+    """A tool call under way on a connection; a `PendingCall`."""
+
+    __slots__ = (
+        "_connection",
+        "_done",
+        "_server",
+        "id",
+        "log_level",
+        "on_log",
+        "on_progress",
+        "written",
+    )
+
+    def __init__(
+        self,
+        connection: _Cancels,
+        server: str,
+        call_id: int,
+        request: ToolRequest,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self._connection = connection
+        self._server = server
+        self._done: Callable[[Outcome], None] | None = done
+        self.id = call_id
+        self.on_progress: OnProgress | None = request.on_progress
+        self.on_log: OnLog | None = request.on_log
+        self.log_level = request.log_level
+        self.written = False
+
+    def cancel(self, reason: str) -> None:
+        """Stop waiting and tell the server."""
+        if self._done is not None:
+            self._done = None
+            self._connection.cancel_call(self, reason)
+
+    def resolve(self, answer: Envelope) -> None:
+        """Take the server's answer."""
+        self._end(_outcome(self._server, answer))
+
+    def fail(self, fault: Fault) -> None:
+        """Learn that none will come."""
+        self._end(Outcome(b"", fault=fault))
+
+    def log(self, level: str, logger: str, data: bytes) -> None:
+        """Pass a log message on, where the caller wants its level."""
+        if self.on_log is not None and _LEVELS.get(level, 0) >= _LEVELS.get(self.log_level, 0):
+            self.on_log(level, logger, data)
+
+    def _end(self, outcome: Outcome) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        try:
+            done(outcome)
+        except Exception:  # a caller's bug must not take the connection with it
+            _logger.exception("The callback of a call to the server %s failed.", self._server)
+
+
+class RawRequest:
+    """A request whose answer a coroutine awaits."""
+
+    __slots__ = ("_server", "answer", "written")
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.written = False
+
+    def resolve(self, answer: Envelope) -> None:
+        """Take the server's answer."""
+        if self.answer.done():
+            return
+        if memoryview(answer.error):
+            self.answer.set_exception(_mcp_error(answer.error))
+        else:
+            self.answer.set_result(bytes(answer.result))
+
+    def fail(self, fault: Fault) -> None:
+        """Learn that none will come."""
+        if self.answer.done():
+            return
+        if fault.reason is Reason.SERVER_ERROR:
+            code = int(fault.metadata.get("code", INTERNAL_ERROR))
+            error: MCPError = MCPError(code=code, message=fault.message)
+        else:
+            error = ConnectionLost(fault)
+        self.answer.set_exception(error)
+
+
+class _Refused:
+    """A call that never began."""
+
+    written = False
+
+    def __init__(self, done: Callable[[Outcome], None], fault: Fault) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_soon(done, Outcome(b"", fault=fault))
+
+    def cancel(self, reason: str) -> None:
+        self._handle.cancel()
+
+
+def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
+    """Return a call that fails at once; its `done` runs in the loop's next turn."""
+    return _Refused(done, fault)
+
+
+def _outcome(server: str, answer: Envelope) -> Outcome:
+    """Return what a server's answer to `tools/call` means."""
+    if memoryview(answer.error):
+        return Outcome(b"", fault=fault_of_error(server, answer.error))
+    payload = bytes(answer.result)
+    if len(payload) > bounds.MAX_RESULT:
+        return Outcome(b"", fault=_too_large(server, len(payload)))
+    try:
+        is_error = reads_as_error(answer.result)
+        if not payload.isascii():
+            payload.decode()
+    except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
+        return Outcome(b"", fault=_not_a_result(server))
+    return Outcome(payload, is_error)
+
+
+def fault_of_error(server: str, error: msgspec.Raw) -> Fault:
+    """Return the fault that a JSON-RPC error means."""
+    parsed = _parse_error(error)
+    message = parsed.message[:_MAX_TEXT]
+    metadata = {"server": server, "code": str(parsed.code), "message": message}
+    data = bytes(parsed.data)
+    if data and len(data) <= _MAX_TEXT:
+        metadata["data"] = data.decode(errors="replace")
+    text = f"The server {server} answered with error {parsed.code}: {message or 'no message'}"
+    return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
+
+
+def _parse_error(error: msgspec.Raw) -> RpcError:
+    try:
+        return _decode_error(error)
+    except ValueError:
+        return RpcError(message="an error that does not follow JSON-RPC")
+
+
+def _mcp_error(error: msgspec.Raw) -> MCPError:
+    parsed = _parse_error(error)
+    data: Any = msgspec.json.decode(parsed.data) if memoryview(parsed.data) else None
+    return MCPError(code=parsed.code, message=parsed.message, data=data)
+
+
+def _too_large(server: str, size: int) -> Fault:
+    return Fault(
+        Reason.RESULT_TOO_LARGE,
+        f"The result of the server {server} has {size} bytes, more than the {bounds.MAX_RESULT} "
+        "that may pass; ask the tool for less at a time.",
+        started="yes",
+        metadata={"server": server, "limit": str(bounds.MAX_RESULT)},
+    )
+
+
+def _not_a_result(server: str) -> Fault:
+    return Fault(
+        Reason.SERVER_ERROR,
+        f"The server {server} answered a tool call with something that is no MCP result: it must "
+        "be a JSON object in UTF-8 whose isError, if there, is true or false.",
+        started="yes",
+        metadata={"server": server, "code": str(INTERNAL_ERROR)},
+    )

@@ -1,0 +1,206 @@
+"""One server's process: started in a group of its own, and ended with all its children.
+
+The exit is seen through a process descriptor, and the process stays a zombie until its group is
+dead: so long its id can't be reused, and killing the group can't hit a stranger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO, Final
+
+from leaseway.data_plane.mcp.reaper import MARK_VARIABLE, Reaper
+from leaseway.data_plane.mcp.stderr import StderrTail
+from leaseway.data_plane.mcp.uninterrupted import uninterrupted
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = ["ServerProcess", "describe_exit"]
+
+_logger = logging.getLogger(__name__)
+PATIENCE: Final = 2.0
+"""Seconds from closing standard input to SIGTERM, and from there to SIGKILL."""
+
+_REAP_TIMEOUT: Final = 5.0
+
+
+class ServerProcess:
+    """A started process with its three pipes.
+
+    Attributes:
+        pid: Its id, which is also that of its group and session.
+        exited: Its exit status, once it has ended; minus the signal that ended it.
+        stderr_ended: Set when nothing more comes from its standard error.
+        stdin: The end that we write to; whoever attaches a transport to it owns it.
+        stdout: The end that we read from; likewise.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stderr: StderrTail,
+        reaper: Reaper,
+    ) -> None:
+        """Start the process.
+
+        Raises:
+            Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.
+        """
+        self._server = server
+        self._reaper = reaper
+        self._mark = reaper.mark()
+        self._loop = asyncio.get_running_loop()
+        self._popen = _spawn(server, command, {**environment, MARK_VARIABLE: self._mark})
+        self.pid = self._popen.pid
+        reaper.register(self.pid)
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        self.stdin: IO[bytes] = self._popen.stdin
+        self.stdout: IO[bytes] = self._popen.stdout
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self.stderr_ended = asyncio.Event()
+        self._stderr = _StderrReader(stderr, self.stderr_ended)
+        self._stderr_transport: asyncio.BaseTransport | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._watch()
+
+    async def open(self) -> None:
+        """Begin to read its standard error, which must never fill up."""
+        assert self._popen.stderr is not None
+        self._stderr_transport, _ = await self._loop.connect_read_pipe(
+            lambda: self._stderr, self._popen.stderr
+        )
+
+    async def stop(self, patience: float = PATIENCE) -> None:
+        """End the process and everything in its group.
+
+        Standard input must have been closed before: most servers end on that. What does not
+        gets SIGTERM after `patience`, then SIGKILL. Runs to its end, within about 10 s, however
+        often the caller is cancelled; a second call waits for the same end.
+        """
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop(patience))
+        await uninterrupted(self._stopping)
+
+    async def _stop(self, patience: float) -> None:
+        try:
+            await self._ends_within(patience)
+            self._signal(signal.SIGTERM)
+            await self._ends_within(patience)
+        finally:
+            # Children in the group outlive a clean exit of their parent: they go now.
+            self._signal(signal.SIGKILL)
+            await self._reap()
+
+    async def _ends_within(self, seconds: float) -> None:
+        if not self.exited.done():
+            await asyncio.wait([self.exited], timeout=seconds)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGKILL or not self.exited.done():
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, number)
+
+    async def _reap(self) -> None:
+        await self._ends_within(_REAP_TIMEOUT)
+        if self._popen.poll() is None:
+            # It hangs in the kernel; the reaper keeps its group in mind.
+            _logger.error("Process %s of the server %s survives SIGKILL.", self.pid, self._server)
+        else:
+            self._reaper.release(self.pid, self._mark)
+        for pipe in (self.stdin, self.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        if self._stderr_transport is not None:
+            self._stderr_transport.close()
+
+    def _watch(self) -> None:
+        if not hasattr(os, "pidfd_open"):
+            threading.Thread(target=self._wait_in_thread, daemon=True).start()
+            return
+        descriptor = os.pidfd_open(self.pid)
+
+        def on_exit() -> None:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            status = 0 if info is None else info.si_status
+            self._on_exit(status if info and info.si_code == os.CLD_EXITED else -status)
+
+        self._loop.add_reader(descriptor, on_exit)
+
+    def _wait_in_thread(self) -> None:
+        status = self._popen.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._on_exit, status)
+
+    def _on_exit(self, status: int) -> None:
+        if not self.exited.done():
+            self.exited.set_result(status)
+
+
+class _StderrReader(asyncio.Protocol):
+    def __init__(self, tail: StderrTail, ended: asyncio.Event) -> None:
+        self._tail = tail
+        self._ended = ended
+
+    def data_received(self, data: bytes) -> None:
+        self._tail.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.set()
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, as the end of a sentence."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was killed by {name}"
+
+
+def _spawn(
+    server: str, command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            bufsize=0,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        why = "was not found" if isinstance(error, FileNotFoundError) else "may not be executed"
+        raise _start_fault(
+            server,
+            "COMMAND_NOT_FOUND",
+            f"its command {command[0]!r} {why} on this worker. Install it, or give the full path "
+            "of one that is there.",
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        text = f"starting its command {command[0]!r} failed: {reason}."
+        raise _start_fault(server, "START_FAILED", text) from None
+
+
+def _start_fault(server: str, problem: str, text: str) -> Fault:
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: {text}",
+        metadata={"server": server, "problem": problem},
+    )

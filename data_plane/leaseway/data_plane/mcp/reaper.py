@@ -1,0 +1,96 @@
+"""Keeps servers from outliving their worker (DESIGN §9).
+
+A worker that is killed can't clean up, so a small process of its own holds a pipe from it and
+does it in its place; `sweeper` is that process's program. It has its own session and ignores
+SIGINT and SIGTERM: Ctrl-C on the worker must not take it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MARK_VARIABLE", "Reaper"]
+
+_logger = logging.getLogger(__name__)
+MARK_VARIABLE: Final = "_LEASEWAY_MARK"
+"""Set for every server's process; children inherit it wherever they go."""
+
+_SWEEPER: Final = Path(__file__).with_name("sweeper.py")
+_END_TIMEOUT: Final = 5.0
+
+
+class Reaper:
+    """The worker's side: tells the reaper process which groups live. One a worker process."""
+
+    def __init__(self) -> None:
+        self._token = secrets.token_hex(16)
+        self._groups: set[int] = set()
+        self._marks = 0
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """The reaper process."""
+        return self._process.pid
+
+    def mark(self) -> str:
+        """Return a new value of `MARK_VARIABLE`, for one server's process."""
+        self._marks += 1
+        return f"{self._token}.{self._marks}."
+
+    def register(self, group: int) -> None:
+        """A process group was started."""
+        self._groups.add(group)
+        self._tell(f"+{group}\n")
+
+    def release(self, group: int, mark: str) -> None:
+        """A process group has ended; what left it goes too."""
+        self._groups.discard(group)
+        self._tell(f"-{group} {mark}\n")
+
+    async def close(self) -> None:
+        """End the reaper process; groups that are still registered are killed. Idempotent."""
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.closed:
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            await asyncio.to_thread(self._process.wait, _END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            _logger.warning("The reaper process %s does not end; it is killed.", self.pid)
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(  # noqa: S603 - our own file, run by our own interpreter
+            [sys.executable, "-I", "-S", str(_SWEEPER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            bufsize=0,
+            start_new_session=True,
+        )
+        lines = [f"mark {self._token}.\n", *(f"+{group}\n" for group in self._groups)]
+        assert process.stdin is not None
+        process.stdin.write("".join(lines).encode())
+        return process
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            return
+        try:
+            self._process.stdin.write(line.encode())
+        except OSError:
+            _logger.warning("The reaper process %s is gone; another is started.", self.pid)
+            self._process.stdin.close()
+            self._process.wait()
+            self._process = self._start()

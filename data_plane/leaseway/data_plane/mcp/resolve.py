@@ -1,0 +1,171 @@
+"""Turns configured values into what a server gets, on the worker, when an instance starts.
+
+References stay references until here, so a value never crosses Sync and never enters a hash, a
+log or a span (DESIGN §2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from leaseway.data_plane.mcp.environment import looks_secret
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.references import UnresolvedReference, expand, references
+from leaseway.wire.spec import ServerSpec, Value
+
+__all__ = ["NO_VAULT", "Resolved", "Vault", "resolve"]
+
+_MAX_FILE: Final = 1 << 20
+
+
+class Vault(Protocol):
+    """Where secrets are kept that are not in the environment."""
+
+    def get(self, name: str) -> str | None:
+        """Return a secret, or None where there is none of that name."""
+
+
+class _Empty:
+    def get(self, name: str) -> str | None:
+        return None
+
+
+NO_VAULT: Final[Vault] = _Empty()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a server gets. Its representation holds no values."""
+
+    command: str = field(default="", repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    url: str = field(default="", repr=False)
+    session_id: str = field(default="", repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Values to hide from whatever the server prints."""
+
+
+class _Missing(Exception):
+    """A reference can't be resolved; the text says what is missing and what to do."""
+
+
+class _Resolver:
+    def __init__(self, environment: Mapping[str, str], vault: Vault) -> None:
+        self._environment = environment
+        self._vault = vault
+        self.secrets: set[str] = set()
+        self.missing: list[tuple[str, str]] = []
+
+    def value(self, key: str, value: Value, secret: bool) -> str:
+        """Return what a value stands for; note what is missing under its key."""
+        try:
+            if value.kind == "literal":
+                return self._literal(value.text)
+            text = self._reference(value)
+        except _Missing as missing:
+            self.missing.append((key, str(missing)))
+            return ""
+        if secret or value.kind != "env" or looks_secret(value.text):
+            self.secrets.add(text)
+        return text
+
+    def text(self, key: str, text: str) -> str:
+        """Return a plain string with its `${NAME}` replaced."""
+        return self.value(key, Value("literal", text), secret=False)
+
+    def _literal(self, text: str) -> str:
+        try:
+            expanded = expand(text, self._environment)
+        except UnresolvedReference as error:
+            raise _Missing(
+                f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
+                f"environment, or write ${{{error.name}:-default}}"
+            ) from None
+        for name, default in references(text):
+            if looks_secret(name):
+                self.secrets.add(self._environment.get(name) or default or "")
+        return expanded
+
+    def _reference(self, value: Value) -> str:
+        if value.kind == "file":
+            return self._file(value.text)
+        found = self._environment.get(value.text)
+        if found is None and value.kind == "secret":
+            found = self._vault.get(value.text)
+            if found is None:
+                raise _Missing(
+                    f"refers to the secret {value.text}, which neither the worker's environment "
+                    "nor its vault has: set it in one of them"
+                )
+        if found is None:
+            raise _Missing(
+                f"refers to the environment variable {value.text}, which is not set: set it in "
+                "the worker's environment"
+            )
+        return found
+
+    def _file(self, path: str) -> str:
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(_MAX_FILE + 1)
+            text = content.decode()
+        except OSError as error:
+            raise _Missing(
+                f"refers to the file {path}, which can't be read ({error.strerror}): mount it "
+                "where the worker runs"
+            ) from None
+        except UnicodeDecodeError:
+            raise _Missing(f"refers to the file {path}, which is not UTF-8 text") from None
+        if len(content) > _MAX_FILE:
+            raise _Missing(f"refers to the file {path}, which is larger than {_MAX_FILE} bytes")
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_VAULT) -> Resolved:
+    """Return what a server gets.
+
+    Args:
+        spec: The server.
+        environment: The worker's environment.
+        vault: Where secrets are that the environment does not have.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
+    """
+    resolver = _Resolver(environment, vault)
+    resolved = Resolved(
+        command=resolver.text("command", spec.command),
+        args=tuple(resolver.text(f"args[{i}]", arg) for i, arg in enumerate(spec.args)),
+        url=resolver.text("url", spec.url),
+        session_id=resolver.text("sessionId", spec.session_id),
+        env={
+            name: resolver.value(f"env.{name}", value, looks_secret(name))
+            for name, value in spec.env.items()
+        },
+        headers={
+            name: resolver.value(f"headers.{name}", value, True)
+            for name, value in spec.headers.items()
+        },
+        secrets=frozenset(resolver.secrets),
+    )
+    if resolver.missing:
+        raise _missing_fault(spec.key.server_id, resolver.missing)
+    return resolved
+
+
+def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:
+    parts = "; ".join(f"{key} {what}" for key, what in missing)
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} can't start on this worker: {parts}.",
+        metadata={
+            "server": server,
+            "problem": "MISSING_REFERENCE",
+            "keys": ", ".join(key for key, _ in missing),
+        },
+    )

@@ -1,0 +1,77 @@
+"""Why an instance did not start, as one fault with one sentence.
+
+The official package reports failures as groups within groups; what counts is the first cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from mcp.shared.exceptions import MCPError
+
+from leaseway.data_plane.mcp.pending import ConnectionLost
+from leaseway.data_plane.mcp.session import ListingFailed
+from leaseway.data_plane.mcp.stderr import StderrTail
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["Phase", "first_cause", "start_fault"]
+
+Phase = Literal["connect", "negotiate", "list"]
+_DOING = {
+    "connect": "be reached",
+    "negotiate": "agree on a protocol version",
+    "list": "list its tools",
+}
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first error in a group of groups that is not a mere cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next(
+            (e for e in error.exceptions if not isinstance(e, asyncio.CancelledError)),
+            error.exceptions[0],
+        )
+    return error
+
+
+def start_fault(spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail) -> Fault:
+    """Return the fault that says why a server did not start or list."""
+    cause = first_cause(error)
+    if isinstance(cause, Fault):
+        return cause
+    server = spec.key.server_id
+    problem, text, known = _describe(spec, cause, phase)
+    last_words = stderr.last(lines=10, size=2048)
+    metadata = {"server": server, **known, "problem": problem}
+    if last_words:
+        metadata["stderr"] = last_words
+        if "wrote last" not in text:
+            text += f" It wrote last: {last_words.splitlines()[-1][:300]}"
+    return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
+
+
+def _describe(
+    spec: ServerSpec, cause: BaseException, phase: Phase
+) -> tuple[str, str, dict[str, str]]:
+    """Return the problem, its sentence, and facts that are known already."""
+    server = spec.key.server_id
+    failed = "LIST_FAILED" if phase == "list" else "START_FAILED"
+    head = f"The server {server} did not {_DOING[phase]}"
+    match cause:
+        case ConnectionLost(fault=fault):
+            known = dict(fault.metadata)
+            return ("EXITED" if "exit_status" in known else failed), fault.message, known
+        case TimeoutError():
+            text = f"{head} within {spec.startup_timeout:g} s. Look at what it writes to stderr, "
+            return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
+        case MCPError(error=answer):
+            text = f"{head}: it answered with error {answer.code}: {answer.message[:500]}."
+            return failed, text, {"code": str(answer.code)}
+        case ListingFailed():
+            return failed, f"{head}: {cause}.", {}
+        case asyncio.CancelledError():
+            return "START_FAILED", f"{head}: the start was called off.", {}
+        case _:
+            return failed, f"{head}: its answer is not what MCP asks for ({cause!s:.300}).", {}
