@@ -5,7 +5,7 @@ import warnings
 
 from leaseway.v1 import admin_pb2 as leaseway_dot_v1_dot_admin__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class AdminServiceStub:
+class AdminServiceStub(object):
     """Shows and steers a running system. Served by the control plane.
     """
 
@@ -72,7 +72,7 @@ class AdminServiceStub:
                 _registered_method=True)
 
 
-class AdminServiceServicer:
+class AdminServiceServicer(object):
     """Shows and steers a running system. Served by the control plane.
     """
 
@@ -172,7 +172,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AdminService:
+class AdminService(object):
     """Shows and steers a running system. Served by the control plane.
     """
 

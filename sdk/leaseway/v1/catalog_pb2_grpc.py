@@ -5,7 +5,7 @@ import warnings
 
 from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class CatalogServiceStub:
+class CatalogServiceStub(object):
     """Lists tools and says where they can be called. Served by the control plane.
     """
 
@@ -57,7 +57,7 @@ class CatalogServiceStub:
                 _registered_method=True)
 
 
-class CatalogServiceServicer:
+class CatalogServiceServicer(object):
     """Lists tools and says where they can be called. Served by the control plane.
     """
 
@@ -123,7 +123,7 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class CatalogService:
+class CatalogService(object):
     """Lists tools and says where they can be called. Served by the control plane.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from leaseway.v1 import execution_pb2 as leaseway_dot_v1_dot_execution__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class ExecutionServiceStub:
+class ExecutionServiceStub(object):
     """Executes tool calls. Served by each worker.
     """
 
@@ -57,7 +57,7 @@ class ExecutionServiceStub:
                 _registered_method=True)
 
 
-class ExecutionServiceServicer:
+class ExecutionServiceServicer(object):
     """Executes tool calls. Served by each worker.
     """
 
@@ -122,7 +122,7 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class ExecutionService:
+class ExecutionService(object):
     """Executes tool calls. Served by each worker.
     """
 

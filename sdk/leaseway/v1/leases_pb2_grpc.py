@@ -5,7 +5,7 @@ import warnings
 
 from leaseway.v1 import leases_pb2 as leaseway_dot_v1_dot_leases__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PlacementServiceStub:
+class PlacementServiceStub(object):
     """Says which worker is to hold a lease. Served by the control plane.
     """
 
@@ -42,7 +42,7 @@ class PlacementServiceStub:
                 _registered_method=True)
 
 
-class PlacementServiceServicer:
+class PlacementServiceServicer(object):
     """Says which worker is to hold a lease. Served by the control plane.
     """
 
@@ -70,7 +70,7 @@ def add_PlacementServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PlacementService:
+class PlacementService(object):
     """Says which worker is to hold a lease. Served by the control plane.
     """
 
@@ -102,7 +102,7 @@ class PlacementService:
             _registered_method=True)
 
 
-class LeaseServiceStub:
+class LeaseServiceStub(object):
     """Grants and ends leases. Served by each worker.
     """
 
@@ -134,7 +134,7 @@ class LeaseServiceStub:
                 _registered_method=True)
 
 
-class LeaseServiceServicer:
+class LeaseServiceServicer(object):
     """Grants and ends leases. Served by each worker.
     """
 
@@ -199,7 +199,7 @@ def add_LeaseServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class LeaseService:
+class LeaseService(object):
     """Grants and ends leases. Served by each worker.
     """
 

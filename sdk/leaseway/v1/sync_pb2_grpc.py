@@ -5,7 +5,7 @@ import warnings
 
 from leaseway.v1 import sync_pb2 as leaseway_dot_v1_dot_sync__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.80.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class SyncServiceStub:
+class SyncServiceStub(object):
     """Joins workers to a control plane. Served by the control plane.
     """
 
@@ -42,7 +42,7 @@ class SyncServiceStub:
                 _registered_method=True)
 
 
-class SyncServiceServicer:
+class SyncServiceServicer(object):
     """Joins workers to a control plane. Served by the control plane.
     """
 
@@ -70,7 +70,7 @@ def add_SyncServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class SyncService:
+class SyncService(object):
     """Joins workers to a control plane. Served by the control plane.
     """
 

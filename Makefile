@@ -1,0 +1,88 @@
+# Everything that a checkout needs. Only python3.11+, make and pip have to be there:
+#
+#   make demo     start a system, make real calls, print what happened and one call's trace
+#   make test     every check, then all tests
+#   make check    every check without the tests
+#   make fmt      format the code
+#   make generate generate sdk/leaseway/v1 from protos/
+
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := sdk control_plane data_plane tests tools deploy
+PYTEST_ARGS ?=
+
+.PHONY: demo test check fmt fmt-check lint types imports protos generate legacy-servers \
+        npm-servers clean
+.DEFAULT_GOAL := test
+
+demo: .venv/runtime.stamp
+	$(BIN)/python deploy/demo/demo.py
+
+test: check legacy-servers npm-servers
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: fmt-check lint types imports protos
+
+fmt: .venv/dev.stamp
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+fmt-check: .venv/dev.stamp
+	$(BIN)/ruff format --check $(SOURCES)
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check $(SOURCES)
+
+types: .venv/dev.stamp
+	$(BIN)/mypy
+
+imports: .venv/dev.stamp
+	$(BIN)/lint-imports
+
+protos: .venv/dev.stamp .build/protos/stamp
+	tools/check_protos.sh
+
+generate: .build/protos/stamp
+	tools/generate.sh
+
+legacy-servers: .build/legacy/stamp
+
+# Without npm, the tests that need these servers are skipped with a reason (LEASEWAY_REQUIRE=npm
+# makes that a failure), so what goes wrong here is said and not fatal.
+npm-servers:
+	@if command -v npm >/dev/null; then \
+	  test .build/npm/stamp -nt tools/npm-servers.json || { \
+	    mkdir -p .build/npm && cp tools/npm-servers.json .build/npm/package.json && \
+	    (cd .build/npm && npm install --no-audit --no-fund --loglevel=error) && \
+	    touch .build/npm/stamp; } || \
+	  echo "make: the npm servers could not be installed; their tests will say so." >&2; \
+	else \
+	  echo "make: there is no npm; the tests of npm servers will say so." >&2; \
+	fi
+
+clean:
+	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+.venv/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed; name one with PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	touch $@
+
+.venv/runtime.stamp: pyproject.toml .venv/pip.stamp
+	$(BIN)/python -m pip install --quiet --editable '.[all]'
+	touch $@
+
+.venv/dev.stamp: pyproject.toml .venv/runtime.stamp
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+.build/protos/stamp: tools/protos.txt
+	$(PYTHON) -m venv .build/protos
+	.build/protos/bin/python -m pip install --quiet --requirement tools/protos.txt
+	touch $@
+
+.build/legacy/stamp: tools/legacy-servers.txt
+	$(PYTHON) -m venv .build/legacy
+	.build/legacy/bin/python -m pip install --quiet --requirement tools/legacy-servers.txt
+	touch $@
