@@ -1,0 +1,261 @@
+"""A worker process: chooses the concrete classes, opens the one task group, and ends in order.
+
+The end (DESIGN §6, leaving): not serving, `going_away` on every exchange, calls in flight
+finish, leases are revoked, instances are closed, the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leaseway.data_plane.core.lease_table import LeaseTable
+from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.edge.convert import LeaseMessages
+from leaseway.data_plane.edge.exchange import Exchanges
+from leaseway.data_plane.edge.execution import ExecutionService
+from leaseway.data_plane.edge.executor import Executor
+from leaseway.data_plane.edge.generation import Surroundings
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.lease_service import LeaseService
+from leaseway.data_plane.edge.log_shelf import LogShelf
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.edge.reports import Reports
+from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
+from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.mcp.http import http_client
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.wire import bounds
+from leaseway.wire.auth import check_listen
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.fault import Fault
+from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["WorkerOptions", "run"]
+
+_logger = logging.getLogger(__name__)
+_SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
+_STOP_GRACE: Final = 1.0
+_ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker runs.
+
+    Attributes:
+        control_plane: Whom it joins.
+        listen: Where it listens; port 0 lets the system choose.
+        advertise: Where callers reach it, or None for where it listens; port 0 is the port that
+            it got.
+        id: Its name, stable over restarts.
+        capacity: The most leases that it takes.
+        key: The shared key, or None where anybody on this machine may call.
+        labels: What it says of itself, for placement.
+
+    """
+
+    control_plane: Endpoint
+    listen: Endpoint
+    advertise: Endpoint | None = None
+    id: str = field(default_factory=socket.gethostname)
+    capacity: int = bounds.MAX_LEASES
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Stop:
+    """Whether the worker is to end, and whether it is to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """End; asked a second time, without waiting for calls."""
+        if self.asked.is_set():
+            self.hurry.set()
+            return
+        self.reason = reason
+        self.asked.set()
+
+
+async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
+    """Run a worker until SIGTERM, SIGINT or its control plane ends it; return the exit status.
+
+    Args:
+        options: How.
+        ready: Called with the bound HOST:PORT once the worker listens.
+
+    Raises:
+        ValueError: It would listen beyond this machine without a key.
+        OSError: The address cannot be used.
+
+    """
+    check_listen(options.listen, options.key)
+    stop = _Stop()
+    async with _connections(options.id) as open_instance, asyncio.TaskGroup() as group:
+        background = Background(group)
+        try:
+            with _signals(stop):
+                await _serve(options, open_instance, background, stop, ready)
+        finally:
+            background.cancel_all()
+    return 0
+
+
+async def _serve(
+    options: WorkerOptions,
+    open_instance: OpenInstance,
+    background: Background,
+    stop: _Stop,
+    ready: Callable[[str], None],
+) -> None:
+    server = make_server(key=options.key)
+    bound = bind(server, options.listen)
+    worker = _Worker(options, bound, open_instance, background, stop)
+    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker.execution, server)
+    leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
+    health = HealthService(server)
+    await health.set_not_serving("", *_SERVICES)
+    enable_reflection(server, (*_SERVICES, "grpc.health.v1.Health"))
+    await server.start()
+    try:
+        ready(str(bound))
+        background.spawn(worker.sync.run(), "keep joined to the control plane")
+        background.spawn(_say_when_serving(worker.sync, health), "health")
+        await stop.asked.wait()
+        _logger.info("Worker %s ends: %s.", options.id, stop.reason)
+        await health.shut_down()
+        await worker.leave(stop)
+    finally:
+        await server.stop(_STOP_GRACE)
+
+
+async def _say_when_serving(sync: SyncClient, health: HealthService) -> None:
+    await sync.joined.wait()
+    await health.set_serving("", *_SERVICES)
+
+
+class _Worker:
+    """The parts of one worker, wired."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        bound: Endpoint,
+        open_instance: OpenInstance,
+        background: Background,
+        stop: _Stop,
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        me = catalog_pb2.WorkerRef(
+            id=options.id,
+            incarnation=secrets.token_hex(8),
+            address=str(_advertised(options, bound)),
+        )
+        self._reports = Reports()
+        around = Surroundings(options.id, open_instance, background, self._reports, LogShelf())
+        self._pool = Pool(around)
+        table = LeaseTable(me.incarnation, options.capacity)
+        self._leases = LeaseKeeper(self._pool, table, clock)
+        self._executor = Executor(self._pool, self._leases, options.id)
+        describe = LeaseMessages(options.id, self._leases, clock)
+        self._exchanges = Exchanges(self._executor, self._leases, describe, me)
+        self.execution = ExecutionService(self._exchanges, self._executor, self._pool, describe)
+        self.lease_service = LeaseService(self._pool, self._leases, self._executor, describe)
+        self.sync = SyncClient(
+            Introduction(me, options.capacity, options.control_plane, options.key, options.labels),
+            self._pool,
+            self._leases,
+            self._executor,
+            describe,
+            lambda reason: stop.ask(f"drained: {reason}"),
+        )
+
+    async def leave(self, stop: _Stop) -> None:
+        """Finish what is in flight, within its bound, and end everything else."""
+        self._reports.instances_changed()
+        self._executor.draining = True
+        self._exchanges.go_away(f"The worker ends: {stop.reason}.")
+        await self._finish_calls(stop)
+        self._leases.revoke_all("its worker ended")
+        self._leases.stop()
+        await self._pool.close()
+
+    async def _finish_calls(self, stop: _Stop) -> None:
+        waits = [
+            asyncio.ensure_future(self._executor.drain()),
+            asyncio.ensure_future(stop.hurry.wait()),
+        ]
+        await asyncio.wait(
+            waits, timeout=bounds.SHUTDOWN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in waits:
+            wait.cancel()
+        if self._executor.in_flight:
+            _logger.warning("%d calls in flight are cut off.", self._executor.in_flight)
+
+
+def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
+    if options.advertise is not None:
+        return Endpoint(options.advertise.host, options.advertise.port or bound.port)
+    host = socket.gethostname() if bound.host in _ANY_ADDRESS else bound.host
+    return Endpoint(host, bound.port)
+
+
+@contextlib.asynccontextmanager
+async def _connections(worker_id: str) -> AsyncIterator[OpenInstance]:
+    """Yield what makes instances; afterwards no process of theirs is left."""
+    numbers = itertools.count(1)
+    reaper = Reaper()
+    try:
+        async with http_client() as http:
+
+            def open_instance(
+                spec: ServerSpec,
+                *,
+                on_closed: Callable[[Any, Fault | None], None],
+                on_tools_changed: Callable[[Any], None],
+                known_version: str = "",
+            ) -> Instance:
+                return Instance(
+                    spec,
+                    instance_id=f"{worker_id}-{spec.key.server_id}-{next(numbers)}",
+                    environment=os.environ,
+                    reaper=reaper,
+                    http=http,
+                    on_closed=on_closed,
+                    on_tools_changed=on_tools_changed,
+                    known_version=known_version,
+                )
+
+            yield open_instance
+    finally:
+        await reaper.close()
+
+
+@contextlib.contextmanager
+def _signals(stop: _Stop) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        loop.add_signal_handler(number, stop.ask, f"it received {number.name}")
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,96 @@
+"""Arguments against a tool's input schema: compiled once, checked on each call (DESIGN §6).
+
+A remote `$ref` is never fetched. What a caller sent never appears in a message: values are masked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import jsonschema_rs
+import msgspec
+
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = ["ArgumentCheck", "SchemaNotCompiled", "oversize_arguments", "parse_arguments"]
+
+_MOST_VIOLATIONS: Final = 20
+_LONGEST_MESSAGE: Final = 200
+_LONGEST_PATH: Final = 200
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class SchemaNotCompiled(Exception):
+    """A schema that cannot check anything; the text says why."""
+
+
+def _refuse_to_fetch(uri: str) -> Any:
+    raise ValueError(f"remote schemas are not fetched: {uri[:_LONGEST_PATH]}")
+
+
+class ArgumentCheck:
+    """One tool's input schema, compiled.
+
+    Args:
+        schema: The `inputSchema` of the tool.
+
+    Raises:
+        SchemaNotCompiled: The schema is not valid, or refers to another document.
+
+    """
+
+    __slots__ = ("_validator", "accepts")
+
+    def __init__(self, schema: Any) -> None:
+        try:
+            self._validator = jsonschema_rs.validator_for(
+                schema, retriever=_refuse_to_fetch, mask="the value"
+            )
+        except (ValueError, RecursionError, TypeError) as error:
+            first_line = str(error).partition("\n")[0]
+            raise SchemaNotCompiled(first_line[:_LONGEST_MESSAGE]) from error
+        self.accepts = self._validator.is_valid
+        """Say whether parsed arguments satisfy the schema; the way of most calls."""
+
+    def violations(self, arguments: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+        """Return (JSON path, what is wrong) of each violation, at most 20."""
+        found: list[tuple[str, str]] = []
+        for error in self._validator.iter_errors(arguments):
+            found.append((_json_path(error.instance_path), error.message[:_LONGEST_MESSAGE]))
+            if len(found) == _MOST_VIOLATIONS:
+                break
+        return tuple(found)
+
+
+def _json_path(parts: list[str | int]) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    return f"${path}"[:_LONGEST_PATH]
+
+
+def parse_arguments(arguments: bytes) -> dict[str, Any]:
+    """Parse a call's arguments.
+
+    Raises:
+        Fault: INVALID_ARGUMENTS: too long, not JSON, or not an object.
+
+    """
+    if len(arguments) > bounds.MAX_ARGUMENTS:
+        raise oversize_arguments()
+    try:
+        return _decode(arguments)
+    except msgspec.ValidationError:
+        problem = "The arguments must be one JSON object with numbers in the range of a double."
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        problem = "The arguments are not well-formed JSON, or nested too deeply."
+    raise Fault(Reason.INVALID_ARGUMENTS, problem, violations=(("$", problem),))
+
+
+def oversize_arguments() -> Fault:
+    """Return the refusal of arguments above their bound."""
+    message = (
+        f"The arguments exceed {bounds.MAX_ARGUMENTS // bounds.MIB} MiB; pass large data by "
+        "reference, for example as a path or a URL that the server can read."
+    )
+    return Fault(Reason.INVALID_ARGUMENTS, message, violations=(("$", message),))

@@ -1,0 +1,97 @@
+"""What calls ask of MCP instances: the seam between serving and connections (DESIGN §9).
+
+`leaseway.data_plane.mcp.instance` has the real ones; tests have an in-memory twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
+from leaseway.wire.fault import Fault
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["InstancePort", "OpenInstance", "StderrPort"]
+
+
+class StderrPort(Protocol):
+    """The last lines that a server wrote to stderr."""
+
+    def lines(self) -> list[str]:
+        """Return them, the oldest first."""
+
+
+class InstancePort(Protocol):
+    """One live MCP client: a process or a connection."""
+
+    @property
+    def id(self) -> str:
+        """Its id, unique in the worker's run."""
+
+    @property
+    def state(self) -> str:
+        """`starting`, `ready`, `closing`, `closed` or `failed`."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, where it has one."""
+
+    @property
+    def protocol_version(self) -> str:
+        """The MCP protocol version agreed on; empty before."""
+
+    @property
+    def tools(self) -> Mapping[str, bytes]:
+        """What it listed last: definitions by original name, in the server's order."""
+
+    @property
+    def stderr(self) -> StderrPort:
+        """What it wrote to stderr."""
+
+    async def start(self) -> None:
+        """Connect and list the tools.
+
+        Raises:
+            Fault: It could not, and why.
+
+        """
+
+    def prepare(self, tool_name: str) -> bytes:
+        """Return what of a tool's request can be made once for all calls."""
+
+    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
+        """Send a call; `done` gets its outcome once, unless it is cancelled before."""
+
+    async def relist(self) -> Mapping[str, bytes]:
+        """List the tools again.
+
+        Raises:
+            Fault: It could not, and why; the tools known before stay.
+
+        """
+
+    async def close(self, grace: float = 0) -> None:
+        """End the client and its process; may be called from any task, more than once."""
+
+
+class OpenInstance(Protocol):
+    """Makes instances that are not started yet."""
+
+    def __call__(
+        self,
+        spec: ServerSpec,
+        *,
+        on_closed: Callable[[Any, Fault | None], None],
+        on_tools_changed: Callable[[Any], None],
+        known_version: str = "",
+    ) -> InstancePort:
+        """Make one.
+
+        Args:
+            spec: What to start or connect to.
+            on_closed: Called once when it has ended, with why where nobody asked it to.
+            on_tools_changed: Called when the server says that its tools changed.
+            known_version: What another instance of the same server agreed on, or empty.
+
+        """

@@ -1,0 +1,295 @@
+"""The exchange: any number of calls and results over one stream (DESIGN §6).
+
+One reader handles frames as they come, one writer sends what the outbox holds. Nothing on the
+way of a call awaits: results land in the outbox from the instances' callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from leaseway.data_plane.core.arguments import oversize_arguments
+from leaseway.data_plane.edge.executor import Executor, Run
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.renewals import renew_all
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason, abort, status_from_fault
+from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+__all__ = ["ExchangeStream", "Exchanges"]
+
+_logger = logging.getLogger(__name__)
+_MAX_QUEUED: Final = 64 * bounds.MIB
+"""With more than this waiting to be sent, the reader takes no further frames."""
+_MOST_CHUNKED: Final = 32
+"""Arguments in chunks that may be under way on one stream."""
+_FRAME_OVERHEAD: Final = 24
+
+Result = execution_pb2.Result
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Exchanges:
+    """All exchange streams of a worker.
+
+    Args:
+        executor: Runs the calls.
+        leases: Renews leases.
+        lease_message: Makes the message that describes a lease.
+        worker: Who answers.
+
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        leases: LeaseKeeper,
+        lease_message: Callable[[Any], leases_pb2.Lease],
+        worker: catalog_pb2.WorkerRef,
+    ) -> None:
+        self._executor = executor
+        self._leases = leases
+        self._lease_message = lease_message
+        self._worker = worker
+        self._streams: set[ExchangeStream] = set()
+        self._leaving: str | None = None
+
+    async def serve(self, context: Context) -> None:
+        """Serve one stream until it ends."""
+        stream = ExchangeStream(
+            context, self._executor, self._leases, self._lease_message, self._worker
+        )
+        self._streams.add(stream)
+        try:
+            if self._leaving is not None:
+                stream.go_away(self._leaving)
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
+
+    def go_away(self, reason: str) -> None:
+        """Tell every caller, those to come too, that no more calls are taken."""
+        self._leaving = reason
+        for stream in self._streams:
+            stream.go_away(reason)
+
+
+class ExchangeStream:
+    """One stream; the sink of its calls."""
+
+    def __init__(
+        self,
+        context: Context,
+        executor: Executor,
+        leases: LeaseKeeper,
+        lease_message: Callable[[Any], leases_pb2.Lease],
+        worker: catalog_pb2.WorkerRef,
+    ) -> None:
+        self._context = context
+        self._executor = executor
+        self._leases = leases
+        self._lease_message = lease_message
+        self._worker = worker
+        self._calls: dict[int, Run] = {}
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._outbox = Outbox(execution_pb2.ExchangeResponse, self._wake.set)
+        self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
+        self._refused_chunks: set[int] = set()
+        self._no_more_calls = False
+        self._breach: Fault | None = None
+
+    async def serve(self) -> None:
+        """Read and write until both sides are done; the stream's end cancels its calls."""
+        reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
+        try:
+            await self._write()
+        finally:
+            reader.cancel()
+            for run in tuple(self._calls.values()):
+                run.cancel("the caller's stream has ended")
+            await asyncio.wait([reader])
+        if self._breach is not None:
+            await abort(self._context, self._breach)
+
+    def go_away(self, reason: str) -> None:
+        """Say that no more calls are taken; the stream ends with its last result."""
+        self._no_more_calls = True
+        frame = execution_pb2.GoingAway(reason=reason)
+        self._outbox.put("going_away", frame, len(reason) + _FRAME_OVERHEAD)
+        self._wake.set()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    break
+                self._handle(message)
+                if self._breach is not None:
+                    break
+                if self._outbox.queued_bytes > _MAX_QUEUED:
+                    self._room.clear()
+                    await self._room.wait()
+        except Exception:
+            _logger.exception("Reading an exchange stream failed; the stream ends.")
+            self._breach = Fault(
+                Reason.INTERNAL, "The worker failed to read the stream.", "unknown"
+            )
+        finally:
+            self._no_more_calls = True
+            self._wake.set()
+
+    def _handle(self, message: execution_pb2.ExchangeRequest) -> None:
+        for chunk in message.chunks:
+            self._take_chunk(chunk)
+        for call in message.calls:
+            self._begin(call)
+        for answer in message.answers:
+            _logger.debug("An answer to question %d came, which nobody asked.", answer.ask_id)
+        for cancel in message.cancels:
+            run = self._calls.get(cancel.call_id)
+            if run is not None:
+                run.cancel(cancel.reason[:256] or "the caller cancelled")
+        if message.HasField("keep_alive"):
+            response = renew_all(self._leases, message.keep_alive)
+            self._outbox.put("keep_alive", response, response.ByteSize())
+        if message.HasField("going_away"):
+            self._no_more_calls = True
+            self._wake.set()
+
+    def _take_chunk(self, chunk: execution_pb2.Chunk) -> None:
+        if chunk.call_id in self._refused_chunks:
+            return
+        try:
+            self._chunks.add(chunk)
+        except OversizePayload:
+            self._refused_chunks.add(chunk.call_id)
+            if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
+                self._breach = _too_many("chunked payloads", _MOST_CHUNKED)
+
+    def _begin(self, call: execution_pb2.Call) -> None:
+        call_id = call.id
+        if call_id in self._calls or not call_id:
+            self._breach = Fault(
+                Reason.INVALID_REQUEST,
+                f"Call id {call_id} is zero or in use; each call needs an id of its own.",
+            )
+            return
+        try:
+            arguments = self._arguments(call)
+        except Fault as fault:
+            self._refuse(call_id, fault)
+            return
+        if self._no_more_calls or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
+            self._refuse(call_id, self._why_not())
+            return
+        run = self._executor.begin(call, arguments, self)
+        if not run.over:
+            self._calls[call_id] = run
+
+    def _arguments(self, call: execution_pb2.Call) -> bytes:
+        if self._refused_chunks and call.id in self._refused_chunks:
+            self._refused_chunks.discard(call.id)
+            raise _too_many("chunked payloads", _MOST_CHUNKED)
+        try:
+            return self._chunks.take(call.id, call.arguments)
+        except OversizePayload:
+            raise oversize_arguments() from None
+
+    def _why_not(self) -> Fault:
+        if self._no_more_calls:
+            return Fault(
+                Reason.DRAINING,
+                f"Worker {self._worker.id} or the caller has said goodbye on this stream; use "
+                "another worker or stream.",
+                retry_delay=0.1,
+            )
+        return _too_many("calls", bounds.MAX_CALLS_IN_FLIGHT)
+
+    def _refuse(self, call_id: int, fault: Fault) -> None:
+        result = Result(call_id=call_id, status=status_from_fault(fault))
+        self._outbox.put("results", result, result.ByteSize())
+
+    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+        """Queue a call's result."""
+        call_id = run.call.id
+        self._calls.pop(call_id, None)
+        size = len(payload)
+        if size > bounds.BATCH_SIZE:
+            result = Result(call_id=call_id, is_error=is_error)
+            self._describe_lease(run, result)
+            self._outbox.put_large("results", result, call_id, payload)
+            return
+        result = Result(call_id=call_id, payload=payload, is_error=is_error)
+        if run.is_new_lease:
+            self._describe_lease(run, result)
+        self._outbox.put("results", result, size + _FRAME_OVERHEAD)
+
+    def fail(self, run: Run, fault: Fault) -> None:
+        """Queue why a call has no result."""
+        call_id = run.call.id
+        self._calls.pop(call_id, None)
+        result = Result(call_id=call_id, status=status_from_fault(fault))
+        self._describe_lease(run, result)
+        self._outbox.put("results", result, result.ByteSize())
+
+    def _describe_lease(self, run: Run, result: execution_pb2.Result) -> None:
+        if run.is_new_lease and run.lease is not None:
+            result.new_lease.CopyFrom(self._lease_message(run.lease))
+
+    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+        """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""
+        if self._outbox.queued_bytes > _MAX_QUEUED:
+            return
+        frame = execution_pb2.Progress(
+            call_id=run.call.id, progress=progress, total=total, message=message
+        )
+        self._outbox.put("progress", frame, len(message) + _FRAME_OVERHEAD)
+
+    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+        """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
+        if self._outbox.queued_bytes > _MAX_QUEUED or len(data) > bounds.BATCH_SIZE:
+            _logger.warning("A log message of server %s was dropped.", run.call.server_id)
+            return
+        frame = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)
+        self._outbox.put("logs", frame, len(data) + len(logger) + _FRAME_OVERHEAD)
+
+    async def _write(self) -> None:
+        outbox, wake, write = self._outbox, self._wake, self._context.write
+        await write(
+            execution_pb2.ExchangeResponse(
+                worker=execution_pb2.WorkerInfo(
+                    id=self._worker.id,
+                    incarnation=self._worker.incarnation,
+                    protocol_version=PROTOCOL_VERSION,
+                    package_version=user_agent(),
+                )
+            )
+        )
+        while True:
+            if not outbox:
+                if self._no_more_calls and not self._calls:
+                    return
+                wake.clear()
+                await wake.wait()
+                continue
+            await write(outbox.next_batch())
+            if outbox.queued_bytes <= _MAX_QUEUED and not self._room.is_set():
+                self._room.set()
+
+
+def _too_many(what: str, limit: int) -> Fault:
+    return Fault(
+        Reason.OVERLOADED,
+        f"More than {limit} {what} are under way on this stream; wait for some to end.",
+        retry_delay=0.1,
+    )

@@ -1,0 +1,385 @@
+"""One tool call, from its identity to its result (DESIGN §6).
+
+The way of nearly all calls, a shared instance that is up or a lease that is held, makes no task,
+awaits nothing and makes no span: `begin` looks up, checks and sends, and the instance's callback
+ends it. Whoever must wait (for a lease, a start, a registry version) waits in a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from typing import Protocol
+
+from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
+from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
+from leaseway.data_plane.edge.generation import Generation
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
+from leaseway.v1 import execution_pb2
+from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.spec_wire import seconds
+from leaseway.wire.telemetry import tracing_active
+
+__all__ = ["Executor", "Run", "Sink"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Takes what becomes of calls; none of it may block."""
+
+    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+        """Take a call's result."""
+
+    def fail(self, run: Run, fault: Fault) -> None:
+        """Take why a call has no result."""
+
+    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+        """Take a progress report."""
+
+    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+        """Take a log message of the server."""
+
+
+class Run:
+    """One call under way; ends exactly once, in its sink.
+
+    Attributes:
+        call: What was asked.
+        arguments: Its arguments as JSON.
+        lease: The lease that it runs on, or None.
+        is_new_lease: Whether this call acquired it.
+
+    """
+
+    __slots__ = (
+        "_executor",
+        "_pending",
+        "_sink",
+        "arguments",
+        "call",
+        "is_new_lease",
+        "lease",
+        "live",
+        "over",
+        "task",
+        "timer",
+        "trace",
+    )
+
+    def __init__(
+        self, executor: Executor, call: execution_pb2.Call, arguments: bytes, sink: Sink
+    ) -> None:
+        self._executor = executor
+        self._sink = sink
+        self._pending: PendingCall | None = None
+        self.call = call
+        self.arguments = arguments
+        self.live: Live | None = None
+        self.lease: Lease | None = None
+        self.is_new_lease = False
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.trace: CallTrace | None = None
+
+    def sent(self, pending: PendingCall) -> None:
+        """Note that the instance has the call."""
+        self._pending = pending
+        if self.trace is not None:
+            self.trace.sent(getattr(pending, "id", None))
+
+    def done(self, outcome: Outcome) -> None:
+        """End with what the instance says."""
+        self._pending = None
+        fault = outcome.fault
+        if fault is not None:
+            self.fail(self._executor.explain(self, fault))
+        elif not self.over:
+            self._end(None, outcome.is_error)
+            self._sink.finish(self, outcome.payload, outcome.is_error)
+
+    def fail(self, fault: Fault) -> None:
+        """End without a result."""
+        if not self.over:
+            self._end(fault, False)
+            self._sink.fail(self, fault)
+
+    def expire(self) -> None:
+        """End because the deadline has passed; the server is told."""
+        self.fail(
+            Fault(
+                Reason.DEADLINE_EXCEEDED,
+                f"The deadline of the call of {self.call.server_id}:{self.call.tool} has passed.",
+                self.withdraw("the deadline has passed"),
+            )
+        )
+
+    def cancel(self, reason: str) -> None:
+        """End because the caller does not wait; the server is told."""
+        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", self.withdraw(reason)))
+
+    def withdraw(self, reason: str) -> Started:
+        """Tell the server and whoever waits for it that nobody wants the result."""
+        pending, self._pending = self._pending, None
+        if self.task is not None:
+            self.task.cancel()
+        if pending is None:
+            return "no"
+        started: Started = "yes" if pending.written else "no"
+        pending.cancel(reason)
+        return started
+
+    def progress(self, progress: float, total: float | None, message: str) -> None:
+        """Pass a progress report on."""
+        if not self.over:
+            self._sink.progress(self, progress, total, message)
+
+    def log(self, level: str, logger: str, data: bytes) -> None:
+        """Pass a log message on."""
+        if not self.over:
+            self._sink.log(self, level, logger, data)
+
+    def _end(self, fault: Fault | None, is_error: bool) -> None:
+        self.over = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.trace is not None:
+            self.trace.end(fault, is_error)
+        self._executor.ended(self)
+
+
+class Executor:
+    """Runs calls.
+
+    Args:
+        pool: What is served.
+        leases: Who holds leases.
+        worker_id: For messages and spans.
+
+    """
+
+    def __init__(self, pool: Pool, leases: LeaseKeeper, worker_id: str) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._worker_id = worker_id
+        self._background = pool.around.background
+        self._loop = asyncio.get_running_loop()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.in_flight = 0
+        self.draining = False
+
+    def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> Run:
+        """Start a call; how it ends goes to the sink, perhaps before this returns."""
+        run = Run(self, call, arguments, sink)
+        self.in_flight += 1
+        if tracing_active() and wants_trace(call):
+            run.trace = CallTrace(call, self._worker_id)
+        try:
+            if self.draining:
+                raise self.leaving()
+            if call.registry_version > self._pool.registry_version:
+                self._wait_and_send(run)
+            else:
+                generation, plan = self._admit(run)
+                self._set_deadline(run, generation)
+                live = self._ready_instance(run, generation)
+                if live is None:
+                    self._wait_and_send(run)
+                else:
+                    self._send(run, live, generation.variant.toolset, plan)
+        except Fault as fault:
+            run.fail(fault)
+        except Exception:
+            _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
+            run.fail(_internal())
+        return run
+
+    def leaving(self) -> Fault:
+        """Return the refusal of new work by a worker that goes."""
+        return Fault(
+            Reason.DRAINING,
+            f"Worker {self._worker_id} takes no more calls; try another one.",
+            retry_delay=0.1,
+        )
+
+    def _admit(self, run: Run) -> tuple[Generation, ToolPlan]:
+        """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
+
+        Raises:
+            Fault: SERVER_NOT_FOUND, TOOL_NOT_FOUND, INVALID_ARGUMENTS.
+
+        """
+        call = run.call
+        generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+        plan = generation.variant.toolset.tools.get(call.tool)
+        if plan is None:
+            plan = generation.variant.toolset.find(call.server_id, call.tool)
+        if run.arguments:
+            parsed = parse_arguments(run.arguments)
+            if b"\n" in run.arguments or b"\r" in run.arguments:
+                run.arguments = run.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
+        else:
+            run.arguments, parsed = b"{}", {}
+        if plan.check is not None and not plan.check.accepts(parsed):
+            raise Fault(
+                Reason.INVALID_ARGUMENTS,
+                f"The arguments of {call.server_id}:{call.tool} do not fit its input schema.",
+                violations=plan.check.violations(parsed),
+            )
+        return generation, plan
+
+    def _set_deadline(self, run: Run, generation: Generation) -> None:
+        if run.timer is None:
+            timeout = generation.variant.spec.call_timeout
+            if run.call.timeout_ms:
+                timeout = min(timeout, run.call.timeout_ms / 1000)
+            run.timer = self._loop.call_later(timeout, run.expire)
+
+    def _ready_instance(self, run: Run, generation: Generation) -> Live | None:
+        """Return the instance for a call, or None where there is something to wait for."""
+        if generation.is_shared and not run.call.lease_id:
+            return generation.shared
+        key = _lease_key(run.call)
+        if run.call.lease_id:
+            lease: Lease | None = self._leases.held(run.call.lease_id, key)
+        elif not key.session:
+            raise Fault(
+                Reason.SESSION_REQUIRED,
+                f"Server {key.server_id} keeps state for each session: name a session.",
+            )
+        else:
+            lease = self._leases.find(key)
+        if lease is None:
+            return None
+        live = self._leases.live(lease)
+        if live is not None and run.lease is None:
+            run.lease = lease
+            self._leases.begin_call(lease)
+        return live
+
+    def _send(self, run: Run, live: Live, toolset: CompiledToolset, plan: ToolPlan) -> None:
+        call = run.call
+        head = live.head(toolset, plan.original_name)
+        meta: dict[str, object] | None = None
+        if run.trace is not None:
+            meta = run.trace.send(live)
+        elif call.traceparent:
+            meta = {"traceparent": call.traceparent}
+            if call.tracestate:
+                meta["tracestate"] = call.tracestate
+        request = ToolRequest(plan.original_name, head, run.arguments, meta)
+        if call.wants_progress:
+            request.on_progress = run.progress
+        if call.log_level:
+            request.on_log, request.log_level = run.log, call.log_level
+        run.live = live
+        live.calls += 1
+        run.sent(live.instance.call(request, run.done))
+
+    def _wait_and_send(self, run: Run) -> None:
+        run.task = self._background.spawn(
+            self._slowly(run), f"call {run.call.server_id}:{run.call.tool}"
+        )
+
+    async def _slowly(self, run: Run) -> None:
+        try:
+            if run.call.timeout_ms and run.timer is None:
+                run.timer = self._loop.call_later(run.call.timeout_ms / 1000, run.expire)
+            await self._reach_version(run)
+            generation, _plan = self._admit(run)
+            self._set_deadline(run, generation)
+            live = await self._obtain(run, generation)
+            # What was admitted may have moved on during the wait: the newest decides.
+            generation, plan = self._admit(run)
+            run.task = None
+            if not run.over:
+                self._send(run, live, generation.variant.toolset, plan)
+        except Fault as fault:
+            run.task = None
+            run.fail(fault)
+        except asyncio.CancelledError:
+            run.task = None
+            run.fail(self.leaving())
+            raise
+        except Exception:
+            run.task = None
+            run.fail(_internal())
+            raise
+
+    async def _reach_version(self, run: Run) -> None:
+        if run.call.registry_version > self._pool.registry_version:
+            if run.trace is not None:
+                run.trace.event("waiting for the registry version")
+            await self._pool.wait_version(run.call.registry_version)
+
+    async def _obtain(self, run: Run, generation: Generation) -> Live:
+        live = self._ready_instance(run, generation)
+        if live is not None:
+            return live
+        if generation.is_shared and not run.call.lease_id:
+            self._event(run, "waiting for the instance to start")
+            live = await generation.wait_shared()
+            self._event(run, "the instance is up")
+            return live
+        self._event(run, "waiting for a lease")
+        ttl = seconds(run.call.lease_ttl) if run.call.HasField("lease_ttl") else None
+        key = _lease_key(run.call)
+        if run.call.lease_id:
+            key = self._leases.held(run.call.lease_id, key).key
+        lease, created = await self._leases.acquire(key, agent=run.call.agent, ttl=ttl)
+        self._event(run, "the lease is held")
+        live = self._leases.live(lease)
+        if live is None:
+            raise self._leases.ended_fault(lease.id)
+        run.lease, run.is_new_lease = lease, created
+        self._leases.begin_call(lease)
+        return live
+
+    @staticmethod
+    def _event(run: Run, name: str) -> None:
+        if run.trace is not None:
+            run.trace.event(name)
+
+    def ended(self, run: Run) -> None:
+        """Note that a call has ended."""
+        self.in_flight -= 1
+        if run.live is not None:
+            run.live.end_call()
+        if run.lease is not None:
+            self._leases.end_call(run.lease)
+        if not self.in_flight:
+            self._idle.set()
+
+    def explain(self, run: Run, fault: Fault) -> Fault:
+        """Return what a fault of the instance means for a call: its lease's end, perhaps."""
+        lease = run.lease
+        if fault.reason is not Reason.SERVER_LOST or lease is None or self._leases.get(lease.id):
+            return fault
+        ended = self._leases.ended_fault(lease.id)
+        if ended.reason is Reason.LEASE_LOST:
+            return fault
+        return dataclasses.replace(ended, started=fault.started)
+
+    async def drain(self) -> None:
+        """Refuse new calls and wait until those in flight have ended."""
+        self.draining = True
+        while self.in_flight:
+            self._idle.clear()
+            await self._idle.wait()
+
+
+def _internal() -> Fault:
+    return Fault(Reason.INTERNAL, "The worker failed to run the call; its log says why.", "unknown")
+
+
+def _lease_key(call: execution_pb2.Call) -> LeaseKey:
+    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)

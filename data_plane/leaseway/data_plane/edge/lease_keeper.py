@@ -1,0 +1,338 @@
+"""Leases and the instances behind them: the lease table, with time and MCP clients (DESIGN §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.edge.generation import Generation
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = ["LeaseKeeper", "reminder"]
+
+_REASONS: Final[dict[How, Reason]] = {
+    "expired": Reason.LEASE_EXPIRED,
+    "revoked": Reason.LEASE_REVOKED,
+    "released": Reason.LEASE_RELEASED,
+    "lost": Reason.LEASE_LOST,
+}
+_MOST_WAITERS: Final = 1024
+
+
+def reminder(server_id: str) -> str:
+    """Return what to tell a model that now holds a lease."""
+    return (
+        f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
+        f'session. When you no longer need it, call mcp_release({{"serverId": "{server_id}"}}).'
+    )
+
+
+class LeaseKeeper:
+    """Grants, renews and ends leases.
+
+    Args:
+        pool: Where instances come from.
+        table: What is held; nobody else writes it.
+        clock: Seconds, monotonic; the event loop's own.
+
+    """
+
+    def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._table = table
+        self._clock = clock
+        self._around = pool.around
+        self._lives: dict[str, tuple[Live, Generation]] = {}
+        self._starting: dict[str, asyncio.Future[None]] = {}
+        self._room: asyncio.Future[None] | None = None
+        self._waiting = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._around.hooks.leased_ended = self._instance_ended
+
+    @property
+    def leases(self) -> Iterable[Lease]:
+        """The leases held, the oldest first."""
+        return self._table.leases
+
+    def get(self, lease_id: str) -> Lease | None:
+        """Return a lease that is held."""
+        return self._table.get(lease_id)
+
+    def find(self, key: LeaseKey) -> Lease | None:
+        """Return the lease of a key."""
+        return self._table.find(key)
+
+    def live(self, lease: Lease) -> Live | None:
+        """Return the instance of a lease, or None while it is starting."""
+        entry = self._lives.get(lease.id)
+        return entry[0] if entry is not None else None
+
+    def held(self, lease_id: str, key: LeaseKey) -> Lease:
+        """Return the lease that a caller names.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
+
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            raise self.ended_fault(lease_id)
+        if (lease.key.tenant, lease.key.server_id) != (key.tenant, key.server_id):
+            raise Fault(
+                Reason.LEASE_LOST,
+                f"Lease {lease_id[:64]} is not one of server {key.server_id[:64]} for this "
+                "tenant; acquire one.",
+                metadata={"lease": lease_id[:64]},
+            )
+        return lease
+
+    def ended_fault(self, lease_id: str) -> Fault:
+        """Return why a lease is not held."""
+        ended = self._table.how_ended(lease_id, self._clock())
+        if ended is None:
+            ended = Ended("lost", "this worker does not know it; it was restarted, perhaps", 0.0)
+        why = f": {ended.why.rstrip('.')}" if ended.why else ""
+        word = "was" if ended.how in ("revoked", "released", "lost") else "has"
+        return Fault(
+            _REASONS[ended.how],
+            f"Lease {lease_id[:64]} {word} {ended.how}{why}. Acquire a new one to go on; what the "
+            "old one's server kept is gone.",
+            metadata={"lease": lease_id[:64]},
+        )
+
+    async def acquire(
+        self,
+        key: LeaseKey,
+        *,
+        agent: str = "",
+        ttl: float | None = None,
+        wait: float = 0.0,
+    ) -> tuple[Lease, bool]:
+        """Return the lease of a key with its instance up, and whether it is new.
+
+        Args:
+            key: Whose lease for what.
+            agent: Who asks.
+            ttl: The time to live asked for in seconds, or None for 60 s.
+            wait: Seconds to wait for room.
+
+        Raises:
+            Fault: NOT_LEASABLE, SERVER_NOT_FOUND, CAPACITY, or why the instance did not come up.
+
+        """
+        lease, created = await self._grant(key, agent, ttl, wait)
+        starting = self._starting.get(lease.id)
+        if starting is not None:
+            await asyncio.shield(starting)
+        return lease, created
+
+    async def _grant(
+        self, key: LeaseKey, agent: str, ttl: float | None, wait: float
+    ) -> tuple[Lease, bool]:
+        until = self._clock() + wait
+        while True:
+            generation = self._leasable(key)
+            try:
+                lease, created = self._table.acquire(
+                    key,
+                    self._clock(),
+                    variant=generation.key,
+                    launch_hash=generation.launch_hash,
+                    ttl=ttl,
+                    agent=agent,
+                    server_limit=generation.variant.spec.instances.max_instances,
+                )
+            except NoRoom as full:
+                await self._wait_for_room(until, key, full)
+                continue
+            if created:
+                self._begin(lease, generation)
+            return lease, created
+
+    def _leasable(self, key: LeaseKey) -> Generation:
+        generation = self._pool.find(key.server_id, key.tenant)
+        if generation.is_shared and self._table.find(key) is None:
+            raise Fault(
+                Reason.NOT_LEASABLE,
+                f"Server {key.server_id} is shared (truely-stateless: true): call it without a "
+                "lease.",
+            )
+        return generation
+
+    async def _wait_for_room(self, until: float, key: LeaseKey, full: NoRoom) -> None:
+        remaining = until - self._clock()
+        if remaining > 0 and self._waiting < _MOST_WAITERS:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(remaining):
+                    await asyncio.shield(self._room)
+                return
+            except TimeoutError:
+                pass  # answered below, as at once
+            finally:
+                self._waiting -= 1
+        raise Fault(
+            Reason.CAPACITY,
+            f"There is no room for a lease of server {key.server_id}: {full}. Wait, release a "
+            "lease, or add workers.",
+            retry_delay=1.0,
+        )
+
+    def _begin(self, lease: Lease, generation: Generation) -> None:
+        # The start counts as a call, so that a short time to live does not end the lease first.
+        self._table.begin_call(lease, self._clock())
+        done = self._starting[lease.id] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_mark_retrieved)
+        self._around.background.spawn(
+            self._bind(lease, generation, done), f"start the instance of lease {lease.id}"
+        )
+        self._schedule()
+
+    async def _bind(self, lease: Lease, generation: Generation, done: asyncio.Future[None]) -> None:
+        try:
+            live = await generation.take_for_lease(lease.id)
+        except BaseException as error:
+            fault = error if isinstance(error, Fault) else _interrupted(lease)
+            self._end(lease.id, "lost", fault.message)
+            done.set_exception(fault)
+            if not isinstance(error, Fault):
+                raise
+        else:
+            self._bound(lease, generation, live, done)
+        finally:
+            del self._starting[lease.id]
+
+    def _bound(
+        self, lease: Lease, generation: Generation, live: Live, done: asyncio.Future[None]
+    ) -> None:
+        if self._table.get(lease.id) is None:  # released or revoked meanwhile
+            generation.discard(live)
+            done.set_exception(self.ended_fault(lease.id))
+            return
+        self._lives[lease.id] = (live, generation)
+        self.end_call(lease)
+        self._around.reports.lease_gained(lease.id)
+        done.set_result(None)
+
+    def begin_call(self, lease: Lease) -> None:
+        """Note that a call is in flight on a lease."""
+        self._table.begin_call(lease, self._clock())
+
+    def end_call(self, lease: Lease) -> None:
+        """Note that a call on a lease ended."""
+        if self._table.end_call(lease, self._clock()):
+            self._tick()
+
+    def renew(self, lease_id: str) -> Lease:
+        """Renew a lease.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
+
+        """
+        lease = self._table.renew(lease_id, self._clock())
+        if lease is None:
+            raise self.ended_fault(lease_id)
+        return lease
+
+    def release(self, lease_id: str) -> bool:
+        """End a lease for its holder; False where it had been released before.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
+
+        """
+        if self._end(lease_id, "released"):
+            return True
+        fault = self.ended_fault(lease_id)
+        if fault.reason is not Reason.LEASE_RELEASED:
+            raise fault
+        return False
+
+    def revoke(self, lease_id: str, why: str) -> None:
+        """End a lease against its holder's will; one that is not held is left as it ended."""
+        self._end(lease_id, "revoked", why)
+
+    def revoke_all(self, why: str) -> None:
+        """End every lease."""
+        for lease in self._table.leases:
+            self._end(lease.id, "revoked", why)
+
+    def follow(self) -> None:
+        """Compare each lease with what is served now: after each committed update."""
+        now = self._clock()
+        for lease in self._table.leases:
+            try:
+                current = self._pool.find(lease.key.server_id, lease.key.tenant)
+            except Fault:
+                self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
+                continue
+            if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):
+                self._table.keep(lease)
+            else:
+                self._table.end_by(
+                    lease,
+                    now + current.variant.spec.lease_drain_timeout,
+                    f"the configuration of server {lease.key.server_id} has changed and the time "
+                    "for leases of the old one is over",
+                )
+        self._tick()
+
+    def _instance_ended(self, live: Live, fault: Fault | None) -> None:
+        why = fault.message if fault is not None else "its instance ended"
+        self._lives.pop(live.lease_id, None)
+        self._end(live.lease_id, "lost", why)
+
+    def _end(self, lease_id: str, how: How, why: str = "") -> bool:
+        if self._table.end(lease_id, how, self._clock(), why) is None:
+            return False
+        self._clean_up(lease_id)
+        return True
+
+    def _clean_up(self, lease_id: str) -> None:
+        entry = self._lives.pop(lease_id, None)
+        if entry is not None:
+            live, generation = entry
+            generation.discard(live)
+        self._around.reports.lease_lost(lease_id)
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+
+    def _tick(self) -> None:
+        for lease, _ended in self._table.tick(self._clock()):
+            self._clean_up(lease.id)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self._table.next_tick(self._clock())
+        if at is not None:
+            self._timer = asyncio.get_running_loop().call_at(at, self._tick)
+
+    def stop(self) -> None:
+        """Let no further lease expire; the worker is gone next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _interrupted(lease: Lease) -> Fault:
+    return Fault(
+        Reason.DRAINING,
+        f"The worker went away while the instance of lease {lease.id} was starting.",
+    )
+
+
+def _mark_retrieved(done: asyncio.Future[None]) -> None:
+    # A start that everybody stopped waiting for is no unretrieved exception.
+    if not done.cancelled():
+        done.exception()

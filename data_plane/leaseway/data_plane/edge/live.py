@@ -1,0 +1,164 @@
+"""One MCP instance in use: who owns it, which calls it runs, which of its tools differ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from leaseway.data_plane.core.ports import InstancePort, OpenInstance
+from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["Live", "LiveOwner"]
+
+
+class LiveOwner(Protocol):
+    """Hears what happens to an instance."""
+
+    def live_ended(self, live: Live, fault: Fault | None) -> None:
+        """The instance has ended; the fault says why where nobody asked it to."""
+
+    def live_idle(self, live: Live) -> None:
+        """The last call of a draining instance has ended."""
+
+    def live_tools_changed(self, live: Live) -> None:
+        """The server says that its tools changed."""
+
+
+class Live:
+    """One instance, started at most once.
+
+    Attributes:
+        instance: The MCP client.
+        owner: Hears what happens; None while nobody has taken it.
+        calls: Calls in flight.
+        lease_id: The lease that it serves; empty for shared and spare ones.
+        draining: Whether it is to end when its last call has.
+        closed: Done when it has ended.
+
+    """
+
+    __slots__ = (
+        "_heads",
+        "_toolset",
+        "calls",
+        "closed",
+        "differing",
+        "draining",
+        "fault",
+        "instance",
+        "lease_id",
+        "owner",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        open_instance: OpenInstance,
+        spec: ServerSpec,
+        owner: LiveOwner | None,
+        known_version: str = "",
+    ) -> None:
+        self.spec = spec
+        self.owner = owner
+        self.calls = 0
+        self.lease_id = ""
+        self.draining = False
+        self.differing: frozenset[str] = frozenset()
+        self.fault: Fault | None = None
+        self.closed = asyncio.Event()
+        self._heads: dict[str, bytes] = {}
+        self._toolset: CompiledToolset | None = None
+        self.instance: InstancePort = open_instance(
+            spec,
+            on_closed=self._on_closed,
+            on_tools_changed=self._on_tools_changed,
+            known_version=known_version,
+        )
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes calls."""
+        return self.instance.state == "ready"
+
+    async def start(self) -> None:
+        """Start the instance, which bounds its start itself; one that fails is closed.
+
+        Raises:
+            Fault: It did not come up, and why.
+
+        """
+        try:
+            await self.instance.start()
+        except BaseException:
+            await asyncio.shield(self.close())
+            raise
+
+    def compare(self, toolset: CompiledToolset) -> None:
+        """Compare the instance's own tools with the contract (DESIGN §3)."""
+        self._toolset = toolset
+        self._heads.clear()
+        self.differing = differing_tools(toolset, self.instance.tools)
+
+    def head(self, toolset: CompiledToolset, tool: str) -> bytes:
+        """Return the prepared part of a tool's request.
+
+        Raises:
+            Fault: TOOL_DIFFERS: the instance lacks the tool or defines it differently.
+
+        """
+        if self._toolset is not toolset:
+            self.compare(toolset)
+        head = self._heads.get(tool)
+        if head is None:
+            if tool in self.differing:
+                raise self._tool_differs(tool)
+            head = self._heads[tool] = self.instance.prepare(tool)
+        return head
+
+    def _tool_differs(self, tool: str) -> Fault:
+        return Fault(
+            Reason.TOOL_DIFFERS,
+            f"Tool {tool} of server {self.spec.key} is missing or defined differently on this "
+            "worker than where it was listed. Make the workers' installations of the server equal.",
+            metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
+        )
+
+    def end_call(self) -> None:
+        """Note that a call ended; the last one of a draining instance closes it."""
+        self.calls -= 1
+        if self.draining and not self.calls and self.owner is not None:
+            self.owner.live_idle(self)
+
+    async def relist(self) -> Mapping[str, bytes]:
+        """List the tools again, and allow those that no longer differ.
+
+        A tool that has come to differ is still allowed: the server answers for it until the
+        control plane has committed the new list.
+
+        Raises:
+            Fault: It could not.
+
+        """
+        tools = await self.instance.relist()
+        if self.differing and self._toolset is not None:
+            self.differing &= differing_tools(self._toolset, tools)
+        return tools
+
+    async def close(self, grace: float = 0) -> None:
+        """End the instance; its calls in flight fail."""
+        self.owner = None
+        await self.instance.close(grace)
+        self.closed.set()
+
+    def _on_closed(self, _instance: object, fault: Fault | None) -> None:
+        self.fault = fault
+        self.closed.set()
+        if self.owner is not None:
+            self.owner.live_ended(self, fault)
+
+    def _on_tools_changed(self, _instance: object) -> None:
+        if self.owner is not None:
+            self.owner.live_tools_changed(self)

@@ -1,0 +1,213 @@
+"""Every generation of a worker, and which of them new calls use (DESIGN §3, step 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from leaseway.data_plane.core.holdings import Changes, HeldVariant, Holdings, Update, apply
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.edge.generation import Generation, Surroundings
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.log_shelf import KeptLog
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.names import nearest
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["Pool"]
+
+_PARKED_FOR: Final = 60.0
+"""How long a probe's instance waits for the delta that wants it, in seconds."""
+
+
+class Pool:
+    """What a worker serves: holdings, and the generations behind them.
+
+    Attributes:
+        registry_version: What callers may ask for.
+
+    Args:
+        around: What every generation needs.
+
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._holdings = Holdings()
+        self._current: dict[VariantKey, Generation] = {}
+        self._draining: list[Generation] = []
+        self._common: dict[str, Generation] = {}
+        self._own: dict[str, dict[str, Generation]] = {}
+        self._parked: dict[VariantKey, tuple[str, Live, asyncio.TimerHandle]] = {}
+        self._moved: asyncio.Future[None] | None = None
+        self.registry_version = 0
+
+    @property
+    def holdings(self) -> Holdings:
+        """What is held now."""
+        return self._holdings
+
+    @property
+    def around(self) -> Surroundings:
+        """What every generation needs."""
+        return self._around
+
+    @property
+    def generations(self) -> Iterable[Generation]:
+        """All generations that have an instance or may get one, the current ones first."""
+        self._draining = [old for old in self._draining if not old.is_empty]
+        return (*self._current.values(), *self._draining)
+
+    def find(self, server_id: str, tenant: str) -> Generation:
+        """Return the generation that new calls of a tenant use.
+
+        Raises:
+            Fault: SERVER_NOT_FOUND, with the nearest ids.
+
+        """
+        if self._own:
+            own = self._own.get(server_id)
+            if own is not None and tenant in own:
+                return own[tenant]
+        generation = self._common.get(server_id)
+        if generation is None:
+            raise self._server_not_found(server_id)
+        return generation
+
+    def _server_not_found(self, server_id: str) -> Fault:
+        near = nearest(server_id[:64], self._common)
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        return Fault(
+            Reason.SERVER_NOT_FOUND,
+            f"Worker {self._around.worker_id} serves no server {server_id[:64]}.{hint}",
+            metadata={"nearest": ",".join(near)} if near else {},
+        )
+
+    def get(self, key: VariantKey) -> Generation | None:
+        """Return the current generation of a variant."""
+        return self._current.get(key)
+
+    def commit(self, update: Update) -> Changes:
+        """Apply an update: new calls use the new generations from now on."""
+        self._holdings, changes = apply(self._holdings, update)
+        for variant in changes.removed:
+            self._retire(variant.key)
+            self._unpark(variant.key)
+        for variant in changes.launched:
+            self._retire(variant.key)
+            self._launch(variant)
+        for variant in changes.exposed:
+            self._current[variant.key].expose(variant)
+            self._report_schemas(variant)
+        self._index()
+        self.registry_version = self._holdings.registry_version
+        if self._moved is not None:
+            self._moved.set_result(None)
+            self._moved = None
+        return changes
+
+    def _launch(self, variant: HeldVariant) -> None:
+        generation = self._current[variant.key] = Generation(variant, self._around)
+        parked = self._parked.get(variant.key)
+        if parked is not None and parked[0] == variant.launch_hash:
+            _, live, timer = self._parked.pop(variant.key)
+            timer.cancel()
+            generation.adopt(live)
+        else:
+            self._unpark(variant.key)
+        self._report_schemas(variant)
+        generation.begin()
+
+    def _retire(self, key: VariantKey) -> None:
+        generation = self._current.pop(key, None)
+        if generation is not None:
+            generation.drain()
+            self._draining.append(generation)
+
+    def _report_schemas(self, variant: HeldVariant) -> None:
+        found = variant.toolset.schema_problems
+        problem = Problem(
+            "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
+        )
+        if found:
+            self._around.reports.see(problem)
+        else:
+            self._around.reports.clear(problem)
+
+    def _index(self) -> None:
+        self._common = {
+            key.server_id: generation for key, generation in self._current.items() if not key.tenant
+        }
+        self._own = {}
+        for key, generation in self._current.items():
+            if key.tenant:
+                self._own.setdefault(key.server_id, {})[key.tenant] = generation
+
+    def park(self, launch_hash: str, live: Live) -> None:
+        """Keep a probe's instance for the delta that wants it, for at most 60 s."""
+        key = live.spec.key
+        self._unpark(key)
+        current = self._current.get(key)
+        if current is not None and current.launch_hash == launch_hash:
+            current.adopt_spare(live)
+            return
+        timer = asyncio.get_running_loop().call_later(_PARKED_FOR, self._unpark, key)
+        self._parked[key] = (launch_hash, live, timer)
+
+    def _unpark(self, key: VariantKey) -> None:
+        parked = self._parked.pop(key, None)
+        if parked is not None:
+            _, live, timer = parked
+            timer.cancel()
+            self._around.background.spawn(live.close(), f"close the unused instance of {key}")
+
+    def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
+        """Return what the instances of a server wrote to stderr, the oldest first.
+
+        Raises:
+            Fault: SERVER_NOT_FOUND: neither is it served nor has it written anything.
+
+        """
+        try:
+            key = self.find(server_id, tenant).key
+        except Fault:
+            key = VariantKey(server_id)
+            if not self._around.logs.read(key):
+                raise
+        running = [
+            KeptLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
+            for generation in self.generations
+            if generation.key == key
+            for live in generation.lives
+            if (lines := live.instance.stderr.lines())
+        ]
+        return [*self._around.logs.read(key), *running]
+
+    async def wait_version(self, version: int) -> None:
+        """Wait until a registry version is reached, for at most 2 s.
+
+        Raises:
+            Fault: NOT_APPLIED: this worker is behind.
+
+        """
+        try:
+            async with asyncio.timeout(bounds.BEHIND_WAIT):
+                while self.registry_version < version:
+                    if self._moved is None:
+                        self._moved = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._moved)
+        except TimeoutError:
+            raise Fault(
+                Reason.NOT_APPLIED,
+                f"Worker {self._around.worker_id} has reached registry version "
+                f"{self.registry_version} and not yet {version}; try another worker.",
+                retry_delay=0.5,
+            ) from None
+
+    async def close(self) -> None:
+        """End every instance."""
+        for key in tuple(self._parked):
+            self._unpark(key)
+        await asyncio.gather(*(generation.close() for generation in self.generations))

@@ -1,0 +1,190 @@
+"""Probes: trying a server for the control plane, and listing again (DESIGN §3, step 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from opentelemetry import trace
+
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.edge.convert import problem_message
+from leaseway.data_plane.edge.generation import Generation
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.v1 import admin_pb2, sync_pb2
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import AVAILABLE_TRANSPORTS, ServerSpec, VariantKey
+from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
+from leaseway.wire.telemetry import Attr, context_from, tracer
+
+__all__ = ["Prober"]
+
+_logger = logging.getLogger(__name__)
+_tracer = tracer("leaseway.data_plane")
+_BETWEEN_REQUESTS: Final = 60.0
+"""Seconds between two requests to probe a leased server whose tools changed."""
+
+
+class Prober:
+    """Runs probes, at most 16 at once, each within its server's startup timeout.
+
+    Args:
+        pool: Where a probe's instance goes.
+        send: Takes the results.
+
+    """
+
+    def __init__(self, pool: Pool, send: Callable[[sync_pb2.ProbeResult], None]) -> None:
+        self._pool = pool
+        self._send = send
+        self._around = pool.around
+        self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._relisting: dict[Generation, bool] = {}
+        self._asked: dict[VariantKey, float] = {}
+        self._around.hooks.tools_changed = self._tools_changed
+
+    def start(self, probe: sync_pb2.Probe) -> None:
+        """Begin a probe; its result is sent when it ends."""
+        task = self._around.background.spawn(self._run(probe), f"probe {probe.spec.key.server_id}")
+        self._running[probe.id] = task
+        task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
+
+    def cancel(self, probe_id: int) -> None:
+        """Take a probe back; nothing of it is left, and no result is sent."""
+        task = self._running.get(probe_id)
+        if task is not None:
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        """Take all probes back: whoever asked for them is gone."""
+        for task in self._running.values():
+            task.cancel()
+
+    async def _run(self, probe: sync_pb2.Probe) -> None:
+        loop = asyncio.get_running_loop()
+        async with self._slots:
+            began = loop.time()
+            key = key_from_wire(probe.spec.key)
+            with _tracer.start_as_current_span(
+                "leaseway.probe",
+                context=context_from(probe.traceparent),
+                attributes={
+                    Attr.SERVER: key.server_id,
+                    Attr.WORKER: self._around.worker_id,
+                    Attr.LAUNCH_HASH: probe.launch_hash,
+                },
+            ) as span:
+                result = sync_pb2.ProbeResult(
+                    id=probe.id, key=key_to_wire(key), launch_hash=probe.launch_hash
+                )
+                try:
+                    live = await self._relist(probe) if probe.relist else await self._open(probe)
+                    _describe(result, live)
+                except Fault as fault:
+                    span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
+                    span.set_status(trace.StatusCode.ERROR, _reason(fault))
+                    result.problem.CopyFrom(self._problem(key, fault))
+            result.duration.CopyFrom(duration(loop.time() - began))
+            self._send(result)
+
+    async def _open(self, probe: sync_pb2.Probe) -> Live:
+        spec = spec_from_wire(probe.spec)
+        _check_transport(spec)
+        live = Live(self._around.open_instance, spec, None)
+        try:
+            await live.start()
+        except Fault:
+            self._around.logs.keep(spec.key, live.instance, "did not come up")
+            raise
+        self._pool.park(probe.launch_hash, live)
+        return live
+
+    async def _relist(self, probe: sync_pb2.Probe) -> Live:
+        key = key_from_wire(probe.spec.key)
+        generation = self._pool.get(key)
+        if generation is not None and generation.launch_hash == probe.launch_hash:
+            live = next((live for live in generation.lives if live.is_ready), None)
+            if live is not None:
+                await generation.relist(live)
+                return live
+        raise Fault(
+            Reason.SERVER_NOT_READY,
+            f"Worker {self._around.worker_id} has no live instance of server {key} to list again.",
+        )
+
+    def _tools_changed(self, generation: Generation, live: Live) -> None:
+        if generation.draining or self._pool.get(generation.key) is not generation:
+            return
+        if live.lease_id:
+            self._ask_for_probe(generation)
+        if generation in self._relisting:
+            self._relisting[generation] = True  # once more, after the one under way
+        else:
+            self._relisting[generation] = False
+            self._around.background.spawn(
+                self._relist_and_send(generation, live), f"list the tools of {generation.key}"
+            )
+
+    def _ask_for_probe(self, generation: Generation) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._asked.get(generation.key, -_BETWEEN_REQUESTS) < _BETWEEN_REQUESTS:
+            return
+        self._asked[generation.key] = now
+        generation.report(
+            "TOOLS_CHANGED",
+            f"A leased instance of server {generation.key} says that its tools changed; the "
+            "listed ones stay as they are until the server is tried again.",
+            severity="warning",
+        )
+
+    async def _relist_and_send(self, generation: Generation, live: Live) -> None:
+        try:
+            while True:
+                result = sync_pb2.ProbeResult(
+                    key=key_to_wire(generation.key), launch_hash=generation.launch_hash
+                )
+                try:
+                    await generation.relist(live)
+                    _describe(result, live)
+                except Fault as fault:
+                    result.problem.CopyFrom(self._problem(generation.key, fault))
+                if not live.lease_id:
+                    self._send(result)
+                if not self._relisting[generation] or not live.is_ready:
+                    return
+                self._relisting[generation] = False
+        finally:
+            del self._relisting[generation]
+
+    def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
+        return problem_message(
+            Problem("server", _reason(fault), fault.message, key), self._around.worker_id
+        )
+
+
+def _check_transport(spec: ServerSpec) -> None:
+    if spec.transport not in AVAILABLE_TRANSPORTS:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"Server {spec.key} wants transport {spec.transport[:64]}, which this version cannot "
+            f"run; use one of {', '.join(sorted(AVAILABLE_TRANSPORTS))}.",
+            metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
+        )
+
+
+def _reason(fault: Fault) -> str:
+    return fault.metadata.get("problem", fault.reason.value)
+
+
+def _describe(result: sync_pb2.ProbeResult, live: Live) -> None:
+    result.tools.extend(_recorded(live.instance.tools.values()))
+    result.protocol_version = live.instance.protocol_version
+
+
+def _recorded(definitions: Iterable[bytes]) -> Iterable[sync_pb2.RecordedTool]:
+    return (sync_pb2.RecordedTool(definition=definition) for definition in definitions)

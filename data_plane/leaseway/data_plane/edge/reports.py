@@ -1,0 +1,71 @@
+"""What a worker has to tell the control plane, coalesced until the Sync client sends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from leaseway.data_plane.core.problems import Problem, ProblemBook
+
+__all__ = ["Reports"]
+
+
+class Reports:
+    """Changes since the last report. Facts only; the Sync client turns them into messages.
+
+    Nothing grows without bound: leases and problems are bounded where they live, and a new
+    stream begins with all of them.
+    """
+
+    def __init__(self) -> None:
+        self.problems = ProblemBook()
+        self._gained: dict[str, None] = {}
+        self._lost: dict[str, None] = {}
+        self._instances_changed = False
+        self._changed = asyncio.Event()
+
+    def see(self, problem: Problem) -> None:
+        """Note a problem."""
+        self.problems.see(problem)
+        self._changed.set()
+
+    def clear(self, problem: Problem) -> None:
+        """Note that a problem is mended."""
+        if self.problems.clear(problem.key, problem.reason):
+            self._changed.set()
+
+    def lease_gained(self, lease_id: str) -> None:
+        """Note a lease that was granted or changed."""
+        self._gained[lease_id] = None
+        self._changed.set()
+
+    def lease_lost(self, lease_id: str) -> None:
+        """Note a lease that ended, however."""
+        self._gained.pop(lease_id, None)
+        self._lost[lease_id] = None
+        self._changed.set()
+
+    def instances_changed(self) -> None:
+        """Note that an instance came, went or changed its state."""
+        self._instances_changed = True
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait until there is something to report."""
+        await self._changed.wait()
+
+    def take(self) -> tuple[Iterable[str], Iterable[str], bool]:
+        """Return (ids gained, ids lost, whether instances changed) and forget them."""
+        taken = (tuple(self._gained), tuple(self._lost), self._instances_changed)
+        self._gained.clear()
+        self._lost.clear()
+        self._instances_changed = False
+        self._changed.clear()
+        return taken
+
+    def start_over(self) -> None:
+        """Prepare for a stream whose first message says what is held: report problems again."""
+        self.take()
+        self.problems.reopen()
+        self._instances_changed = True
+        self._changed.set()

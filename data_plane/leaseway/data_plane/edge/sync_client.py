@@ -1,0 +1,325 @@
+"""The worker's side of Sync: one stream to the control plane, for ever (DESIGN §8).
+
+Losing the stream changes nothing about what is served. A new stream begins with a Hello that
+says what is held, so that nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+
+from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.edge import convert
+from leaseway.data_plane.edge.deltas import apply_delta
+from leaseway.data_plane.edge.executor import Executor
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.edge.probes import Prober
+from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.wire import bounds
+from leaseway.wire.auth import bearer_metadata
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.fault import fault_from_rpc_error
+from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.spec_wire import key_from_wire
+from leaseway.wire.sync_parts import Joiner, OversizeMessage, split
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+__all__ = ["Introduction", "SyncClient"]
+
+_logger = logging.getLogger(__name__)
+_RECONNECT: Final = Backoff(0.1, 2.0)
+_MOST_QUEUED: Final = 1024
+_BETWEEN_REPORTS: Final = 0.1
+
+Stream = grpc.aio.StreamStreamCall[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
+
+
+class _StreamEnded(Exception):
+    """Why this side ends the stream, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker says of itself.
+
+    Attributes:
+        worker: Its id, incarnation and address.
+        capacity: The most leases that it takes.
+        labels: For placement.
+        control_plane: Whom it joins.
+        key: The shared key, or None.
+
+    """
+
+    worker: catalog_pb2.WorkerRef
+    capacity: int
+    control_plane: Endpoint
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class SyncClient:
+    """Keeps a worker joined.
+
+    Args:
+        introduction: Who joins whom.
+        pool: What is served.
+        leases: What is held.
+        executor: What is in flight.
+        lease_message: Describes a lease.
+        on_drain: Called with a reason when the control plane wants the worker to end.
+
+    Attributes:
+        joined: Set once a control plane has welcomed this worker.
+
+    """
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        pool: Pool,
+        leases: LeaseKeeper,
+        executor: Executor,
+        lease_message: Callable[[Lease], leases_pb2.Lease],
+        on_drain: Callable[[str], None],
+    ) -> None:
+        self._me = introduction
+        self._pool = pool
+        self._leases = leases
+        self._executor = executor
+        self._lease_message = lease_message
+        self._on_drain = on_drain
+        self._reports = pool.around.reports
+        self._prober = Prober(pool, self._send_probe_result)
+        self._highest_epoch = 0
+        self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
+        self._stream: Stream | None = None
+        self.joined = asyncio.Event()
+
+    async def run(self) -> None:
+        """Join, serve the stream, and join again when it ends; until cancelled."""
+        channel = grpc.aio.insecure_channel(str(self._me.control_plane), options=CHANNEL_OPTIONS)
+        # The generated stub cannot be typed for writing to an open stream.
+        stub: Any = sync_pb2_grpc.SyncServiceStub(channel)
+        failures = 0
+        try:
+            while True:
+                welcomed = await self._one_stream(stub, first_failure=failures == 0)
+                failures = 1 if welcomed else failures + 1
+                await asyncio.sleep(_RECONNECT.delay(failures - 1))
+        finally:
+            await channel.close()
+
+    async def _one_stream(self, stub: Any, first_failure: bool) -> bool:
+        stream: Stream = stub.Sync(metadata=bearer_metadata(self._me.key))
+        self._stream = stream
+        welcomed = False
+        try:
+            await self._write(stream, self._hello())
+            welcomed = await self._take_welcome(stream)
+            await self._serve(stream)
+            _logger.info("The control plane ended the Sync stream; joining it again.")
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._log_loss(error, welcomed or first_failure)
+        except (_StreamEnded, OversizeMessage) as error:
+            _logger.error("%s", error)
+        except Exception:
+            _logger.exception("The Sync stream failed in this worker; it is joined again.")
+        finally:
+            self._stream = self._outgoing = None
+            self._prober.cancel_all()
+            stream.cancel()
+        return welcomed
+
+    def _log_loss(self, error: Exception, loudly: bool) -> None:
+        fault = fault_from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else None
+        if fault is not None:
+            _logger.error(
+                "The control plane at %s refused worker %s and is asked again: %s",
+                self._me.control_plane,
+                self._me.worker.id,
+                fault.message,
+            )
+            return
+        details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        _logger.log(
+            logging.WARNING if loudly else logging.DEBUG,
+            "The control plane at %s cannot be reached; worker %s serves what it holds and "
+            "tries again. (%s)",
+            self._me.control_plane,
+            self._me.worker.id,
+            details,
+        )
+
+    def _hello(self) -> sync_pb2.SyncRequest:
+        holdings = self._pool.holdings
+        self._reports.start_over()
+        return sync_pb2.SyncRequest(
+            hello=sync_pb2.Hello(
+                protocol_version=PROTOCOL_VERSION,
+                package_version=user_agent(),
+                worker=self._me.worker,
+                capacity=self._me.capacity,
+                labels=self._me.labels,
+                highest_registry_version=holdings.registry_version,
+                highest_epoch=self._highest_epoch,
+                held=[convert.hashes(variant) for variant in holdings.variants.values()],
+                leases=[self._lease_message(lease) for lease in self._leases.leases],
+                instances=self._instances(),
+            )
+        )
+
+    def _instances(self) -> list[catalog_pb2.InstanceStatus]:
+        return convert.instance_statuses(list(self._pool.generations), self._me.worker.id)
+
+    async def _take_welcome(self, stream: Stream) -> bool:
+        message = await _read(stream)
+        if message is None:
+            raise _StreamEnded("The control plane ended the Sync stream without a welcome.")
+        if message.WhichOneof("message") != "welcome":
+            raise _StreamEnded("The control plane did not begin with a welcome; is it one?")
+        if message.welcome.protocol_version != PROTOCOL_VERSION:
+            raise _StreamEnded(
+                f"The control plane speaks protocol {message.welcome.protocol_version} and this "
+                f"worker {PROTOCOL_VERSION}; run the same version of Leaseway on both."
+            )
+        self._check_epoch(message.welcome.epoch)
+        _logger.info("Worker %s has joined %s.", self._me.worker.id, self._me.control_plane)
+        return True
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self._highest_epoch:
+            raise _StreamEnded(
+                f"The control plane at {self._me.control_plane} is of epoch {epoch}, older than "
+                f"{self._highest_epoch}, which this worker has seen; its stream is ended."
+            )
+        self._highest_epoch = epoch
+
+    async def _serve(self, stream: Stream) -> None:
+        outgoing = self._outgoing = asyncio.Queue(_MOST_QUEUED)
+        self.joined.set()
+        loop = asyncio.get_running_loop()
+        parts = [
+            loop.create_task(self._read_all(stream), name="sync reader"),
+            loop.create_task(self._write_all(stream, outgoing), name="sync writer"),
+            loop.create_task(self._report(), name="sync reporter"),
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.wait(parts)
+        for part in done:
+            part.result()
+
+    async def _read_all(self, stream: Stream) -> None:
+        joiner = Joiner()
+        while (message := await _read(stream)) is not None:
+            if message.WhichOneof("message") == "part":
+                whole = joiner.add(message.part)
+                if whole is None:
+                    continue
+                message = sync_pb2.SyncResponse.FromString(whole)
+            await self._handle(message)
+
+    async def _handle(self, message: sync_pb2.SyncResponse) -> None:
+        match message.WhichOneof("message"):
+            case "delta":
+                self._check_epoch(message.delta.epoch)
+                await self._apply(message.delta)
+            case "want":
+                self._answer_want(message.want)
+            case "probe":
+                self._prober.start(message.probe)
+            case "cancel_probe":
+                self._prober.cancel(message.cancel_probe.id)
+            case "drain":
+                self._on_drain(message.drain.reason or "the control plane asked for it")
+            case "revoke":
+                self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
+            case kind:
+                _logger.warning("The control plane sent %s, which this worker ignores.", kind)
+
+    async def _apply(self, delta: sync_pb2.Delta) -> None:
+        refusals = await apply_delta(self._pool, delta)
+        self._leases.follow()
+        if refusals:
+            self._send(
+                sync_pb2.SyncRequest(nack=sync_pb2.Nack(nonce=delta.nonce, refusals=refusals))
+            )
+        version = self._pool.registry_version
+        self._send(
+            sync_pb2.SyncRequest(ack=sync_pb2.Ack(nonce=delta.nonce, registry_version=version))
+        )
+
+    def _answer_want(self, want: sync_pb2.Want) -> None:
+        variants = self._pool.holdings.variants
+        held = sync_pb2.Held()
+        for key in map(key_from_wire, want.keys):
+            if key in variants:
+                held.variants.append(sync_pb2.Upsert.FromString(variants[key].sent))
+        self._send(sync_pb2.SyncRequest(held=held))
+
+    def _send_probe_result(self, result: sync_pb2.ProbeResult) -> None:
+        self._send(sync_pb2.SyncRequest(probe_result=result))
+
+    def _send(self, message: sync_pb2.SyncRequest) -> None:
+        if self._outgoing is None or self._stream is None:
+            return  # the next stream's Hello says it all
+        try:
+            self._outgoing.put_nowait(message)
+        except asyncio.QueueFull:
+            _logger.error(
+                "The control plane does not take what this worker sends; the Sync stream is "
+                "ended and joined again."
+            )
+            self._stream.cancel()
+
+    async def _write_all(
+        self, stream: Stream, outgoing: asyncio.Queue[sync_pb2.SyncRequest]
+    ) -> None:
+        while True:
+            await self._write(stream, await outgoing.get())
+
+    async def _write(self, stream: Stream, message: sync_pb2.SyncRequest) -> None:
+        if message.ByteSize() <= bounds.MAX_MESSAGE:
+            await stream.write(message)
+            return
+        for part in split(message.SerializeToString()):
+            await stream.write(sync_pb2.SyncRequest(part=part))
+
+    async def _report(self) -> None:
+        while True:
+            await self._reports.wait()
+            self._send(sync_pb2.SyncRequest(report=self._next_report()))
+            await asyncio.sleep(_BETWEEN_REPORTS)
+
+    def _next_report(self) -> sync_pb2.Report:
+        gained, lost, instances_changed = self._reports.take()
+        seen, mended = self._reports.problems.take()
+        held = [lease for lease_id in gained if (lease := self._leases.get(lease_id)) is not None]
+        worker_id = self._me.worker.id
+        return sync_pb2.Report(
+            leases_gained=[self._lease_message(lease) for lease in held],
+            leases_lost=lost,
+            instances=self._instances() if instances_changed else (),
+            instances_changed=instances_changed,
+            problems=[convert.problem_message(problem, worker_id) for problem in seen],
+            cleared=[convert.problem_message(problem, worker_id) for problem in mended],
+            calls_in_flight=self._executor.in_flight,
+            draining=self._executor.draining,
+        )
+
+
+async def _read(stream: Stream) -> sync_pb2.SyncResponse | None:
+    message = await stream.read()
+    return message if isinstance(message, sync_pb2.SyncResponse) else None
