@@ -19,7 +19,8 @@ from leaseway.wire.spec import VariantKey
 __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
-_PAGE_SIZE = bounds.MAX_MESSAGE
+_PAGE_SIZE = bounds.MAX_MESSAGE - 16 * bounds.KIB  # the rest is for what is not tools
+_TOOL_OVERHEAD = 8
 _HEARTBEAT = 30.0
 
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
@@ -60,7 +61,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             if wanted and target.served.key.server_id not in wanted:
                 continue
             tool = answers.tool(name, target)
-            size += tool.ByteSize()
+            size += tool.ByteSize() + _TOOL_OVERHEAD
             if response.tools and size > _PAGE_SIZE:
                 response.next_page_token = response.tools[-1].name
                 break

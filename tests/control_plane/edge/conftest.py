@@ -1,0 +1,71 @@
+"""A control plane's services on a free port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+import pytest
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.edge.admin_service import AdminService
+from leaseway.control_plane.edge.catalog_service import CatalogService
+from leaseway.control_plane.edge.placement_service import PlacementService
+from leaseway.control_plane.edge.plane import Plane
+from leaseway.control_plane.edge.sync_service import SyncService
+from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.serving import bind, make_server
+from leaseway.wire.spec import ServerSpec
+
+
+@dataclass
+class Running:
+    """A plane, its address, and stubs of its services."""
+
+    plane: Plane
+    address: str
+    catalog: catalog_pb2_grpc.CatalogServiceAsyncStub
+    placement: leases_pb2_grpc.PlacementServiceAsyncStub
+    admin: admin_pb2_grpc.AdminServiceAsyncStub
+
+    def load(self, *specs: ServerSpec, problems: tuple[Problem, ...] = ()) -> None:
+        """Give the plane a configuration."""
+        servers = {spec.key: spec for spec in specs}
+        self.plane.act(lambda s, now: s.config_loaded(servers, frozenset(), problems, now))
+
+    async def until(self, condition: Callable[[Coordinator], object]) -> None:
+        """Wait until the coordinator's state satisfies a condition."""
+        async with asyncio.timeout(10):
+            while not condition(self.plane.state):
+                await self.plane.changed(1)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    """Serve a plane that expects one worker."""
+    plane = Plane(epoch=7, expected_workers=1)
+    server = make_server(key=None)
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
+    catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
+    leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
+    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane), server)
+    address = str(bind(server, Endpoint("127.0.0.1", 0)))
+    await server.start()
+    loop = asyncio.create_task(plane.run())
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Running(
+            plane,
+            address,
+            catalog_pb2_grpc.CatalogServiceStub(channel),
+            leases_pb2_grpc.PlacementServiceStub(channel),
+            admin_pb2_grpc.AdminServiceStub(channel),
+        )
+    loop.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await loop
+    await server.stop(0)
