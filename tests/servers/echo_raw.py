@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 
 PREFIX = "io.modelcontextprotocol/"
 options = argparse.ArgumentParser()
@@ -19,19 +20,17 @@ options.add_argument("--log")
 options.add_argument("--name", default="echo-raw")
 options.add_argument("--many", type=int, default=0)
 args = options.parse_args()
-log = open(args.log, "a", buffering=1) if args.log else None
+log = Path(args.log) if args.log else None
 lock = threading.Lock()
 state = {"count": 0, "changed": False, "listen": None}
 waiting = {}
-NAMES = (
-    "echo meta slow never progress fail error log change env counter pid sample ping cancelled"
-).split()
 cancelled = []
 
 
 def tools():
+    names = [name for name in vars(Tools) if not name.startswith("_")]
     found = []
-    for name in NAMES + (["added"] if state["changed"] else []):
+    for name in names + (["added"] if state["changed"] else []):
         schema = {"type": "object", "properties": {"text": {"type": "string"}}}
         found.append({"name": name, "inputSchema": schema, "x-unknown": {"kept": 1.0}})
     return found + [{"name": f"t{i}", "inputSchema": {"type": "object"}} for i in range(args.many)]
@@ -55,53 +54,81 @@ def ask(method, params=None):
     return waiting[key].answer
 
 
-def call(key, params, answer):
-    name, arguments, meta = params["name"], params.get("arguments") or {}, params.get("_meta") or {}
-    if name == "echo":
+class Tools:
+    """One method a tool: (request id, arguments, `_meta` or None, answer)."""
+
+    def echo(self, key, arguments, meta, answer):
         answer(text(arguments.get("text", "")))
-    elif name == "meta":
-        answer(text(json.dumps(params.get("_meta"))))
-    elif name == "slow":
+
+    def meta(self, key, arguments, meta, answer):
+        answer(text(json.dumps(meta)))
+
+    def slow(self, key, arguments, meta, answer):
         threading.Timer(float(arguments.get("seconds", 0.2)), answer, [text("slow")]).start()
-    elif name == "progress":
+
+    def never(self, key, arguments, meta, answer):
+        pass
+
+    def progress(self, key, arguments, meta, answer):
         for step in range(3):
             report = {"progressToken": meta["progressToken"], "progress": step, "total": 3}
             report["message"] = f"step {step}"
             send({"method": "notifications/progress", "params": report})
         answer(text("done"))
-    elif name == "fail":
+
+    def fail(self, key, arguments, meta, answer):
         answer({**text("it went wrong"), "isError": True})
-    elif name == "error":
+
+    def error(self, key, arguments, meta, answer):
         error = {"code": -32602, "message": "no such thing", "data": {"why": "because"}}
         send({"id": key, "error": error})
-    elif name == "log":
+
+    def log(self, key, arguments, meta, answer):
         for level in ("debug", "warning"):
             note = {"level": level, "logger": "raw", "data": {"said": level}}
             send({"method": "notifications/message", "params": note})
         answer(text("logged"))
-    elif name == "change":
+
+    def change(self, key, arguments, meta, answer):
         state["changed"] = True
         note = {"method": "notifications/tools/list_changed"}
         if state["listen"] is not None:
             note["params"] = {"_meta": {PREFIX + "subscriptionId": state["listen"]}}
         send(note)
         answer(text("changed"))
-    elif name == "env":
+
+    def env(self, key, arguments, meta, answer):
         answer(text(json.dumps(dict(os.environ))))
-    elif name == "counter":
+
+    def counter(self, key, arguments, meta, answer):
         state["count"] += 1
         answer(text(str(state["count"])))
-    elif name == "pid":
+
+    def pid(self, key, arguments, meta, answer):
         answer(text(str(os.getpid())))
-    elif name in ("sample", "ping"):
-        method = "ping" if name == "ping" else "sampling/createMessage"
-        params = None if name == "ping" else {"messages": [], "maxTokens": 1}
-        relay = lambda: answer(text(json.dumps(ask(method, params))))  # noqa: E731
-        threading.Thread(target=relay, daemon=True).start()
-    elif name == "cancelled":
+
+    def sample(self, key, arguments, meta, answer):
+        relay("sampling/createMessage", {"messages": [], "maxTokens": 1}, answer)
+
+    def ping(self, key, arguments, meta, answer):
+        relay("ping", None, answer)
+
+    def cancelled(self, key, arguments, meta, answer):
         answer(text(json.dumps(cancelled)))
-    elif name != "never":
-        send({"id": key, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
+
+
+def relay(method, params, answer):
+    """Ask the client, and answer the call with what it says."""
+    ask_and_answer = lambda: answer(text(json.dumps(ask(method, params))))  # noqa: E731
+    threading.Thread(target=ask_and_answer, daemon=True).start()
+
+
+def call(key, params, answer):
+    tool = getattr(Tools(), params["name"], None)
+    if tool is None:
+        send({"id": key, "error": {"code": -32602, "message": f"Unknown tool: {params['name']}"}})
+    else:
+        tool(key, params.get("arguments") or {}, params.get("_meta"), answer)
 
 
 def handle(message):
@@ -150,5 +177,6 @@ def handle(message):
 
 for line in sys.stdin:
     if log:
-        log.write(line)
+        with log.open("a") as file:
+            file.write(line)
     handle(json.loads(line))

@@ -1,0 +1,160 @@
+"""A stdio server that misbehaves in one way, named by its first argument.
+
+Standard library only. It otherwise answers `initialize`, `tools/list` (one tool, `call`) and
+`tools/call`, and knows no `server/discover`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+mode = sys.argv[1]
+extra = sys.argv[2:]
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def raw(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def send(message):
+    raw(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def answer(key, result):
+    send({"id": key, "result": result})
+
+
+def text(value):
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def start_child(**options):
+    child = subprocess.Popen(SLEEPER, stdin=subprocess.DEVNULL, **options)
+    Path(extra[0]).write_text(str(child.pid))
+
+
+class Calls:
+    """One method a mode: how it answers a call."""
+
+    def dies(self, key, params):
+        print("last words", file=sys.stderr, flush=True)
+        os._exit(3)
+
+    def killed(self, key, params):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def closes_stdout(self, key, params):
+        os.close(1)
+        time.sleep(600)
+
+    def twice(self, key, params):
+        answer(key, text("first"))
+        answer(key, text("second"))
+        answer(987654, text("nobody asked"))
+
+    def late(self, key, params):
+        held.append(key)
+        if len(held) == 2:
+            for one in held:
+                answer(one, text(f"late {one}"))
+
+    def string_ids(self, key, params):
+        answer(str(key), text("by a string"))
+
+    def oversize(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"x":"' % key)
+        for _ in range(33):
+            raw(b"x" * (1 << 20))
+        raw(b'"}}\n')
+
+    def large(self, key, params):
+        answer(key, text("x" * int(params["arguments"]["size"])))
+
+    def invalid_utf8(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"x":"\xff\xfe"}}\n' % key)
+
+    def no_object(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":["what"]}\n' % key)
+
+    def garbage(self, key, params):
+        raw(b"log line\n\n\xff\xfe\n[]\n{}\n" * 3)
+        answer(key, text("still here"))
+
+    def flood(self, key, params):
+        sys.stderr.write(("f" * 10_000 + "\n") * 300)
+        sys.stderr.flush()
+        answer(key, text("flooded"))
+
+    def secret(self, key, params):
+        print("token is", os.environ["API_TOKEN"], file=sys.stderr, flush=True)
+        answer(key, text("said"))
+
+    def notes(self, key, params):
+        for _ in range(2_000):
+            send({"method": "notifications/whatever", "params": {"a": 1}})
+        answer(key, text("noted"))
+
+    def not_reading(self, key, params):
+        time.sleep(600)
+
+    def fine(self, key, params):
+        answer(key, text("fine"))
+
+
+def on_list(key):
+    if mode == "list_error":
+        send({"id": key, "error": {"code": -32000, "message": "the catalogue burnt"}})
+    elif mode == "list_circle":
+        answer(key, {"tools": [], "nextCursor": "again"})
+    elif mode == "list_malformed":
+        answer(key, {"tools": [{"title": "nameless"}]})
+    elif mode == "list_endless":
+        held.append(key)
+        tools = [{"name": f"t{len(held)}_{i}", "inputSchema": {}} for i in range(1000)]
+        answer(key, {"tools": tools, "nextCursor": str(len(held))})
+    else:
+        answer(key, {"tools": [{"name": "call", "inputSchema": {"type": "object"}}]})
+
+
+held = []
+if mode == "exits":
+    print("no configuration found", file=sys.stderr, flush=True)
+    sys.exit(7)
+if mode == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if mode == "child":
+    start_child()
+if mode == "escaped_child":
+    start_child(start_new_session=True)
+if mode == "mute":
+    time.sleep(600)
+if mode == "garbage":
+    raw(b"Welcome to this server!\n")
+
+for line in sys.stdin.buffer:
+    message = json.loads(line)
+    method, key = message.get("method"), message.get("id")
+    if method == "initialize":
+        if mode == "refuses":
+            send({"id": key, "error": {"code": -32603, "message": "not today"}})
+            continue
+        version = "1999-01-01" if mode == "old" else message["params"]["protocolVersion"]
+        info = {"name": "faulty", "version": "0"}
+        capabilities = {"tools": {}}
+        answer(key, {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
+    elif method == "tools/list":
+        on_list(key)
+    elif method == "tools/call":
+        getattr(Calls(), mode, Calls().fine)(key, message["params"])
+    elif method == "ping":
+        answer(key, {})
+    elif key is not None and method is not None:
+        send({"id": key, "error": {"code": -32601, "message": "Method not found"}})
+while mode in ("stubborn", "ignores_eof"):
+    time.sleep(600)
