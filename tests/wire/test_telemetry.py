@@ -27,6 +27,7 @@ from leaseway.wire.telemetry import configure_telemetry, is_sampled, traceparent
 from leaseway.wire.telemetry import tracer, tracing_active
 logging.basicConfig(stream=sys.stdout, format="log: %(message)s")
 telemetry = configure_telemetry("unit", instance="i1")
+assert not configure_telemetry("again").exporting
 print("exporting", telemetry.exporting, tracing_active())
 print("sdk loaded", "opentelemetry.sdk.trace" in sys.modules)
 with tracer("t").start_as_current_span("work") as span:

@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 
 import click
 
-from leaseway.wire.auth import check_listen, read_key
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.logs import LEVELS, LogFormat, configure_logging
 from leaseway.wire.names import DEFAULT_TENANT
@@ -158,6 +157,8 @@ def shared_key() -> str | None:
         click.UsageError: It cannot be sent as a header.
 
     """
+    from leaseway.wire.auth import read_key
+
     try:
         return read_key(os.environ)
     except ValueError as error:
@@ -171,6 +172,8 @@ def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
         click.UsageError: There is none, or it cannot be used.
 
     """
+    from leaseway.wire.auth import check_listen
+
     key = shared_key()
     try:
         check_listen(endpoint, key)

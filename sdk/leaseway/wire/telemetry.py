@@ -101,13 +101,16 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
     `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler and
     the batches are read by OpenTelemetry itself. What cannot be used is said in a log line and
-    never stops the process.
+    never stops the process. A provider is installed once a process: a further call does nothing,
+    and its `shutdown` neither.
 
     Args:
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
 
     """
+    if tracing_active():
+        return Telemetry()
     exporters = [made for name in _wanted_exporters() if (made := _exporter(name)) is not None]
     if not exporters:
         return Telemetry()

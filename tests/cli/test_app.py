@@ -1,0 +1,138 @@
+"""The root command: help, unknown words, and errors as sentences."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import click
+import pytest
+from click.testing import Result
+
+from leaseway.cli import app
+
+Run = Callable[..., Result]
+
+COMMANDS = [
+    "up",
+    "control-plane",
+    "worker",
+    "wait",
+    "check",
+    "servers",
+    "tools",
+    "call",
+    "leases",
+    "workers",
+    "problems",
+    "logs",
+    "version",
+    "completion",
+]
+
+
+def test_the_commands_are_these() -> None:
+    assert list(app.COMMANDS) == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(run: Run, name: str) -> None:
+    done = run(name, "--help")
+    assert done.exit_code == 0
+    assert f"Usage: leaseway {name}" in done.stdout
+
+
+def test_an_unknown_command_names_the_nearest(run: Run) -> None:
+    done = run("sevrers")
+    assert done.exit_code == 2
+    assert done.stderr == ("leaseway: There is no command 'sevrers'. Did you mean 'servers'?\n")
+
+
+def test_a_word_like_no_command_points_at_help(run: Run) -> None:
+    done = run("qqqq")
+    assert done.exit_code == 2
+    assert done.stderr == "leaseway: There is no command 'qqqq'. See: leaseway --help\n"
+
+
+def test_an_unknown_option_is_a_usage_error_in_one_line(run: Run) -> None:
+    done = run("servers", "--jsn")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("leaseway: No such option")
+    assert "--json" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_bad_address_is_a_usage_error_that_says_how_to_write_one(run: Run) -> None:
+    done = run("servers", "--address", "nowhere")
+    assert done.exit_code == 2
+    assert "HOST:PORT" in done.stderr
+
+
+def test_the_version_option_prints_it(run: Run) -> None:
+    done = run("--version")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("leaseway ")
+
+
+def test_a_fault_of_ours_is_a_sentence_and_never_a_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command()
+    def broken() -> None:
+        raise RuntimeError("something inside")
+
+    monkeypatch.setitem(app.COMMANDS, "version", "broken")
+    monkeypatch.setattr(app._RootGroup, "get_command", lambda *_: broken)
+    done = run("version")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("leaseway: RuntimeError: something inside")
+    assert "Traceback" not in done.output
+
+
+def test_a_missing_package_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "leaseway.control_plane.app", None)
+    done = run("control-plane", "--listen", "127.0.0.1:0")
+    assert done.exit_code == 1
+    assert "pip install 'leaseway[all]'" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_our_variable(run: Run, shell: str) -> None:
+    done = run("completion", shell)
+    assert done.exit_code == 0
+    assert f"_LEASEWAY_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_a_shell_that_asks_gets_our_commands() -> None:
+    environment = {
+        **os.environ,
+        "_LEASEWAY_COMPLETE": "bash_complete",
+        "COMP_WORDS": "leaseway wor",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.cli.main"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert set(done.stdout.split()) == {"plain,worker", "plain,workers"}
+
+
+def test_listing_help_loads_neither_a_plane_nor_grpc() -> None:
+    code = (
+        "import sys; from leaseway.cli.app import cli\n"
+        "try: cli.main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "loaded = [n for n in ('grpc', 'mcp', 'rich', 'leaseway.sdk', 'leaseway.control_plane')"
+        " if n in sys.modules]\n"
+        "print(loaded)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,67 @@
+"""A tool's arguments as they are written on a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.cli.arguments import parse_arguments
+
+
+def test_no_words_are_no_arguments() -> None:
+    assert parse_arguments([]) == {}
+
+
+def test_one_json_object_is_taken_as_it_is() -> None:
+    assert parse_arguments(['{"a": {"b": [1, null]}}']) == {"a": {"b": [1, None]}}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("k=text", "text"),
+        ("k=3", 3),
+        ("k=1.5", 1.5),
+        ("k=true", True),
+        ("k=null", None),
+        ('k="3"', "3"),
+        ("k=[1, 2]", [1, 2]),
+        ("k=a=b", "a=b"),
+        ("k=", ""),
+        ("k={broken", "{broken"),
+        ("k=" + "[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_a_value_is_json_where_it_parses_and_text_elsewhere(word: str, value: object) -> None:
+    assert parse_arguments([word]) == {"k": value}
+
+
+def test_a_dash_reads_stdin() -> None:
+    assert parse_arguments(["-"], stdin='{"k": 1}\n') == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loose"], "Argument 1 is neither key=value nor a JSON object"),
+        (["a=1", "=2"], "Argument 2 is neither"),
+        (["a=1", "a=2"], "'a' is given twice"),
+        (["{1}"], "cannot be read at line 1, column 2"),
+        (["{" + '"a":{' * 50_000], "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_what_to_write(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(words)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "{"])
+def test_stdin_must_hold_an_object(text: str) -> None:
+    with pytest.raises(ValueError, match="The JSON of stdin"):
+        parse_arguments(["-"], stdin=text)
+
+
+def test_messages_never_repeat_values() -> None:
+    for words in (["hunter2"], ['{"password": hunter2}'], ["k=hunter2", "k=hunter2"]):
+        with pytest.raises(ValueError) as caught:
+            parse_arguments(words)
+        assert "hunter2" not in str(caught.value)

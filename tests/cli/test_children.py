@@ -1,0 +1,156 @@
+"""Child processes of `up`, shown with small programs in place of planes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leaseway.cli.children import Child
+from leaseway.cli.failure import CliFailure
+from leaseway.wire.backoff import Backoff
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+SERVES = "import signal; print('ready 127.0.0.1:1', flush=True); signal.pause()"
+STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SERVES}"
+FAST = Backoff(initial=0.01, maximum=0.01)
+
+
+def _child(script: str, *arguments: str) -> Child:
+    return Child(
+        "worker", lambda: arguments, {}, program=(sys.executable, "-c", script), backoff=FAST
+    )
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_is_started_once_it_says_where_it_listens() -> None:
+    child = _child(SERVES)
+    await child.start()
+    assert child.address == "127.0.0.1:1"
+    assert child.pid is not None
+    await child.stop()
+    assert child.pid is None
+
+
+async def test_a_child_that_ends_at_once_fails_with_its_exit_status() -> None:
+    with pytest.raises(CliFailure, match="exit status 5") as caught:
+        await _child("raise SystemExit(5)").start()
+    assert caught.value.status == 1
+
+
+async def test_a_usage_error_at_the_start_keeps_its_exit_status() -> None:
+    with pytest.raises(CliFailure) as caught:
+        await _child("raise SystemExit(2)").start()
+    assert caught.value.status == 2
+
+
+async def test_a_child_that_dies_is_started_again_with_its_arguments() -> None:
+    child = _child(f"import sys; assert sys.argv[1] == '--x'; {SERVES}", "--x")
+    await child.start()
+    first = child.pid
+    assert first is not None
+    supervising = asyncio.create_task(child.supervise())
+    os.kill(first, signal.SIGKILL)
+
+    await _until(lambda: child.pid not in (None, first))
+
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    await child.stop()
+
+
+async def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    script = (
+        "import pathlib, sys; p = pathlib.Path(sys.argv[1])\n"
+        "n = len(p.read_text()) if p.exists() else 0\n"
+        "p.write_text('x' * (n + 1))\n"
+        f"if n in (1, 2): raise SystemExit(1)\n{SERVES}"
+    )
+    child = _child(script, str(count))
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+
+    await _until(lambda: count.read_text() == "xxxx" and child.pid is not None)
+
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    await child.stop()
+
+
+async def test_a_usage_error_later_is_fatal() -> None:
+    child = _child("print('ready x', flush=True); input(); raise SystemExit(2)")
+    await child.start()
+    assert child._process is not None
+    assert child._process.stdin is not None
+    child._process.stdin.write(b"\n")
+    async with asyncio.timeout(10):
+        with pytest.raises(CliFailure) as caught:
+            await child.supervise()
+    assert caught.value.status == 2
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_after_its_bound() -> None:
+    child = _child(STUBBORN)
+    await child.start()
+    async with asyncio.timeout(10):
+        await child.stop(timeout=0.2)
+    assert child.pid is None
+
+
+async def test_killing_ends_a_stop_under_way() -> None:
+    child = _child(STUBBORN)
+    await child.start()
+    stopping = asyncio.create_task(child.stop(timeout=60))
+    await asyncio.sleep(0)
+    child.kill()
+    async with asyncio.timeout(10):
+        await stopping
+    assert child.pid is None
+
+
+async def test_stopping_twice_or_before_a_start_is_harmless() -> None:
+    child = _child(SERVES)
+    await child.stop()
+    await child.start()
+    await child.stop()
+    await child.stop()
+
+
+async def test_a_child_has_a_process_group_of_its_own() -> None:
+    child = _child(SERVES)
+    await child.start()
+    assert child.pid is not None
+    assert os.getpgid(child.pid) == child.pid != os.getpgrp()
+    await child.stop()
+
+
+async def test_a_chatty_child_is_not_blocked_by_its_pipe(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    child = _child("print('ready x', flush=True); print('y' * 1_000_000, flush=True); " + SERVES)
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    seen = 0
+
+    async with asyncio.timeout(20):
+        while seen < 1_000_000:
+            seen += len(capfd.readouterr().err)
+            await asyncio.sleep(0.01)
+
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    await child.stop()
