@@ -39,7 +39,7 @@ def check_file(
     except FileNotFoundError:
         return [_unreadable(file, f"There is no file {path}.")]
     except Unreadable as error:
-        return [_unreadable(file, str(error))]
+        return [_unreadable(file, f"The file {path} can't be read: {error}")]
     parsed = parse_native(text, file)
     here = unresolved_here(
         parsed, file, os.environ if environ is None else environ, which, os.path.exists

@@ -11,7 +11,7 @@ __all__ = ["Unreadable", "read_config"]
 
 
 class Unreadable(Exception):
-    """A file that is there but can't be read as text; the message says why."""
+    """A file that is there but can't be read as text; the message is why, as a sentence."""
 
 
 def read_config(path: Path) -> str:
@@ -24,7 +24,7 @@ def read_config(path: Path) -> str:
     try:
         # A pipe or device would block for ever, or never end.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise Unreadable(f"{path} is not a regular file.")
+            raise Unreadable("It is not a regular file.")
         with path.open("rb") as file:
             # A few bytes more, so that the parser sees that the file is too large.
             data = file.read(MAX_CONFIG + 8)
@@ -32,7 +32,7 @@ def read_config(path: Path) -> str:
         raise FileNotFoundError(str(path)) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise Unreadable(f"{path} can't be read: {reason}.") from None
+        raise Unreadable(f"{reason}.") from None
     if len(data) > MAX_CONFIG:
         return data.decode("utf-8", errors="replace")
     try:
@@ -40,6 +40,6 @@ def read_config(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise Unreadable(
-            f"{path} is not UTF-8: byte {error.start} (line {line}) can't be decoded."
+            f"It is not UTF-8: byte {error.start}, on line {line}, can't be decoded."
             " Save it as UTF-8."
         ) from None

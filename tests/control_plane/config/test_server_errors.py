@@ -1,0 +1,222 @@
+"""Transports, missing keys, server ids, defaults: what rejects a server, and what only warns."""
+
+import pytest
+
+from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.native import parse_native
+from leaseway.wire.spec import VariantKey
+
+PATH = "mcp.yaml"
+TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
+
+
+def parse(text: str) -> ParsedConfig:
+    return parse_native(text, PATH)
+
+
+def only(text: str) -> ConfigIssue:
+    issues = parse(text).issues
+    assert len(issues) == 1, "\n".join(map(str, issues))
+    return issues[0]
+
+
+def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:
+    """Return a file whose third line is `  s: {…}` with the body at its end."""
+    return f"version: 1\nservers:\n  s: {{{head}{body}}}\n"
+
+
+HTTP_HEAD = "transport: streamable_http, "
+
+
+_NO_REFERENCE = (
+    "takes no ${NAME}: references are resolved on workers, and this key is read by the control"
+    " plane. Write the value itself."
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "reason", "message"),
+    [
+        ("stdo", "UNSUPPORTED_TRANSPORT", "'stdo' is no transport: did you mean 'stdio'?"),
+        ("http", "UNSUPPORTED_TRANSPORT",
+         "'http' is no transport: did you mean 'streamable_http'?"),
+        ("streamable-http", "UNSUPPORTED_TRANSPORT",
+         "'streamable-http' is no transport: did you mean 'streamable_http'?"),
+        ("zzz", "UNSUPPORTED_TRANSPORT",
+         ("'zzz' is no transport: known are builtin, http_api, python, sse, stdio,"
+         " streamable_http, websocket.")),
+        ("'${T}'", "REFERENCE_NOT_ALLOWED", f"'servers.s.transport' {_NO_REFERENCE}"),
+        ("5", "WRONG_TYPE",
+         "'servers.s.transport' must be text, but it is a number; put it in quotes."),
+        *(
+            (name, "TRANSPORT_NOT_AVAILABLE",
+             (f"This version can't run the transport '{name}' yet; it runs stdio,"
+             " streamable_http."))
+            for name in ("http_api", "python", "builtin")
+        ),
+    ],
+)  # fmt: skip
+def test_a_transport_that_cannot_run_rejects_its_server(
+    written: str, reason: str, message: str
+) -> None:
+    parsed = parse(f"version: 1\nservers:\n  s:\n    transport: {written}\n  ok: &ok\n"
+                   "    transport: stdio\n    command: x\n")  # fmt: skip
+    assert parsed.rejected == {"s"}
+    assert set(parsed.servers) == {VariantKey("ok")}
+    assert parsed.issues == (
+        ConfigIssue(PATH, 4, 16, "servers.s.transport", "error", reason, message, "s"),
+    )
+
+
+@pytest.mark.parametrize(("name", "url"), [("sse", "http://a/sse"), ("websocket", "wss://a/ws")])
+def test_a_network_transport_that_comes_later_is_checked_but_not_run(name: str, url: str) -> None:
+    issue = only(entry(f"url: '{url}', headers: {{A: b}}", f"transport: {name}, "))
+    assert issue.reason == "TRANSPORT_NOT_AVAILABLE"
+
+
+def test_keys_of_transports_that_come_later_are_not_judged() -> None:
+    issue = only(entry("module: a.b", "transport: python, "))
+    assert issue.reason == "TRANSPORT_NOT_AVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        (entry("", ""), "transport",
+         f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."),
+        (entry("", "transport: stdio"), "command", "The server 's' needs 'command' for 'stdio'."),
+        (entry("", "transport: streamable_http"), "url",
+         "The server 's' needs 'url' for 'streamable_http'."),
+    ],
+)  # fmt: skip
+def test_a_missing_key_is_an_error_at_its_server(text: str, key: str, message: str) -> None:
+    issue = ConfigIssue(PATH, 3, 3, f"servers.s.{key}", "error", "MISSING_KEY", message, "s")
+    assert parse(text).issues == (issue,)
+    assert parse(text).rejected == {"s"}
+
+
+@pytest.mark.parametrize(
+    ("server_id", "message"),
+    [
+        ("mcp_admin", "The server id 'mcp_admin' is reserved; choose another."),
+        *(
+            (
+                name,
+                (
+                    f"The server id '{name}' is not valid: write 1 to 64 characters of a-z, A-Z,"
+                    " 0-9, '_' and '-'."
+                ),
+            )
+            for name in ("my server", "a.b", "x" * 65, "é")
+        ),
+    ],
+)
+def test_an_invalid_server_id_rejects_that_server(server_id: str, message: str) -> None:
+    parsed = parse(f"version: 1\nservers:\n  {server_id}: {{transport: stdio, command: x}}\n")
+    assert parsed.rejected == {server_id}
+    assert parsed.issues == (
+        ConfigIssue(PATH, 3, 3, f"servers.{server_id}", "error", "INVALID_SERVER_ID", message,
+                    server_id),
+    )  # fmt: skip
+
+
+def test_a_server_that_is_no_mapping_is_rejected() -> None:
+    issue = only("version: 1\nservers:\n  s: npx\n")
+    assert (issue.line, issue.column, issue.server_id) == (3, 6, "s")
+    assert issue.message == "'servers.s' must be a mapping, but it is text."
+
+
+def test_an_unknown_key_of_the_file_is_an_error_but_the_servers_stand() -> None:
+    parsed = parse("version: 1\nserver: {}\nservers:\n  s: {transport: stdio, command: x}\n")
+    assert parsed.issues == (
+        ConfigIssue(PATH, 2, 1, "server", "error", "UNKNOWN_KEY",
+                    "'server' is no key of the file: did you mean 'servers'?"),
+    )  # fmt: skip
+    assert set(parsed.servers) == {VariantKey("s")}
+
+
+def test_the_servers_key_of_other_formats_is_recognised() -> None:
+    parsed = parse("version: 1\nmcpServers: {}\n")
+    assert parsed.issues[1].message == (
+        "'mcpServers' is no key of the file: did you mean 'servers'?"
+    )
+
+
+def test_an_error_in_defaults_rejects_the_servers_that_rely_on_them() -> None:
+    parsed = parse(
+        "version: 1\ndefaults: {transform: [{prefix: 'a b'}]}\nservers:\n"
+        "  a: {transport: stdio, command: x}\n"
+        "  b: {transport: stdio, command: x, transform: []}\n"
+    )
+    assert parsed.rejected == {"a"}
+    assert set(parsed.servers) == {VariantKey("b")}
+    assert [(issue.reason, issue.server_id, issue.line) for issue in parsed.issues] == [
+        ("BAD_TRANSFORM", None, 2),
+        ("DEFAULTS_REFUSED", "a", 4),
+    ]
+    assert parsed.issues[1].message == (
+        "The server 'a' has no 'transform' of its own, and 'defaults' has an error; mend"
+        " 'defaults' first."
+    )
+
+
+def test_an_unknown_default_names_what_defaults_may_hold() -> None:
+    parsed = parse("version: 1\ndefaults: {transforms: []}\nservers: {}\n")
+    assert parsed.issues[0].message == (
+        "'transforms' is no key of 'defaults': did you mean 'transform'?"
+    )
+    assert (parsed.issues[0].line, parsed.issues[0].column) == (2, 12)
+
+
+def test_every_error_of_a_file_is_reported_at_once_in_its_order() -> None:
+    parsed = parse(entry("comand: x, warm: -1, env: {A: 1, B: 2}", "transport: stdio, "))
+    assert [issue.key for issue in parsed.issues] == [
+        "servers.s.command",
+        "servers.s.comand",
+        "servers.s.warm",
+        "servers.s.env.A",
+        "servers.s.env.B",
+    ]
+
+
+def test_a_warm_spare_of_a_shared_server_is_a_warning() -> None:
+    parsed = parse(entry("warm: 2, truely-stateless: true"))
+    (issue,) = parsed.issues
+    assert (issue.severity, issue.reason, issue.column) == (
+        "warning",
+        "KEY_WITHOUT_EFFECT",
+        43,
+    )
+    assert set(parsed.servers) == {VariantKey("s")}
+
+
+@pytest.mark.parametrize("text", ["${input:token}", "${1X}", "${NAME", "${NAME-x}", "${A} ${B?}"])
+def test_a_dollar_brace_that_is_no_reference_is_a_warning(text: str) -> None:
+    parsed = parse(entry(f"args: ['{text}']"))
+    (issue,) = parsed.issues
+    assert (issue.severity, issue.reason) == ("warning", "MALFORMED_REFERENCE")
+    assert issue.message == (
+        "'servers.s.args[0]' holds a '${' that is no reference and stays as it is: only ${NAME}"
+        " and ${NAME:-default} are replaced."
+    )
+    assert set(parsed.servers) == {VariantKey("s")}
+
+
+@pytest.mark.parametrize(
+    "url", ["${BASE}/mcp", "http://${HOST}:${PORT}/mcp", "${URL:-http://a/mcp}", "https://[::1]/"]
+)
+def test_a_url_may_come_from_the_environment(url: str) -> None:
+    assert parse(entry(f"url: '{url}'", HTTP_HEAD)).issues == ()
+
+
+def test_an_issue_reads_like_a_compilers_and_becomes_a_problem() -> None:
+    issue = only(entry("comand: x"))
+    assert str(issue) == (
+        "mcp.yaml:3:37: error: 'comand' is no key of a server: did you mean 'command'?"
+    )
+    assert issue.problem.key == ("server", "s", "", "", "UNKNOWN_KEY", "servers.s.comand")
+    assert issue.problem.message.startswith("mcp.yaml:3:37: 'comand'")
+
+
+def test_an_issue_of_the_file_is_a_workspace_problem() -> None:
+    assert only("version: 2\nservers: {}").problem.scope == "workspace"
