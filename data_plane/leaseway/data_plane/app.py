@@ -18,18 +18,20 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import grpc
+
 from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.edge.convert import LeaseMessages
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.execution import ExecutionService
 from leaseway.data_plane.edge.executor import Executor
-from leaseway.data_plane.edge.generation import Surroundings
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
 from leaseway.data_plane.edge.log_shelf import LogShelf
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.reports import Reports
+from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.mcp.http import http_client
@@ -106,27 +108,28 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
 
     """
     check_listen(options.listen, options.key)
+    # Outside of the group, so that a taken port is an OSError and not a group of one.
+    server = make_server(key=options.key)
+    bound = bind(server, options.listen)
     stop = _Stop()
     async with _connections(options.id) as open_instance, asyncio.TaskGroup() as group:
         background = Background(group)
         try:
             with _signals(stop):
-                await _serve(options, open_instance, background, stop, ready)
+                worker = _Worker(options, bound, open_instance, background, stop)
+                await _serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
             background.cancel_all()
     return 0
 
 
 async def _serve(
-    options: WorkerOptions,
-    open_instance: OpenInstance,
+    server: grpc.aio.Server,
+    worker: _Worker,
     background: Background,
     stop: _Stop,
-    ready: Callable[[str], None],
+    ready: Callable[[], None],
 ) -> None:
-    server = make_server(key=options.key)
-    bound = bind(server, options.listen)
-    worker = _Worker(options, bound, open_instance, background, stop)
     execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker.execution, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
     health = HealthService(server)
@@ -134,11 +137,11 @@ async def _serve(
     enable_reflection(server, (*_SERVICES, "grpc.health.v1.Health"))
     await server.start()
     try:
-        ready(str(bound))
+        ready()
         background.spawn(worker.sync.run(), "keep joined to the control plane")
         background.spawn(_say_when_serving(worker.sync, health), "health")
         await stop.asked.wait()
-        _logger.info("Worker %s ends: %s.", options.id, stop.reason)
+        _logger.info("Worker %s ends: %s.", worker.id, stop.reason)
         await health.shut_down()
         await worker.leave(stop)
     finally:
@@ -162,6 +165,7 @@ class _Worker:
         stop: _Stop,
     ) -> None:
         clock = asyncio.get_running_loop().time
+        self.id = options.id
         me = catalog_pb2.WorkerRef(
             id=options.id,
             incarnation=secrets.token_hex(8),

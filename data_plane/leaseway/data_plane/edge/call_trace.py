@@ -80,6 +80,7 @@ class CallTrace:
                 Attr.NETWORK_TRANSPORT: Attr.PIPE if stdio else Attr.TCP,
                 Attr.SERVER: self._call.server_id,
                 Attr.INSTANCE: instance.id,
+                Attr.GENERATION: live.spec.launch_hash,
                 **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
             },
         )

@@ -14,9 +14,10 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.core.arguments import oversize_arguments
-from leaseway.data_plane.edge.executor import Executor, Run
+from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.renewals import renew_all
+from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort, status_from_fault

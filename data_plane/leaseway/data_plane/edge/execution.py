@@ -13,9 +13,10 @@ from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
 from leaseway.data_plane.edge.exchange import Exchanges
-from leaseway.data_plane.edge.executor import Executor, Run
+from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.refusal import refuse
+from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import Protocol
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
@@ -20,140 +19,17 @@ from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.edge.run import Run, Sink
+from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import seconds
 from leaseway.wire.telemetry import tracing_active
 
-__all__ = ["Executor", "Run", "Sink"]
+__all__ = ["Executor"]
 
 _logger = logging.getLogger(__name__)
-
-
-class Sink(Protocol):
-    """Takes what becomes of calls; none of it may block."""
-
-    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
-        """Take a call's result."""
-
-    def fail(self, run: Run, fault: Fault) -> None:
-        """Take why a call has no result."""
-
-    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
-        """Take a progress report."""
-
-    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
-        """Take a log message of the server."""
-
-
-class Run:
-    """One call under way; ends exactly once, in its sink.
-
-    Attributes:
-        call: What was asked.
-        arguments: Its arguments as JSON.
-        lease: The lease that it runs on, or None.
-        is_new_lease: Whether this call acquired it.
-
-    """
-
-    __slots__ = (
-        "_executor",
-        "_pending",
-        "_sink",
-        "arguments",
-        "call",
-        "is_new_lease",
-        "lease",
-        "live",
-        "over",
-        "task",
-        "timer",
-        "trace",
-    )
-
-    def __init__(
-        self, executor: Executor, call: execution_pb2.Call, arguments: bytes, sink: Sink
-    ) -> None:
-        self._executor = executor
-        self._sink = sink
-        self._pending: PendingCall | None = None
-        self.call = call
-        self.arguments = arguments
-        self.live: Live | None = None
-        self.lease: Lease | None = None
-        self.is_new_lease = False
-        self.over = False
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.trace: CallTrace | None = None
-
-    def sent(self, pending: PendingCall) -> None:
-        """Note that the instance has the call."""
-        self._pending = pending
-        if self.trace is not None:
-            self.trace.sent(getattr(pending, "id", None))
-
-    def done(self, outcome: Outcome) -> None:
-        """End with what the instance says."""
-        self._pending = None
-        fault = outcome.fault
-        if fault is not None:
-            self.fail(self._executor.explain(self, fault))
-        elif not self.over:
-            self._end(None, outcome.is_error)
-            self._sink.finish(self, outcome.payload, outcome.is_error)
-
-    def fail(self, fault: Fault) -> None:
-        """End without a result."""
-        if not self.over:
-            self._end(fault, False)
-            self._sink.fail(self, fault)
-
-    def expire(self) -> None:
-        """End because the deadline has passed; the server is told."""
-        self.fail(
-            Fault(
-                Reason.DEADLINE_EXCEEDED,
-                f"The deadline of the call of {self.call.server_id}:{self.call.tool} has passed.",
-                self.withdraw("the deadline has passed"),
-            )
-        )
-
-    def cancel(self, reason: str) -> None:
-        """End because the caller does not wait; the server is told."""
-        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", self.withdraw(reason)))
-
-    def withdraw(self, reason: str) -> Started:
-        """Tell the server and whoever waits for it that nobody wants the result."""
-        pending, self._pending = self._pending, None
-        if self.task is not None:
-            self.task.cancel()
-        if pending is None:
-            return "no"
-        started: Started = "yes" if pending.written else "no"
-        pending.cancel(reason)
-        return started
-
-    def progress(self, progress: float, total: float | None, message: str) -> None:
-        """Pass a progress report on."""
-        if not self.over:
-            self._sink.progress(self, progress, total, message)
-
-    def log(self, level: str, logger: str, data: bytes) -> None:
-        """Pass a log message on."""
-        if not self.over:
-            self._sink.log(self, level, logger, data)
-
-    def _end(self, fault: Fault | None, is_error: bool) -> None:
-        self.over = True
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.trace is not None:
-            self.trace.end(fault, is_error)
-        self._executor.ended(self)
 
 
 class Executor:
@@ -174,6 +50,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._traced = tracing_active()  # decided at start-up, like the exporters
         self.in_flight = 0
         self.draining = False
 
@@ -181,7 +58,7 @@ class Executor:
         """Start a call; how it ends goes to the sink, perhaps before this returns."""
         run = Run(self, call, arguments, sink)
         self.in_flight += 1
-        if tracing_active() and wants_trace(call):
+        if self._traced and wants_trace(call):
             run.trace = CallTrace(call, self._worker_id)
         try:
             if self.draining:
@@ -326,10 +203,7 @@ class Executor:
         if live is not None:
             return live
         if generation.is_shared and not run.call.lease_id:
-            self._event(run, "waiting for the instance to start")
-            live = await generation.wait_shared()
-            self._event(run, "the instance is up")
-            return live
+            return await self._obtain_shared(run, generation)
         self._event(run, "waiting for a lease")
         ttl = seconds(run.call.lease_ttl) if run.call.HasField("lease_ttl") else None
         key = _lease_key(run.call)
@@ -343,6 +217,20 @@ class Executor:
         run.lease, run.is_new_lease = lease, created
         self._leases.begin_call(lease)
         return live
+
+    async def _obtain_shared(self, run: Run, generation: Generation) -> Live:
+        self._event(run, "waiting for the instance to start")
+        while True:
+            try:
+                live = await generation.wait_shared()
+            except Fault:
+                newer = self._pool.find(run.call.server_id, run.call.tenant or DEFAULT_TENANT)
+                if newer is generation or not newer.is_shared:
+                    raise
+                generation = newer
+            else:
+                self._event(run, "the instance is up")
+                return live
 
     @staticmethod
     def _event(run: Run, name: str) -> None:

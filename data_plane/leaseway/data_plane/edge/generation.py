@@ -10,72 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from leaseway.data_plane.core.holdings import HeldVariant
-from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import describe_differences
 from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.log_shelf import LogShelf
-from leaseway.data_plane.edge.reports import Reports
-from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import VariantKey
 
-__all__ = ["Generation", "Hooks", "Surroundings"]
+__all__ = ["Generation"]
 
 _STEADY: Final = 10.0
 """An instance that was up this long, in seconds, did not fail because of its start."""
-
-
-class LeasedEnded(Protocol):
-    """Hears that the instance behind a lease has ended by itself."""
-
-    def __call__(self, live: Live, fault: Fault | None, /) -> None: ...
-
-
-class ToolsChanged(Protocol):
-    """Hears that a server says that its tools changed."""
-
-    def __call__(self, generation: Generation, live: Live, /) -> None: ...
-
-
-@dataclass
-class Hooks:
-    """Who hears of what happens to instances; set once, while the worker is put together.
-
-    Attributes:
-        leased_ended: The instance behind a lease has ended by itself.
-        tools_changed: A server says that its tools changed.
-
-    """
-
-    leased_ended: LeasedEnded = lambda _live, _fault: None
-    tools_changed: ToolsChanged = lambda _generation, _live: None
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What every generation of a worker needs.
-
-    Attributes:
-        worker_id: For messages.
-        open_instance: Makes MCP clients.
-        background: Runs what nobody waits for.
-        reports: Where problems and changes go.
-        logs: Keeps what ended instances wrote.
-        hooks: Who else hears.
-
-    """
-
-    worker_id: str
-    open_instance: OpenInstance
-    background: Background
-    reports: Reports
-    logs: LogShelf
-    hooks: Hooks = field(default_factory=Hooks)
 
 
 class Generation:
@@ -286,8 +234,8 @@ class Generation:
             return live
         return await self.start_one()
 
-    async def start_one(self) -> Live:
-        """Start an instance of this generation.
+    async def start_one(self, lease_id: str = "") -> Live:
+        """Start an instance of this generation, for a lease or none.
 
         Raises:
             Fault: It did not come up, and why; nothing of it is left.
@@ -295,6 +243,7 @@ class Generation:
         """
         known = self.variant.toolset.protocol_version
         live = Live(self._around.open_instance, self.variant.spec, self, known)
+        live.lease_id = lease_id
         self._lives[live.instance.id] = live
         self.last_id = live.instance.id
         self.starts += 1
@@ -324,7 +273,7 @@ class Generation:
             if live.is_ready:
                 break
         else:
-            live = await self.start_one()
+            return await self.start_one(lease_id)
         live.lease_id = lease_id
         self._around.reports.instances_changed()
         return live
@@ -334,6 +283,7 @@ class Generation:
         self.draining = True
         if self._keeper is not None and self.shared is None:
             self._keeper.cancel()
+        self.shared = None
         self._end_attempt()
         for live in tuple(self._lives.values()):
             if live.lease_id:

@@ -151,6 +151,8 @@ class LeaseKeeper:
                 continue
             if created:
                 self._begin(lease, generation)
+            else:
+                self._around.reports.lease_gained(lease.id)  # its time to live, perhaps
             return lease, created
 
     def _leasable(self, key: LeaseKey) -> Generation:

@@ -8,9 +8,10 @@ from typing import Final
 
 from leaseway.data_plane.core.holdings import Changes, HeldVariant, Holdings, Update, apply
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.edge.generation import Generation, Surroundings
+from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.log_shelf import KeptLog
+from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import nearest

@@ -1,0 +1,149 @@
+"""One call under way: what it waits for, and how it ends, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.edge.call_trace import CallTrace
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall
+from leaseway.v1 import execution_pb2
+from leaseway.wire.fault import Fault, Reason, Started
+
+__all__ = ["Run", "RunOwner", "Sink"]
+
+
+class Sink(Protocol):
+    """Takes what becomes of calls; none of it may block."""
+
+    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+        """Take a call's result."""
+
+    def fail(self, run: Run, fault: Fault) -> None:
+        """Take why a call has no result."""
+
+    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+        """Take a progress report."""
+
+    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+        """Take a log message of the server."""
+
+
+class Run:
+    """One call under way; ends exactly once, in its sink.
+
+    Attributes:
+        call: What was asked.
+        arguments: Its arguments as JSON.
+        lease: The lease that it runs on, or None.
+        is_new_lease: Whether this call acquired it.
+
+    """
+
+    __slots__ = (
+        "_owner",
+        "_pending",
+        "_sink",
+        "arguments",
+        "call",
+        "is_new_lease",
+        "lease",
+        "live",
+        "over",
+        "task",
+        "timer",
+        "trace",
+    )
+
+    def __init__(
+        self, owner: RunOwner, call: execution_pb2.Call, arguments: bytes, sink: Sink
+    ) -> None:
+        self._owner = owner
+        self._sink = sink
+        self._pending: PendingCall | None = None
+        self.call = call
+        self.arguments = arguments
+        self.live: Live | None = None
+        self.lease: Lease | None = None
+        self.is_new_lease = False
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.trace: CallTrace | None = None
+
+    def sent(self, pending: PendingCall) -> None:
+        """Note that the instance has the call."""
+        self._pending = pending
+        if self.trace is not None:
+            self.trace.sent(getattr(pending, "id", None))
+
+    def done(self, outcome: Outcome) -> None:
+        """End with what the instance says."""
+        self._pending = None
+        fault = outcome.fault
+        if fault is not None:
+            self.fail(self._owner.explain(self, fault))
+        elif not self.over:
+            self._end(None, outcome.is_error)
+            self._sink.finish(self, outcome.payload, outcome.is_error)
+
+    def fail(self, fault: Fault) -> None:
+        """End without a result."""
+        if not self.over:
+            self._end(fault, False)
+            self._sink.fail(self, fault)
+
+    def expire(self) -> None:
+        """End because the deadline has passed; the server is told."""
+        self.fail(
+            Fault(
+                Reason.DEADLINE_EXCEEDED,
+                f"The deadline of the call of {self.call.server_id}:{self.call.tool} has passed.",
+                self.withdraw("the deadline has passed"),
+            )
+        )
+
+    def cancel(self, reason: str) -> None:
+        """End because the caller does not wait; the server is told."""
+        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", self.withdraw(reason)))
+
+    def withdraw(self, reason: str) -> Started:
+        """Tell the server and whoever waits for it that nobody wants the result."""
+        pending, self._pending = self._pending, None
+        if self.task is not None:
+            self.task.cancel()
+        if pending is None:
+            return "no"
+        started: Started = "yes" if pending.written else "no"
+        pending.cancel(reason)
+        return started
+
+    def progress(self, progress: float, total: float | None, message: str) -> None:
+        """Pass a progress report on."""
+        if not self.over:
+            self._sink.progress(self, progress, total, message)
+
+    def log(self, level: str, logger: str, data: bytes) -> None:
+        """Pass a log message on."""
+        if not self.over:
+            self._sink.log(self, level, logger, data)
+
+    def _end(self, fault: Fault | None, is_error: bool) -> None:
+        self.over = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.trace is not None:
+            self.trace.end(fault, is_error)
+        self._owner.ended(self)
+
+
+class RunOwner(Protocol):
+    """Whoever runs calls: the executor."""
+
+    def explain(self, run: Run, fault: Fault) -> Fault:
+        """Return what a fault of the instance means for the call."""
+
+    def ended(self, run: Run) -> None:
+        """Note that a call has ended."""
