@@ -1,0 +1,118 @@
+"""Leaseway's SDK: list tools, call them, hold leases.
+
+    async with AsyncClient("127.0.0.1:7600", agent="billing") as client:
+        result = await client.call_tool("time_get_current_time", {"timezone": "UTC"})
+        print(result.text)
+
+`Client` is the same without `await`. All failures are `LeasewayError`s; see
+`leaseway.sdk.errors` for the whole tree.
+"""
+
+from leaseway.sdk.client import AsyncClient, AsyncSession
+from leaseway.sdk.errors import (
+    ArtifactLost,
+    Cancelled,
+    Capacity,
+    ConfirmationRequired,
+    ControlPlaneUnavailable,
+    DeadlineExceeded,
+    Draining,
+    FateUnknown,
+    IncompatibleVersion,
+    InputRequired,
+    InternalError,
+    InvalidArguments,
+    InvalidRequest,
+    LeaseError,
+    LeaseExpired,
+    LeaseLost,
+    LeaseReleased,
+    LeaseRevoked,
+    LeasewayError,
+    NotApplied,
+    NotLeader,
+    NotLeasable,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    ResultTooLarge,
+    ServerError,
+    ServerLost,
+    ServerNotFound,
+    ServerNotReady,
+    SessionRequired,
+    Syncing,
+    ToolDiffers,
+    ToolNotFound,
+    Unauthenticated,
+    Violation,
+    WorkerLost,
+)
+from leaseway.sdk.lease import Lease
+from leaseway.sdk.results import ToolResult
+from leaseway.sdk.sync import Client, Session
+from leaseway.sdk.tools import Tool, ToolList
+from leaseway.sdk.views import (
+    InstanceInfo,
+    InstanceLog,
+    LeaseInfo,
+    ProblemInfo,
+    ServerInfo,
+    Status,
+    WorkerInfo,
+)
+
+__all__ = [
+    "ArtifactLost",
+    "AsyncClient",
+    "AsyncSession",
+    "Cancelled",
+    "Capacity",
+    "Client",
+    "ConfirmationRequired",
+    "ControlPlaneUnavailable",
+    "DeadlineExceeded",
+    "Draining",
+    "FateUnknown",
+    "IncompatibleVersion",
+    "InputRequired",
+    "InstanceInfo",
+    "InstanceLog",
+    "InternalError",
+    "InvalidArguments",
+    "InvalidRequest",
+    "Lease",
+    "LeaseError",
+    "LeaseExpired",
+    "LeaseInfo",
+    "LeaseLost",
+    "LeaseReleased",
+    "LeaseRevoked",
+    "LeasewayError",
+    "NotApplied",
+    "NotLeader",
+    "NotLeasable",
+    "Overloaded",
+    "PermissionDenied",
+    "ProblemInfo",
+    "RateLimited",
+    "ResultTooLarge",
+    "ServerError",
+    "ServerInfo",
+    "ServerLost",
+    "ServerNotFound",
+    "ServerNotReady",
+    "Session",
+    "SessionRequired",
+    "Status",
+    "Syncing",
+    "Tool",
+    "ToolDiffers",
+    "ToolList",
+    "ToolNotFound",
+    "ToolResult",
+    "Unauthenticated",
+    "Violation",
+    "WorkerInfo",
+    "WorkerLost",
+]

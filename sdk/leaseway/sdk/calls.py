@@ -1,0 +1,279 @@
+"""One tool call from name to result: where it goes, on which lease, and what failures mean.
+
+Everything that a call needs is looked up: the name in the resolution cache, the worker in the
+pool, the lease in the book. Only a first use, a move or a failure asks anybody (DESIGN §6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from opentelemetry.trace import Span
+
+from leaseway.sdk import tracing
+from leaseway.sdk.identity import Identity
+from leaseway.sdk.lease import Lease
+from leaseway.sdk.lease_book import Held, Key, Worker
+from leaseway.sdk.leases import LEASE_ENDED, LeaseDesk
+from leaseway.sdk.resolution import Resolver, Target
+from leaseway.sdk.results import ToolResult
+from leaseway.sdk.retry import Again, Tried, decide
+from leaseway.sdk.workers import WorkerLink, WorkerPool
+from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import CALL_TIMEOUT, MAX_ARGUMENTS
+from leaseway.wire.fault import Fault, fault_from_status
+from leaseway.wire.reasons import Reason
+
+__all__ = ["Caller"]
+
+_encode: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=True
+).encode
+_LONGEST: Final = 30 * 24 * 3600.0
+"""Seconds; what waits longer cannot be told to a worker in milliseconds of 64 bits or a timer."""
+
+
+class _Order:
+    """What one call is about, kept from try to try."""
+
+    __slots__ = (
+        "avoid",
+        "cached",
+        "deadline",
+        "held",
+        "link",
+        "name",
+        "payload",
+        "repeated",
+        "session",
+        "span",
+        "target",
+        "traceparent",
+        "tracestate",
+        "tries",
+    )
+
+    def __init__(
+        self, session: str, name: str, payload: bytes, deadline: float, span: Span | None
+    ) -> None:
+        self.session = session
+        self.name = name
+        self.payload = payload
+        self.deadline = deadline
+        self.span = span
+        self.traceparent, self.tracestate = tracing.trace_headers(span)
+        self.target: Target | None = None
+        self.cached = True
+        self.link: WorkerLink | None = None
+        self.held: Held | None = None
+        self.tries = 0
+        self.repeated = False
+        self.avoid: set[Worker] | tuple[()] = ()
+
+
+class Caller:
+    """Makes the calls of one client."""
+
+    def __init__(
+        self, identity: Identity, resolver: Resolver, pool: WorkerPool, desk: LeaseDesk
+    ) -> None:
+        self._identity = identity
+        self._resolver = resolver
+        self._pool = pool
+        self._desk = desk
+        self._now = asyncio.get_running_loop().time
+        self._tracer = tracing.CallTracer(identity)
+
+    async def call(
+        self,
+        session: str,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: float | None,
+    ) -> ToolResult:
+        """Call a tool and return its result.
+
+        Args:
+            session: The session to call in.
+            name: An exposed or a qualified name.
+            arguments: Anything that JSON can hold, by name.
+            timeout: Seconds until the call is given up; None means 60.
+
+        Raises:
+            Fault: It failed for good.
+
+        """
+        span = self._tracer.begin(name, session)
+        try:
+            if timeout is None:
+                timeout = CALL_TIMEOUT
+            elif not timeout > 0:
+                raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
+            deadline = self._now() + min(timeout, _LONGEST)
+            order = _Order(session, name, _payload(name, arguments), deadline, span)
+            while True:
+                try:
+                    return await self._try(order)
+                except Fault as fault:
+                    await self._recover(order, fault)
+        except Fault as fault:
+            if span is not None:
+                tracing.fail(span, fault)
+            raise
+        except asyncio.CancelledError:
+            if span is not None:
+                tracing.cancelled(span)
+            raise
+        finally:
+            if span is not None:
+                span.end()
+
+    async def _try(self, order: _Order) -> ToolResult:
+        order.tries += 1
+        order.link = order.held = None
+        target = self._resolver.cached(order.name, self._now()) or await self._resolve(order)
+        order.target = target
+        lease_id = ""
+        if target.shared:
+            link = order.link = self._pool.pick(target.workers, order.avoid)
+        else:
+            held = order.held = self._desk.book.find(
+                Key(order.session, target.server_id), self._now()
+            )
+            if held is not None:
+                lease_id = held.lease_id
+                link = order.link = self._pool.link(held.worker)
+            else:
+                link = order.link = await self._place(order, target)
+        if order.span is not None:
+            tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
+        at = self._now()
+        frame = execution_pb2.Call(
+            server_id=target.server_id,
+            tool=target.original_name,
+            registry_version=target.registry_version,
+            tenant=self._identity.tenant,
+            agent=self._identity.agent,
+            session=order.session,
+            lease_id=lease_id,
+            timeout_ms=max(1, int((order.deadline - at) * 1000)),
+            traceparent=order.traceparent,
+            tracestate=order.tracestate,
+        )
+        result, payload = await link.exchange.call(frame, order.payload, order.deadline)
+        new_lease = None
+        if not target.shared or result.HasField("new_lease"):
+            new_lease = await self._note_lease(order, target, link, result, at)
+        if result.HasField("status"):
+            raise fault_from_status(result.status)
+        return ToolResult(payload, result.is_error, new_lease)
+
+    async def _resolve(self, order: _Order) -> Target:
+        order.cached = False
+        if order.span is not None:
+            order.span.add_event("leaseway.resolve")
+        target = await self._resolver.resolve(order.name, order.deadline)
+        if order.span is not None:
+            order.span.add_event("leaseway.resolved")
+        return target
+
+    async def _place(self, order: _Order, target: Target) -> WorkerLink:
+        key = Key(order.session, target.server_id)
+        if order.span is not None:
+            order.span.add_event("leaseway.place")
+        worker = await self._desk.place(key, order.deadline, order.avoid)
+        if order.span is not None:
+            order.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
+        return self._pool.link(worker)
+
+    async def _note_lease(
+        self,
+        order: _Order,
+        target: Target,
+        link: WorkerLink,
+        result: execution_pb2.Result,
+        at: float,
+    ) -> Lease | None:
+        """Take note of what a result says about the session's lease."""
+        key = Key(order.session, target.server_id)
+        if result.HasField("new_lease"):
+            held = self._desk.granted(key, result.new_lease, link.worker, at, owned=True)
+            if target.shared:
+                self._resolver.doubt(target, at_once=True)  # the server is leased by now
+            if order.span is not None:
+                tracing.describe(order.span, target.server_id, link.worker.id, held.lease_id)
+            return Lease(held)
+        if result.HasField("status"):
+            return None
+        if order.held is not None:
+            self._desk.called(order.held, at)
+        elif not self._desk.book.knows(key):
+            await self._desk.learn(key, link.worker, target.registry_version)
+        return None
+
+    async def _recover(self, order: _Order, fault: Fault) -> None:
+        """Prepare the next try, or raise the fault where there is none."""
+        target, link, held = order.target, order.link, order.held
+        if held is not None and fault.reason in LEASE_ENDED:
+            fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
+            self._desk.book.end(held.lease_id, fault)
+        leased = target is not None and not target.shared
+        placing = leased and held is None and link is not None
+        if placing and target is not None and link is not None:
+            self._desk.book.unplace(Key(order.session, target.server_id), link.worker)
+        others = False
+        if link is not None and target is not None and target.shared:
+            others = self._pool.others(target.workers, {*order.avoid, link.worker})
+        again = decide(
+            fault,
+            Tried(
+                tries=order.tries,
+                remaining=order.deadline - self._now(),
+                repeatable=target is not None and target.repeatable,
+                repeated=order.repeated,
+                cached=order.cached and link is not None,
+                pinned=held is not None,
+                placing=placing,
+                elsewhere=others or placing,
+            ),
+        )
+        if again is None:
+            raise fault
+        await self._prepare(order, again)
+
+    async def _prepare(self, order: _Order, again: Again) -> None:
+        if order.span is not None:
+            order.span.add_event("leaseway.retry", {"leaseway.tries": order.tries})
+        order.repeated = order.repeated or again.repeats
+        if again.avoid_worker and order.link is not None:
+            order.avoid = {*order.avoid, order.link.worker}
+        if order.target is not None and (again.resolve or again.avoid_worker):
+            self._resolver.doubt(order.target, at_once=again.resolve)
+        if again.delay > 0:
+            await asyncio.sleep(again.delay)
+
+
+def _payload(name: str, arguments: Mapping[str, Any] | None) -> bytes:
+    if not arguments:
+        return b"{}"
+    try:
+        payload = _encode(arguments if type(arguments) is dict else dict(arguments)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        # The text of these errors may quote a value, so it is not passed on.
+        kind = "a number that JSON lacks" if isinstance(error, ValueError) else "a value"
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of '{name}' hold {kind} that cannot be written as JSON "
+            f"({type(error).__name__}); pass strings, numbers, booleans, None, lists and dicts.",
+        ) from None
+    if len(payload) > MAX_ARGUMENTS:
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of '{name}' take {len(payload)} bytes as JSON; at most "
+            f"{MAX_ARGUMENTS} are allowed.",
+        )
+    return payload

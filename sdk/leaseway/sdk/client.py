@@ -1,0 +1,342 @@
+"""The asynchronous client and its sessions: the surface; the work is done below it."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from leaseway.sdk import operations
+from leaseway.sdk.errors import InvalidRequest, error_from_fault
+from leaseway.sdk.identity import Identity, identify
+from leaseway.sdk.lease import Lease
+from leaseway.sdk.lease_book import Key
+from leaseway.sdk.results import ToolResult
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.tools import ToolList
+from leaseway.sdk.views import (
+    InstanceLog,
+    LeaseInfo,
+    ProblemInfo,
+    ServerInfo,
+    Status,
+    WorkerInfo,
+)
+from leaseway.v1 import admin_pb2
+from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.fault import Fault
+
+__all__ = ["AsyncClient", "AsyncSession"]
+
+_MAX_SESSION: Final = 256
+
+AnswerT = TypeVar("AnswerT")
+
+
+class AsyncClient:
+    """Lists and calls tools, and holds leases, from one event loop.
+
+    It connects when it is first used. Close it, or use it as `async with AsyncClient() as
+    client`, so that the leases that it acquired are given back at once. All methods raise
+    `LeasewayError`s and a RuntimeError where the client is closed or used from another event
+    loop than before.
+
+    Args:
+        address: The control plane as HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
+        agent: Which agent of the tenant calls; it shows in leases and traces.
+        tenant: Whose tools to see; None means the default tenant.
+        key: The shared key; None means LEASEWAY_KEY, or none.
+
+    Raises:
+        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._identity: Identity = identify(address, agent, tenant, key)
+        self._made: Runtime | None = None
+        self._closed = False
+        self._sessions: weakref.WeakValueDictionary[str, AsyncSession] = (
+            weakref.WeakValueDictionary()
+        )
+
+    async def __aenter__(self) -> Self:
+        self._runtime()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Release the leases that this client acquired and end all connections.
+
+        Calls in flight fail with `Cancelled`. Closing twice is allowed.
+        """
+        self._closed = True
+        made, self._made = self._made, None
+        if made is not None:
+            self._finalizer.detach()
+            if made.loop is asyncio.get_running_loop():
+                await made.close()
+            else:
+                made.abort()
+
+    async def list_tools(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ToolList:
+        """List the tools that the tenant sees, ordered by name.
+
+        Args:
+            servers: Only tools of these server ids; None means all.
+            timeout: Seconds until the request is given up; None means 30.
+
+        """
+        return await self._ask(partial(operations.fetch_tools, servers=servers), timeout)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ToolResult:
+        """Call a tool outside any session.
+
+        A server that is leased runs it in this client's own session; its lease is released when
+        the client is closed.
+
+        Args:
+            name: The tool's name, or its qualified name (`server:tool`).
+            arguments: Its arguments; what JSON can hold, at most 4 MiB.
+            timeout: Seconds until the call is given up, retries included; None means 60.
+
+        Returns:
+            The result; one with `is_error` is a result too.
+
+        """
+        runtime = self._runtime()
+        try:
+            return await runtime.caller.call(runtime.own_session, name, arguments, timeout)
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+
+    def session(self, key: str) -> AsyncSession:
+        """Return the session of a key: one conversation or job, named by the caller.
+
+        The same key gives the same session, here and in other processes of the tenant.
+
+        Raises:
+            InvalidRequest: The key is empty or longer than 256 characters.
+
+        """
+        session = self._sessions.get(key)
+        if session is None:
+            if not 0 < len(key) <= _MAX_SESSION:
+                raise InvalidRequest(
+                    f"A session key has 1 to {_MAX_SESSION} characters, this one {len(key)}."
+                )
+            session = self._sessions[key] = AsyncSession(self, key)
+        return session
+
+    async def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
+        """List the configured servers with their state, ordered by id."""
+        return await self._ask(operations.fetch_servers, timeout)
+
+    async def workers(self, *, timeout: float | None = None) -> list[WorkerInfo]:
+        """List the workers, ordered by id."""
+        return await self._ask(operations.fetch_workers, timeout)
+
+    async def leases(self, *, timeout: float | None = None) -> list[LeaseInfo]:
+        """List the leases of all clients of the tenant, ordered by id."""
+        return await self._ask(operations.fetch_leases, timeout)
+
+    async def problems(self, *, timeout: float | None = None) -> list[ProblemInfo]:
+        """List the open problems, the newest first."""
+        return await self._ask(operations.fetch_problems, timeout)
+
+    async def status(self, *, timeout: float | None = None) -> Status:
+        """Ask how far the system is."""
+        return await self._ask(operations.fetch_status, timeout)
+
+    async def logs(
+        self, server: str, lines: int = 100, *, timeout: float | None = None
+    ) -> list[InstanceLog]:
+        """Read the last stderr lines of a server's instances on all workers.
+
+        Args:
+            server: The server's id.
+            lines: The most lines wanted of each instance.
+            timeout: Seconds until the request is given up; None means 30.
+
+        """
+        fetch = partial(operations.fetch_logs, server_id=server, lines=lines)
+        return await self._ask(fetch, timeout)
+
+    async def report_problem(
+        self, reason: str, message: str, *, server: str = "", severity: str = "warning"
+    ) -> None:
+        """Report a problem that this caller met, for operators to see.
+
+        Args:
+            reason: A constant in capitals, such as `SCHEMA_REFUSED`.
+            message: What happened, where, and what to do; no secrets.
+            server: The server's id, where it is about one.
+            severity: `error` or `warning`.
+
+        """
+        problem = admin_pb2.Problem(
+            scope="client", server_id=server, reason=reason, message=message, severity=severity
+        )
+        await self._ask(partial(operations.send_problem, problem=problem), None)
+
+    async def _ask(
+        self, operation: Callable[[Runtime, float], Awaitable[AnswerT]], timeout: float | None
+    ) -> AnswerT:
+        runtime = self._runtime()
+        deadline = runtime.loop.time() + (STARTUP_TIMEOUT if timeout is None else timeout)
+        try:
+            return await operation(runtime, deadline)
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+
+    def _runtime(self) -> Runtime:
+        made = self._made
+        if made is not None:
+            if asyncio.get_running_loop() is made.loop:
+                return made
+            raise RuntimeError(
+                "This AsyncClient is used from another event loop than before; make one client "
+                "for each loop, or use leaseway.sdk.Client, which works from any thread."
+            )
+        if self._closed:
+            raise RuntimeError("This client is closed; make a new one.")
+        made = self._made = Runtime(self._identity)
+        self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
+        self._finalizer.atexit = False
+        return made
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._identity.address}>"
+
+
+class AsyncSession:
+    """One conversation or job; its leases are found by its key.
+
+    Use it as `async with client.session(key) as session` to give back what it acquired at the
+    end of the block, or without, to keep that until the client is closed.
+
+    Attributes:
+        key: Its name, unique in the tenant.
+    """
+
+    def __init__(self, client: AsyncClient, key: str) -> None:
+        self._client = client
+        self._entered = 0
+        self.key = key
+
+    async def __aenter__(self) -> Self:
+        self._client._runtime()
+        self._entered += 1
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._entered -= 1
+        made = self._client._made
+        if self._entered == 0 and made is not None:
+            await made.desk.release_owned(self.key)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ToolResult:
+        """Call a tool in this session.
+
+        The first call of a server that is leased acquires its lease: the result has `new_lease`
+        and a `reminder` to release it. After a lease was lost, calls fail until `acquire` or
+        `release`.
+
+        Args:
+            name: The tool's name, or its qualified name (`server:tool`).
+            arguments: Its arguments; what JSON can hold, at most 4 MiB.
+            timeout: Seconds until the call is given up, retries included; None means 60.
+
+        """
+        runtime = self._client._runtime()
+        try:
+            return await runtime.caller.call(self.key, name, arguments, timeout)
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+
+    async def acquire(
+        self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
+    ) -> Lease:
+        """Acquire the lease of a server, or renew the one that the session holds.
+
+        The lease is kept alive until it is released.
+
+        Args:
+            server: The server's id.
+            ttl: Seconds that it outlives this client's silence, 1 to 86,400.
+            wait: Seconds to wait for room; None raises `Capacity` at once.
+
+        """
+        runtime = self._client._runtime()
+        try:
+            held = await runtime.desk.acquire(Key(self.key, server), ttl, wait, 0)
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+        return Lease(held)
+
+    async def release(self, server: str | Lease) -> bool:
+        """Give a lease back; its client is closed. A lost one is forgotten.
+
+        Args:
+            server: The server's id, or the lease.
+
+        Returns:
+            Whether this ended a lease; False where there was none any more.
+
+        """
+        runtime = self._client._runtime()
+        server_id = server.server_id if isinstance(server, Lease) else server
+        try:
+            return await runtime.desk.release(Key(self.key, server_id))
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+
+    def leases(self) -> list[Lease]:
+        """Return the leases that this client holds in the session."""
+        made = self._client._made
+        return [Lease(held) for held in made.desk.book.held(self.key)] if made else []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"
+
+
+def _dropped(runtime: Runtime, name: str) -> None:
+    warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
+    runtime.abort()

@@ -1,0 +1,51 @@
+"""What failures of gRPC itself mean to a caller, by which peer failed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from leaseway.wire.fault import Fault, Started, fault_from_rpc_error
+from leaseway.wire.reasons import Reason
+
+__all__ = ["fault_of_control_plane", "fault_of_worker"]
+
+_Code = grpc.StatusCode
+_REASONS: Final = {
+    _Code.UNAUTHENTICATED: Reason.UNAUTHENTICATED,
+    _Code.PERMISSION_DENIED: Reason.PERMISSION_DENIED,
+    _Code.DEADLINE_EXCEEDED: Reason.DEADLINE_EXCEEDED,
+    _Code.CANCELLED: Reason.CANCELLED,
+    _Code.UNIMPLEMENTED: Reason.INCOMPATIBLE_VERSION,
+}
+_ADVICE: Final = {
+    Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the address that the client "
+    "was given (or LEASEWAY_ADDRESS) is its own.",
+    Reason.WORKER_LOST: "It has ended, or nothing leads there from this machine.",
+    Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
+    Reason.INCOMPATIBLE_VERSION: "It does not know this request: upgrade the older side.",
+    Reason.DEADLINE_EXCEEDED: "The timeout passed first.",
+}
+
+
+def fault_of_control_plane(error: grpc.aio.AioRpcError, address: str) -> Fault:
+    """Return why a request to the control plane failed."""
+    return _fault(error, f"The control plane at {address}", Reason.CONTROL_PLANE_UNAVAILABLE)
+
+
+def fault_of_worker(error: grpc.aio.AioRpcError, worker: str) -> Fault:
+    """Return why an RPC to a worker failed."""
+    return _fault(error, f"Worker '{worker}'", Reason.WORKER_LOST)
+
+
+def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault:
+    told = fault_from_rpc_error(error)
+    if told is not None:
+        return told
+    code = error.code()
+    reason = unavailable if code is _Code.UNAVAILABLE else _REASONS.get(code, Reason.INTERNAL)
+    started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
+    advice = _ADVICE.get(reason, "")
+    message = f"{peer} answered {code.name}: {error.details() or 'without a word'}. {advice}"
+    return Fault(reason, message.strip(), started)

@@ -1,0 +1,223 @@
+"""What one client knows of its leases: pure state, and what follows from it at a time.
+
+A key is (session, server id). It is unknown, placed (a first call is on its way to a worker),
+held, or ended; an ended one goes on failing until its holder acquires or releases, so that a
+fresh client never takes the place of a lost one in silence (DESIGN §5). Times are seconds of a
+monotonic clock; `wall` is the same moment as Unix time, kept for people. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from leaseway.wire.bounds import RESERVATION
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["Held", "Key", "LeaseBook", "Worker"]
+
+_RENEW_AT: Final = 1 / 3
+"""The part of a time to live after which a lease is renewed (DESIGN §5)."""
+_MAX_ENDED: Final = 16_384
+"""Ended leases that are remembered; beyond it the oldest is forgotten."""
+
+
+class Worker(NamedTuple):
+    """One run of a worker and where it is reached."""
+
+    id: str
+    incarnation: str
+    address: str
+
+
+class Key(NamedTuple):
+    """What finds a lease in one client."""
+
+    session: str
+    server_id: str
+
+
+class Held:
+    """A lease that is held, as far as this client knows.
+
+    Attributes:
+        owned: Whether this client acquired it itself and so releases it.
+        ttl: Seconds granted.
+        renewed_at: When the last renewal that was answered had been sent.
+        expires_at: When it ends unless it is renewed.
+        expires_wall: The same as Unix time.
+    """
+
+    __slots__ = (
+        "expires_at",
+        "expires_wall",
+        "lease_id",
+        "owned",
+        "reminder",
+        "renewed_at",
+        "server_id",
+        "session",
+        "ttl",
+        "worker",
+    )
+
+    def __init__(
+        self, key: Key, lease_id: str, worker: Worker, *, owned: bool, reminder: str
+    ) -> None:
+        self.session, self.server_id = key
+        self.lease_id = lease_id
+        self.worker = worker
+        self.owned = owned
+        self.reminder = reminder
+        self.ttl = self.renewed_at = self.expires_at = self.expires_wall = 0.0
+
+    @property
+    def key(self) -> Key:
+        """Where it stands in the book."""
+        return Key(self.session, self.server_id)
+
+    @property
+    def renew_at(self) -> float:
+        """When it is to be renewed."""
+        return self.renewed_at + self.ttl * _RENEW_AT
+
+    def renew(self, ttl: float, at: float, wall: float) -> None:
+        """Record that a time to live was granted for a request sent at a time."""
+        if at + ttl >= self.expires_at or ttl != self.ttl:
+            self.ttl = ttl
+            self.renewed_at = at
+            self.expires_at = at + ttl
+            self.expires_wall = wall + ttl
+
+
+class _Placed(NamedTuple):
+    worker: Worker
+    until: float
+
+
+class LeaseBook:
+    """The leases of one client, by (session, server id)."""
+
+    def __init__(self) -> None:
+        self._held: dict[Key, Held] = {}
+        self._ended: dict[Key, Fault] = {}
+        self._placed: dict[Key, _Placed] = {}
+
+    def find(self, key: Key, now: float) -> Held | None:
+        """Return the lease of a key, or None where there has been none yet.
+
+        Raises:
+            Fault: The lease ended; the same one until `forget` or `grant`.
+
+        """
+        held = self._held.get(key)
+        if held is not None:
+            if now < held.expires_at:
+                return held
+            self._expire(held)
+        if self._ended:
+            fault = self._ended.get(key)
+            if fault is not None:
+                raise replace(fault)
+        return None
+
+    def knows(self, key: Key) -> bool:
+        """Say whether a lease of a key is held or has ended."""
+        return key in self._held or key in self._ended
+
+    def placed(self, key: Key, now: float) -> Worker | None:
+        """Return the worker that first calls of a key were sent to, while that still counts."""
+        placed = self._placed.get(key)
+        if placed is None:
+            return None
+        if now >= placed.until:
+            del self._placed[key]
+            return None
+        return placed.worker
+
+    def place(self, key: Key, worker: Worker, now: float) -> None:
+        """Record where the control plane sent a key; counts as long as its reservation."""
+        self._placed[key] = _Placed(worker, now + RESERVATION)
+
+    def unplace(self, key: Key, worker: Worker) -> None:
+        """Forget a placement that its worker refused."""
+        placed = self._placed.get(key)
+        if placed is not None and placed.worker == worker:
+            del self._placed[key]
+
+    def grant(
+        self,
+        key: Key,
+        lease_id: str,
+        worker: Worker,
+        *,
+        ttl: float,
+        at: float,
+        wall: float,
+        owned: bool,
+        reminder: str = "",
+    ) -> Held:
+        """Record a lease that a worker granted, or granted again, for a request sent at a time."""
+        self._ended.pop(key, None)
+        self._placed.pop(key, None)
+        held = self._held.get(key)
+        if held is None or held.lease_id != lease_id:
+            held = self._held[key] = Held(key, lease_id, worker, owned=owned, reminder=reminder)
+        else:
+            held.owned = held.owned or owned
+            held.reminder = reminder or held.reminder
+        held.renew(ttl, at, wall)
+        return held
+
+    def end(self, lease_id: str, fault: Fault) -> None:
+        """Record why a lease is no longer held; one that is not held here is ignored."""
+        for key, held in self._held.items():
+            if held.lease_id == lease_id:
+                del self._held[key]
+                named = {"lease": lease_id, "server": held.server_id, **fault.metadata}
+                self._ended[key] = replace(fault, metadata=named)
+                if len(self._ended) > _MAX_ENDED:
+                    del self._ended[next(iter(self._ended))]
+                return
+
+    def forget(self, key: Key) -> Held | None:
+        """Drop all that is known of a key and return the lease that was held."""
+        self._ended.pop(key, None)
+        self._placed.pop(key, None)
+        return self._held.pop(key, None)
+
+    def forget_ended(self, session: str) -> None:
+        """Drop what is known of the ended leases of a session."""
+        for key in [key for key in self._ended if key.session == session]:
+            del self._ended[key]
+
+    def held(self, session: str | None = None) -> list[Held]:
+        """Return the leases that are held, of one session or of all."""
+        return [held for held in self._held.values() if session is None or held.session == session]
+
+    def on_worker(self, worker: Worker, now: float) -> list[Held]:
+        """Return the leases on a worker; those past their time are ended first."""
+        for held in list(self._on(worker)):
+            if now >= held.expires_at:
+                self._expire(held)
+        return list(self._on(worker))
+
+    def next_renewal(self, worker: Worker) -> float | None:
+        """Return when the first lease on a worker is to be renewed, or None without one."""
+        return min((held.renew_at for held in self._on(worker)), default=None)
+
+    def _on(self, worker: Worker) -> Iterator[Held]:
+        return (held for held in self._held.values() if held.worker == worker)
+
+    def _expire(self, held: Held) -> None:
+        self.end(
+            held.lease_id,
+            Fault(
+                Reason.LEASE_EXPIRED,
+                f"The lease of session '{held.session}' for server '{held.server_id}' could not "
+                f"be renewed on worker '{held.worker.id}' within its {held.ttl:g} s. "
+                "Acquire it again; what its client knew is lost.",
+            ),
+        )

@@ -1,0 +1,279 @@
+"""Leases of one client: asked for, kept alive and given back (DESIGN §5).
+
+The book says what is held; this is what talks. Placement is the control plane's, everything
+else goes to the worker that holds the lease, so that leases live on without a control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.keeper import Keepers
+from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
+from leaseway.sdk.resolution import worker_from_wire
+from leaseway.sdk.retry import Again, Tried, decide
+from leaseway.sdk.workers import WorkerPool
+from leaseway.v1 import leases_pb2
+from leaseway.wire.bounds import LEASE_TTL, MAX_LEASE_TTL, MIN_LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["LEASE_ENDED", "LeaseDesk"]
+
+LEASE_ENDED: Final = frozenset(
+    {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
+)
+_RELEASE_BOUND: Final = 5.0
+_POLL: Final = 0.25
+"""Seconds between placements while all workers are full and the caller waits."""
+
+_log = logging.getLogger("leaseway.sdk")
+
+
+class LeaseDesk:
+    """Gets, keeps and gives back the leases of one client."""
+
+    def __init__(self, control: ControlPlane, pool: WorkerPool) -> None:
+        self.book = LeaseBook()
+        self._control = control
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._keepers = Keepers(self.book, pool)
+        self._placements: dict[Key, asyncio.Task[Worker]] = {}
+
+    async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
+        """Return the worker that is to hold the lease of a key.
+
+        First calls of one key share one placement, as long as no worker is excluded.
+
+        Raises:
+            Fault: There is no room, or the control plane cannot be reached.
+
+        """
+        if exclude:
+            return await self._place(key, deadline, exclude)
+        worker = self.book.placed(key, self._loop.time())
+        if worker is not None:
+            return worker
+        task = self._placements.get(key)
+        if task is None:
+            task = self._loop.create_task(self._place(key, deadline, ()))
+            self._placements[key] = task
+            task.add_done_callback(lambda done: self._placed(key, done))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise Fault(
+                Reason.DEADLINE_EXCEEDED,
+                f"The timeout passed while a worker was sought for a lease of '{key.server_id}'.",
+            ) from None
+
+    def granted(
+        self, key: Key, lease: leases_pb2.Lease, worker: Worker, at: float, *, owned: bool
+    ) -> Held:
+        """Record a lease that came with an answer to a request sent at a time.
+
+        A request may have taken longer than the time to live, which counts from its end: a third
+        is taken off for what the way back may have cost, and the next renewal sets it right.
+        """
+        now = self._loop.time()
+        ttl = _seconds(lease.ttl) or LEASE_TTL
+        since = max(at, now - ttl / 3)
+        held = self.book.grant(
+            key,
+            lease.id,
+            worker,
+            ttl=ttl,
+            at=since,
+            wall=time.time() - (now - since),
+            owned=owned,
+            reminder=lease.reminder,
+        )
+        self._keepers.watch(worker)
+        return held
+
+    def called(self, held: Held, at: float) -> None:
+        """Take note of a call on a lease that was answered: it renewed the lease."""
+        now = self._loop.time()
+        since = max(at, now - held.ttl / 3)
+        held.renew(held.ttl, since, time.time() - (now - since))
+
+    async def acquire(self, key: Key, ttl: float, wait: float | None, version: int) -> Held:
+        """Acquire the lease of a key, or renew the one that is held.
+
+        Args:
+            key: The session and the server.
+            ttl: Seconds that the lease lives without renewal.
+            wait: Seconds to wait for room; None fails at once.
+            version: The registry version that the server was seen at.
+
+        Raises:
+            Fault: It was refused.
+
+        """
+        if not MIN_LEASE_TTL <= ttl <= MAX_LEASE_TTL:
+            raise Fault(
+                Reason.INVALID_REQUEST,
+                f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
+                "within that.",
+            )
+        started = self._loop.time()
+        give_up = started + (wait or 0.0)
+        deadline = give_up + STARTUP_TIMEOUT
+        tries = 0
+        avoid: set[Worker] = set()
+        worker = self._holder(key)
+        while True:
+            tries += 1
+            try:
+                if worker is None:
+                    worker = await self.place(key, deadline, avoid)
+                return await self._acquire(key, worker, ttl, give_up, version)
+            except Fault as fault:
+                if worker is not None:
+                    self.book.unplace(key, worker)
+                now = self._loop.time()
+                again = decide(
+                    fault,
+                    Tried(tries, deadline - now, placing=True, elsewhere=worker is not None),
+                )
+                if again is None and fault.reason is Reason.CAPACITY and now < give_up:
+                    tries = 0
+                    avoid.clear()
+                    pause = fault.retry_delay if fault.retry_delay is not None else _POLL
+                    again = Again(min(pause, give_up - now))
+                if again is None:
+                    raise
+                if worker is not None and again.avoid_worker:
+                    avoid.add(worker)
+                worker = None
+                await asyncio.sleep(again.delay)
+
+    async def learn(self, key: Key, worker: Worker, version: int) -> None:
+        """Get to know the lease that a call used but did not make, so that it is kept alive."""
+        try:
+            held = await self._acquire(key, worker, LEASE_TTL, 0.0, version)
+        except Fault:
+            return  # the next call finds the session's lease by its key again
+        _log.debug("session %s shares lease %s", key.session, held.lease_id)
+
+    async def release(self, key: Key) -> bool:
+        """Give a lease back; say whether this ended it.
+
+        What is known of an ended lease is forgotten, so that the session can begin anew.
+
+        Raises:
+            Fault: The worker could not be told; the lease ends by itself after its time.
+
+        """
+        held = self.book.forget(key)
+        if held is None:
+            return False
+        link = self._pool.link(held.worker)
+        request = leases_pb2.ReleaseLeaseRequest(lease_id=held.lease_id)
+        try:
+            answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
+        except Fault as fault:
+            if fault.reason in LEASE_ENDED:
+                return False
+            raise
+        return bool(answer.released)
+
+    async def release_owned(self, session: str | None = None) -> None:
+        """Give back what this client acquired, of one session or of all; forget the rest."""
+        leases = self.book.held(session)
+        for held in leases:
+            if not held.owned:
+                self.book.forget(held.key)
+        owned = [held for held in leases if held.owned]
+        ends = await asyncio.gather(
+            *(self.release(held.key) for held in owned), return_exceptions=True
+        )
+        for held, end in zip(owned, ends, strict=True):
+            if isinstance(end, BaseException):
+                _log.warning(
+                    "Lease %s of server %s could not be released: %s It ends by itself within "
+                    "%g s.",
+                    held.lease_id,
+                    held.server_id,
+                    end,
+                    held.ttl,
+                )
+        if session is not None:
+            self.book.forget_ended(session)
+
+    def abort(self) -> None:
+        """Stop renewing, without waiting."""
+        self._keepers.abort()
+        for task in self._placements.values():
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        tasks = list(self._placements.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, self._keepers.close(), return_exceptions=True)
+
+    def _holder(self, key: Key) -> Worker | None:
+        try:
+            held = self.book.find(key, self._loop.time())
+        except Fault:
+            self.book.forget(key)  # an explicit acquire is how a session begins anew
+            return None
+        return held.worker if held is not None else None
+
+    async def _acquire(
+        self, key: Key, worker: Worker, ttl: float, give_up: float, version: int
+    ) -> Held:
+        link = self._pool.link(worker)
+        at = self._loop.time()
+        request = leases_pb2.AcquireLeaseRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+            ttl=_duration(ttl),
+            registry_version=version,
+        )
+        room = max(give_up - at, 0.0)
+        if room > 0:
+            request.wait.CopyFrom(_duration(room))
+        answer = await link.ask(link.leases.AcquireLease, request, room + STARTUP_TIMEOUT)
+        return self.granted(key, answer.lease, worker, at, owned=answer.created)
+
+    async def _place(self, key: Key, deadline: float, exclude: Collection[Worker]) -> Worker:
+        request = leases_pb2.PlaceRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+            exclude_workers=[worker.id for worker in exclude],
+        )
+        answer = await self._control.ask(self._control.placement.Place, request, deadline)
+        worker = worker_from_wire(answer.worker)
+        self.book.place(key, worker, self._loop.time())
+        return worker
+
+    def _placed(self, key: Key, done: asyncio.Task[Worker]) -> None:
+        self._placements.pop(key, None)
+        if not done.cancelled():
+            done.exception()  # seen here, where every caller may have left
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.ToNanoseconds() / 1e9
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

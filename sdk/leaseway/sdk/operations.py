@@ -1,0 +1,151 @@
+"""What operators ask: servers, workers, leases, problems, logs. Not on the path of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from leaseway.sdk import views
+from leaseway.sdk.lease_book import Worker
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.tools import ToolList, tools_from_wire
+from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = [
+    "fetch_leases",
+    "fetch_logs",
+    "fetch_problems",
+    "fetch_servers",
+    "fetch_status",
+    "fetch_tools",
+    "fetch_workers",
+    "send_problem",
+]
+
+_MAX_RESTARTS = 5
+_LOGS_BOUND = 5.0
+
+
+async def fetch_tools(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> ToolList:
+    """List the tools that the tenant sees, all pages at one registry version.
+
+    Raises:
+        Fault: The control plane cannot be reached, or the registry moves faster than its pages
+            can be read.
+
+    """
+    control, identity = runtime.control, runtime.identity
+    for _ in range(_MAX_RESTARTS):
+        pages: list[catalog_pb2.ListToolsResponse] = []
+        token = ""
+        while True:
+            request = catalog_pb2.ListToolsRequest(
+                client=identity.client_info,
+                tenant=identity.tenant,
+                servers=servers or (),
+                page_token=token,
+            )
+            page = await control.ask(control.catalog.ListTools, request, deadline)
+            pages.append(page)
+            token = page.next_page_token
+            if page.registry_version != pages[0].registry_version:
+                break
+            if not token:
+                return tools_from_wire((tool for page in pages for tool in page.tools), page)
+    raise Fault(
+        Reason.OVERLOADED,
+        f"The registry changed {_MAX_RESTARTS} times while its pages were read; try again.",
+    )
+
+
+async def fetch_servers(runtime: Runtime, deadline: float) -> list[views.ServerInfo]:
+    """List the configured servers."""
+    control, identity = runtime.control, runtime.identity
+    request = catalog_pb2.ListServersRequest(client=identity.client_info, tenant=identity.tenant)
+    answer = await control.ask(control.catalog.ListServers, request, deadline)
+    return [views.server_from_wire(server) for server in answer.servers]
+
+
+async def fetch_problems(runtime: Runtime, deadline: float) -> list[views.ProblemInfo]:
+    """List the open problems."""
+    control = runtime.control
+    request = admin_pb2.ListProblemsRequest(client=runtime.identity.client_info)
+    answer = await control.ask(control.admin.ListProblems, request, deadline)
+    return [views.problem_from_wire(problem) for problem in answer.problems]
+
+
+async def fetch_workers(runtime: Runtime, deadline: float) -> list[views.WorkerInfo]:
+    """List the workers."""
+    control = runtime.control
+    request = admin_pb2.ListWorkersRequest(client=runtime.identity.client_info)
+    answer = await control.ask(control.admin.ListWorkers, request, deadline)
+    return [views.worker_info_from_wire(worker) for worker in answer.workers]
+
+
+async def fetch_leases(runtime: Runtime, deadline: float) -> list[views.LeaseInfo]:
+    """List the leases of the tenant that workers have reported."""
+    control, identity = runtime.control, runtime.identity
+    request = admin_pb2.ListHeldLeasesRequest(client=identity.client_info, tenant=identity.tenant)
+    answer = await control.ask(control.admin.ListHeldLeases, request, deadline)
+    return [views.lease_from_wire(lease) for lease in answer.leases]
+
+
+async def fetch_status(runtime: Runtime, deadline: float) -> views.Status:
+    """Ask how far the system is."""
+    control = runtime.control
+    request = admin_pb2.GetStatusRequest(client=runtime.identity.client_info)
+    return views.status_from_wire(await control.ask(control.admin.GetStatus, request, deadline))
+
+
+async def fetch_logs(
+    runtime: Runtime, deadline: float, *, server_id: str, lines: int
+) -> list[views.InstanceLog]:
+    """Ask every connected worker for the stderr of a server's instances."""
+    workers = await fetch_workers(runtime, deadline)
+    asked = [worker for worker in workers if worker.state != "lost" and worker.address]
+    request = execution_pb2.ReadLogsRequest(
+        server_id=server_id, lines=lines, tenant=runtime.identity.tenant
+    )
+    logs = await asyncio.gather(*(_logs_of(runtime, worker, request, deadline) for worker in asked))
+    return [log for found in logs for log in found]
+
+
+async def _logs_of(
+    runtime: Runtime,
+    worker: views.WorkerInfo,
+    request: execution_pb2.ReadLogsRequest,
+    deadline: float,
+) -> Iterable[views.InstanceLog]:
+    link = runtime.pool.link(Worker(worker.id, worker.incarnation, worker.address))
+    timeout = min(_LOGS_BOUND, deadline - runtime.loop.time())
+    try:
+        answer: execution_pb2.ReadLogsResponse = await link.ask(
+            link.execution.ReadLogs, request, timeout
+        )
+    except Fault as fault:
+        if fault.reason in (Reason.WORKER_LOST, Reason.DEADLINE_EXCEEDED):
+            return [views.InstanceLog(worker.id, "", "unreachable", None, (fault.message,))]
+        if fault.reason is Reason.SERVER_NOT_FOUND:
+            return []  # this worker does not have the server; another one may
+        raise
+    return [
+        views.InstanceLog(
+            worker=worker.id,
+            instance_id=log.instance_id,
+            state=log.state,
+            pid=log.pid or None,
+            lines=tuple(log.lines),
+        )
+        for log in answer.instances
+    ]
+
+
+async def send_problem(runtime: Runtime, deadline: float, *, problem: admin_pb2.Problem) -> None:
+    """Report a problem that a caller met."""
+    control = runtime.control
+    request = admin_pb2.ReportProblemRequest(client=runtime.identity.client_info, problem=problem)
+    await control.ask(control.admin.ReportProblem, request, deadline)

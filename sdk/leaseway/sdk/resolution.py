@@ -1,0 +1,295 @@
+"""Where names lead: asked of the control plane once, then known until the registry moves.
+
+A name whose registry version has moved is asked again at its next use; while the control plane
+is unreachable the old answer goes on serving, so that calls outlive it (DESIGN §4). Workers
+come and go without a new version, so an answer in use is also refreshed in the background.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
+from leaseway.sdk.lease_book import Worker
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.fault import Fault, fault_from_status
+from leaseway.wire.reasons import Reason
+
+__all__ = ["Resolver", "Target", "worker_from_wire"]
+
+_MAX_NAMES: Final = 1000
+_MAX_CACHED: Final = 20_000
+"""Names in the cache; beyond it the oldest is asked again when it is needed."""
+_REFRESH_AFTER: Final = 10.0
+"""Seconds after which the workers of a name in use are asked again in the background."""
+_TOGETHER_BOUND: Final = 1.0
+"""Seconds that names asked together wait for the slowest; then each waits by itself."""
+_UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
+_RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
+
+
+class Target:
+    """Where one name leads, as of one registry version."""
+
+    __slots__ = (
+        "name",
+        "original_name",
+        "refresh_at",
+        "registry_version",
+        "repeatable",
+        "server_id",
+        "shared",
+        "stale",
+        "workers",
+    )
+
+    def __init__(self, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float) -> None:
+        self.name = tool.name
+        self.server_id = tool.server_id
+        self.original_name = tool.original_name
+        self.shared = tool.shared
+        self.repeatable = tool.idempotent or tool.read_only
+        self.workers = tuple(worker_from_wire(worker) for worker in tool.workers)
+        self.registry_version = version
+        self.refresh_at = refresh_at
+        self.stale = False
+
+
+def worker_from_wire(worker: catalog_pb2.WorkerRef) -> Worker:
+    """Return a worker of the catalog."""
+    return Worker(worker.id, worker.incarnation, worker.address)
+
+
+class _Request:
+    __slots__ = ("deadline", "future", "name")
+
+    def __init__(self, name: str, deadline: float, future: asyncio.Future[Target]) -> None:
+        self.name = name
+        self.deadline = deadline
+        self.future = future
+
+
+class Resolver:
+    """The names that one client has used."""
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._loop = asyncio.get_running_loop()
+        self._targets: dict[str, Target] = {}
+        self._requests: dict[str, _Request] = {}
+        self._queue: list[_Request] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    def cached(self, name: str, now: float) -> Target | None:
+        """Return where a name leads if that is known and fresh."""
+        target = self._targets.get(name)
+        if target is None or target.stale:
+            return None
+        if now >= target.refresh_at:
+            self._refresh(target, now)
+        return target
+
+    async def resolve(self, name: str, deadline: float) -> Target:
+        """Ask where a name leads; requests of the same moment go out together.
+
+        Raises:
+            Fault: It leads nowhere, the deadline passed, or nobody can say.
+
+        """
+        old = self._targets.get(name)
+        if old is None:
+            return await self._resolved(name, deadline)
+        if not self._control.connected:
+            return old  # still stale: asked again as soon as there is somebody to ask
+        try:
+            return await self._resolved(name, min(deadline, self._loop.time() + CONNECT_BOUND))
+        except Fault as fault:
+            if fault.reason in _UNANSWERED:
+                return old
+            raise
+
+    async def _resolved(self, name: str, deadline: float) -> Target:
+        while True:
+            request = self._request(name, deadline)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await asyncio.shield(request.future)
+            except TimeoutError:
+                raise _late(name) from None
+            except Fault as fault:
+                # Somebody with less time asked; this caller has some left.
+                late = fault.reason is Reason.DEADLINE_EXCEEDED and request.deadline < deadline
+                if not late:
+                    raise fault from None
+
+    def doubt(self, target: Target, *, at_once: bool) -> None:
+        """Have a name asked again, since what it led to has failed.
+
+        Args:
+            target: Where it led.
+            at_once: Whether its next use waits for the answer; else that use goes on with what
+                is known and the answer comes in the background.
+
+        """
+        if at_once:
+            target.stale = True
+        else:
+            target.refresh_at = 0.0
+
+    def moved(self, version: int) -> None:
+        """Take note of a registry version: what was resolved at an older one is asked again."""
+        for target in self._targets.values():
+            if target.registry_version < version:
+                target.stale = True
+
+    async def close(self) -> None:
+        """End the watch and all requests."""
+        tasks = [*self._tasks, *([self._watch] if self._watch is not None else [])]
+        self.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Begin to end, without waiting."""
+        if self._watch is not None:
+            self._watch.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _refresh(self, target: Target, now: float) -> None:
+        target.refresh_at = now + _REFRESH_AFTER
+        if self._control.connected:
+            request = self._request(target.name, now + _REFRESH_AFTER)
+            request.future.add_done_callback(_seen)
+
+    def _request(self, name: str, deadline: float) -> _Request:
+        request = self._requests.get(name)
+        if request is None:
+            request = _Request(name, deadline, self._loop.create_future())
+            request.future.add_done_callback(_seen)
+            self._requests[name] = request
+            if not self._queue:
+                self._loop.call_soon(self._flush)
+            self._queue.append(request)
+            if self._watch is None:
+                self._watch = self._loop.create_task(
+                    _watch(weakref.ref(self), self._control), name="leaseway watch"
+                )
+        return request
+
+    def _flush(self) -> None:
+        queue, self._queue = self._queue, []
+        for start in range(0, len(queue), _MAX_NAMES):
+            self._spawn(queue[start : start + _MAX_NAMES])
+
+    def _spawn(self, requests: list[_Request]) -> None:
+        task = self._loop.create_task(self._ask(requests), name="leaseway resolve")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, requests: list[_Request]) -> None:
+        """Ask for names together; those that hold up the others are asked again one by one."""
+        together = len(requests) > 1
+        now = self._loop.time()
+        deadline = max(request.deadline for request in requests)
+        if together:
+            deadline = min(deadline, now + _TOGETHER_BOUND)
+        try:
+            response = await self._control.ask(
+                self._control.catalog.ResolveTools,
+                catalog_pb2.ResolveToolsRequest(
+                    client=self._control.identity.client_info,
+                    tenant=self._control.identity.tenant,
+                    names=[request.name for request in requests],
+                ),
+                deadline,
+            )
+        except Fault as fault:
+            again = together and fault.reason is Reason.DEADLINE_EXCEEDED
+            for request in requests:
+                self._spawn([request]) if again else self._fail(request, fault)
+            return
+        except asyncio.CancelledError:
+            for request in requests:
+                self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))
+            raise
+        answers = {tool.name: tool for tool in response.tools}
+        for request in requests:
+            tool = answers.get(request.name)
+            if tool is None:
+                self._fail(request, _unanswered(request.name))
+            else:
+                self._take(request, tool, response.registry_version, together)
+
+    def _take(
+        self, request: _Request, tool: catalog_pb2.ResolvedTool, version: int, together: bool
+    ) -> None:
+        if tool.HasField("error"):
+            fault = fault_from_status(tool.error)
+            if together and fault.reason is Reason.SERVER_NOT_READY:
+                self._spawn([request])
+                return
+            self._targets.pop(request.name, None)
+            self._fail(request, fault)
+            return
+        target = Target(tool, version, self._loop.time() + _REFRESH_AFTER)
+        self._targets.pop(request.name, None)
+        self._targets[request.name] = target
+        if len(self._targets) > _MAX_CACHED:
+            del self._targets[next(iter(self._targets))]
+        self._requests.pop(request.name, None)
+        if not request.future.done():
+            request.future.set_result(target)
+
+    def _fail(self, request: _Request, fault: Fault) -> None:
+        self._requests.pop(request.name, None)
+        if not request.future.done():
+            request.future.set_exception(replace(fault))
+
+
+async def _watch(resolver: weakref.ref[Resolver], control: ControlPlane) -> None:
+    """Follow registry versions for as long as somebody uses the resolver."""
+    request = catalog_pb2.WatchToolsRequest(
+        client=control.identity.client_info, tenant=control.identity.tenant
+    )
+    attempt = 0
+    while resolver() is not None:
+        try:
+            stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
+            async for message in stream:
+                attempt = 0
+                known = resolver()
+                if known is None:
+                    return
+                known.moved(message.registry_version)
+                del known
+        except grpc.aio.AioRpcError:
+            pass
+        await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
+        attempt += 1
+
+
+def _seen(future: asyncio.Future[Target]) -> None:
+    """Look at a failure that its askers may not have waited for."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _unanswered(name: str) -> Fault:
+    return Fault(
+        Reason.INTERNAL, f"The control plane was asked where '{name}' leads and did not say."
+    )
+
+
+def _late(name: str) -> Fault:
+    return Fault(
+        Reason.DEADLINE_EXCEEDED,
+        f"The timeout passed while the control plane was asked where '{name}' leads; its server "
+        "may still be starting.",
+    )

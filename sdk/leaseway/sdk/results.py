@@ -1,0 +1,84 @@
+"""What a tool call returned."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from leaseway.sdk.errors import InternalError
+from leaseway.sdk.lease import Lease
+
+__all__ = ["ToolResult"]
+
+
+class ToolResult:
+    """The result of one tool call; parsed when it is first looked at.
+
+    Attributes:
+        payload: The MCP `result` object as UTF-8 JSON, as the server sent it.
+        is_error: What the tool said about itself. True is not an exception: a model may read
+            the text and try again.
+        new_lease: The lease that this call acquired, or None.
+    """
+
+    __slots__ = ("_raw", "is_error", "new_lease", "payload")
+
+    def __init__(self, payload: bytes, is_error: bool = False, new_lease: Lease | None = None):
+        self.payload = payload
+        self.is_error = is_error
+        self.new_lease = new_lease
+        self._raw: dict[str, Any] | None = None
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The whole MCP `result` object, members unknown to this version included."""
+        raw = self._raw
+        if raw is None:
+            raw = self._raw = _parse(self.payload)
+        return raw
+
+    @property
+    def content(self) -> list[dict[str, Any]]:
+        """The content items in order, each as the server sent it."""
+        content = self.raw.get("content")
+        return cast("list[dict[str, Any]]", content) if isinstance(content, list) else []
+
+    @property
+    def text(self) -> str:
+        """The text items, joined by line breaks; empty where there are none."""
+        return "\n".join(str(item.get("text", "")) for item in self.content if _is_text(item))
+
+    @property
+    def structured(self) -> Any:
+        """The structured result (`structuredContent`), or None."""
+        return self.raw.get("structuredContent")
+
+    @property
+    def reminder(self) -> str | None:
+        """What to tell a model that now holds a lease, or None where no lease came with this."""
+        return self.new_lease.reminder if self.new_lease is not None else None
+
+    def __repr__(self) -> str:
+        return f"ToolResult({len(self.payload)} bytes, is_error={self.is_error})"
+
+
+def _is_text(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "text"
+
+
+def _parse(payload: bytes) -> dict[str, Any]:
+    if not payload:
+        return {}
+    try:
+        value = json.loads(payload)
+    except ValueError as error:
+        raise InternalError(
+            f"The worker passed on a result that is not JSON ({error}); see `.payload`.",
+            started="yes",
+        ) from None
+    if not isinstance(value, dict):
+        raise InternalError(
+            "The worker passed on a result that is not a JSON object; see `.payload`.",
+            started="yes",
+        )
+    return value

@@ -1,0 +1,125 @@
+"""Whether, when and where to try again after a failure: one pure function (DESIGN §6, fate)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["MAX_TRIES", "Again", "Tried", "decide"]
+
+MAX_TRIES: Final = 5
+"""Tries of one call, the first included."""
+_MAX_SYNCING_TRIES: Final = 12
+"""A control plane settles for 3 s; these tries, half a second apart, outlast it."""
+_SYNCING_DELAY: Final = 0.5
+_BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
+
+_ELSEWHERE: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.DRAINING,
+        Reason.NOT_APPLIED,
+        Reason.OVERLOADED,
+        Reason.FATE_UNKNOWN,
+        Reason.SERVER_LOST,
+        Reason.TOOL_DIFFERS,
+    }
+)
+"""Failures of one worker, which another worker may not share."""
+_SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
+"""Failures of a control plane that pass by themselves."""
+_STALE: Final = frozenset({Reason.TOOL_NOT_FOUND, Reason.SERVER_NOT_FOUND})
+"""What a name that moved since it was resolved may lead to."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What is known when a try has failed.
+
+    Attributes:
+        tries: Tries so far, the failed one included.
+        remaining: Seconds until the deadline.
+        repeatable: Whether the tool is annotated idempotent or read-only.
+        repeated: Whether a call that may have started was repeated before.
+        cached: Whether the name came from the cache, so that it may have moved.
+        pinned: Whether the call is bound to one worker by its lease.
+        placing: Whether a lease was to be acquired, so that a full worker is not the end.
+        elsewhere: Whether another worker could be tried.
+    """
+
+    tries: int
+    remaining: float
+    repeatable: bool = False
+    repeated: bool = False
+    cached: bool = False
+    pinned: bool = False
+    placing: bool = False
+    elsewhere: bool = False
+
+
+@dataclass(frozen=True)
+class Again:
+    """Try again.
+
+    Attributes:
+        delay: Seconds to wait first.
+        avoid_worker: Whether to prefer other workers than the one that failed.
+        resolve: Whether to ask the control plane first where the name leads by now.
+        repeats: Whether the call may be running already.
+    """
+
+    delay: float = 0.0
+    avoid_worker: bool = False
+    resolve: bool = False
+    repeats: bool = False
+
+
+def decide(
+    fault: Fault, tried: Tried, uniform: Callable[[float, float], float] = random.uniform
+) -> Again | None:
+    """Return how to try again, or None where the failure is final.
+
+    What certainly did not start is tried again, at most `MAX_TRIES` times. What may have started
+    is repeated once, and only where the tool says that this changes nothing. Rejections are final.
+
+    Args:
+        fault: Why the try failed.
+        tried: What was tried, and what is left.
+        uniform: Draws the delay's jitter.
+
+    """
+    if fault.reason in _STALE:
+        return Again(resolve=True) if tried.cached and fault.started == "no" else None
+    transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
+    full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
+    if not (transient or full) or tried.tries >= _limit(fault.reason):
+        return None
+    repeats = fault.started != "no"
+    if repeats and (not tried.repeatable or tried.repeated):
+        return None
+    delay = _delay(fault, tried, uniform)
+    if delay >= tried.remaining:
+        return None
+    avoid = fault.reason not in _SETTLING and not tried.pinned
+    resolve = avoid and not tried.elsewhere
+    return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
+
+
+def _limit(reason: Reason) -> int:
+    return _MAX_SYNCING_TRIES if reason in _SETTLING else MAX_TRIES
+
+
+def _delay(fault: Fault, tried: Tried, uniform: Callable[[float, float], float]) -> float:
+    if tried.elsewhere and not tried.pinned and fault.reason not in _SETTLING:
+        return 0.0
+    if fault.retry_delay is not None:
+        return fault.retry_delay
+    if fault.reason in _SETTLING:
+        return _SYNCING_DELAY * uniform(0.5, 1.0)
+    return _BACKOFF.delay(tried.tries - 1, uniform)

@@ -1,0 +1,65 @@
+"""The working parts of one client, made together in its event loop and ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from leaseway.sdk.calls import Caller
+from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.identity import Identity
+from leaseway.sdk.leases import LeaseDesk
+from leaseway.sdk.resolution import Resolver
+from leaseway.sdk.workers import WorkerPool
+
+__all__ = ["Runtime"]
+
+_CLOSE_BOUND = 10.0
+
+
+class Runtime:
+    """What an `AsyncClient` consists of behind its surface.
+
+    The client owns it and nothing in it refers to the client: one that is dropped unclosed is
+    collected and takes its tasks along, so that nobody renews leases that nobody can use.
+
+    Attributes:
+        loop: The event loop that all parts live in.
+        own_session: The session of calls made outside of one, with a random name.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.identity = identity
+        self.own_session = f"client-{secrets.token_hex(8)}"
+        self.control = ControlPlane(identity)
+        self.pool = WorkerPool(identity)
+        self.resolver = Resolver(self.control)
+        self.desk = LeaseDesk(self.control, self.pool)
+        self.caller = Caller(identity, self.resolver, self.pool, self.desk)
+
+    async def close(self) -> None:
+        """Release what this client acquired, then end all tasks, streams and channels."""
+        try:
+            async with asyncio.timeout(_CLOSE_BOUND):
+                await self.desk.release_owned()
+        except TimeoutError:
+            pass  # each lease that could not be released ends by itself
+        finally:
+            await self.desk.close()
+            await self.resolver.close()
+            await self.pool.close()
+            await self.control.close()
+
+    def abort(self) -> None:
+        """End all tasks without waiting for anybody; safe from any thread."""
+        if not self.loop.is_closed():
+            try:
+                self.loop.call_soon_threadsafe(self._abort)
+            except RuntimeError:
+                return  # the loop was closed in between: its tasks are gone
+
+    def _abort(self) -> None:
+        self.desk.abort()
+        self.resolver.abort()
+        self.pool.abort()

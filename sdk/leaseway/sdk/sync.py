@@ -1,0 +1,193 @@
+"""The synchronous client and its sessions: the asynchronous ones, run in a background loop.
+
+All clients of a process share one event-loop thread, and any number of threads may use one
+client at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from leaseway.sdk.background import background
+from leaseway.sdk.client import AsyncClient, AsyncSession
+from leaseway.sdk.lease import Lease
+from leaseway.sdk.results import ToolResult
+from leaseway.sdk.tools import ToolList
+from leaseway.sdk.views import (
+    InstanceLog,
+    LeaseInfo,
+    ProblemInfo,
+    ServerInfo,
+    Status,
+    WorkerInfo,
+)
+from leaseway.wire.bounds import LEASE_TTL
+
+__all__ = ["Client", "Session"]
+
+
+class Client:
+    """Lists and calls tools, and holds leases, from any thread.
+
+    It connects when it is first used. Close it, or use it as `with Client() as client`, so that
+    the leases that it acquired are given back at once. All methods raise `LeasewayError`s, and a
+    RuntimeError where the client is closed or the process was forked from one that used it.
+
+    Args:
+        address: The control plane as HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
+        agent: Which agent of the tenant calls; it shows in leases and traces.
+        tenant: Whose tools to see; None means the default tenant.
+        key: The shared key; None means LEASEWAY_KEY, or none.
+
+    Raises:
+        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
+        self._lock = threading.Lock()
+        self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the leases that this client acquired and end all connections.
+
+        Calls in flight fail with `Cancelled`. Closing twice is allowed.
+        """
+        background().run(self._inner.close)
+
+    def list_tools(
+        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> ToolList:
+        """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
+        inner = self._inner
+        return background().run(lambda: inner.list_tools(servers, timeout=timeout))
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ToolResult:
+        """Call a tool outside any session; see `AsyncClient.call_tool`."""
+        inner = self._inner
+        return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
+
+    def session(self, key: str) -> Session:
+        """Return the session of a key; see `AsyncClient.session`."""
+        with self._lock:
+            session = self._sessions.get(key)
+            if session is None:
+                session = self._sessions[key] = Session(self, self._inner.session(key))
+            return session
+
+    def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
+        """List the configured servers with their state, ordered by id."""
+        return background().run(lambda: self._inner.servers(timeout=timeout))
+
+    def workers(self, *, timeout: float | None = None) -> list[WorkerInfo]:
+        """List the workers, ordered by id."""
+        return background().run(lambda: self._inner.workers(timeout=timeout))
+
+    def leases(self, *, timeout: float | None = None) -> list[LeaseInfo]:
+        """List the leases of all clients of the tenant, ordered by id."""
+        return background().run(lambda: self._inner.leases(timeout=timeout))
+
+    def problems(self, *, timeout: float | None = None) -> list[ProblemInfo]:
+        """List the open problems, the newest first."""
+        return background().run(lambda: self._inner.problems(timeout=timeout))
+
+    def status(self, *, timeout: float | None = None) -> Status:
+        """Ask how far the system is."""
+        return background().run(lambda: self._inner.status(timeout=timeout))
+
+    def logs(
+        self, server: str, lines: int = 100, *, timeout: float | None = None
+    ) -> list[InstanceLog]:
+        """Read the last stderr lines of a server's instances; see `AsyncClient.logs`."""
+        return background().run(lambda: self._inner.logs(server, lines, timeout=timeout))
+
+    def report_problem(
+        self, reason: str, message: str, *, server: str = "", severity: str = "warning"
+    ) -> None:
+        """Report a problem that this caller met; see `AsyncClient.report_problem`."""
+        background().run(
+            lambda: self._inner.report_problem(reason, message, server=server, severity=severity)
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._inner._identity.address}>"
+
+
+class Session:
+    """One conversation or job; see `AsyncSession`.
+
+    Attributes:
+        key: Its name, unique in the tenant.
+    """
+
+    def __init__(self, client: Client, inner: AsyncSession) -> None:
+        self._client = client  # so that the client lives as long as its sessions are used
+        self._inner = inner
+        self.key = inner.key
+
+    def __enter__(self) -> Self:
+        background().run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        background().run(lambda: self._inner.__aexit__(kind, error, trace))
+
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> ToolResult:
+        """Call a tool in this session; see `AsyncSession.call_tool`."""
+        inner = self._inner
+        return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
+
+    def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
+        """Acquire the lease of a server; see `AsyncSession.acquire`."""
+        return background().run(lambda: self._inner.acquire(server, ttl, wait))
+
+    def release(self, server: str | Lease) -> bool:
+        """Give a lease back; see `AsyncSession.release`."""
+        return background().run(lambda: self._inner.release(server))
+
+    def leases(self) -> list[Lease]:
+        """Return the leases that this client holds in the session."""
+        return self._inner.leases()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r}>"

@@ -1,0 +1,120 @@
+"""Tools as callers see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, overload
+
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.names import qualified
+
+__all__ = ["Tool", "ToolList"]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool.
+
+    Attributes:
+        name: The name to call it by, unique among all tools that the caller sees.
+        server_id: The server that offers it.
+        original_name: The name that the server gave it.
+        title: A name for people, or empty.
+        description: What it does, in the server's words.
+        input_schema: The JSON Schema of its arguments.
+        output_schema: The JSON Schema of its structured results, or None.
+        annotations: The server's hints, such as `readOnlyHint`.
+        extra: Every other member of the server's definition.
+        shared: Whether calls share one client (True) or each session leases its own (False).
+    """
+
+    name: str
+    server_id: str
+    original_name: str
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    annotations: dict[str, Any]
+    extra: dict[str, Any]
+    shared: bool
+
+    @property
+    def qualified_name(self) -> str:
+        """`server_id:original_name`, which can be called too."""
+        return qualified(self.server_id, self.original_name)
+
+
+class ToolList(Sequence[Tool]):
+    """Tools, ordered by name.
+
+    Attributes:
+        registry_version: The version that they were read at; it only grows.
+        pending: Ids of servers that have no first result yet, so that their tools are missing.
+        config_loaded_at: When the configuration in force was loaded, or None where none was.
+    """
+
+    __slots__ = ("_tools", "config_loaded_at", "pending", "registry_version")
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        registry_version: int,
+        pending: Iterable[str],
+        config_loaded_at: datetime | None,
+    ) -> None:
+        self._tools = tuple(tools)
+        self.registry_version = registry_version
+        self.pending = tuple(pending)
+        self.config_loaded_at = config_loaded_at
+
+    @overload
+    def __getitem__(self, index: int) -> Tool: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tool]: ...
+
+    def __getitem__(self, index: int | slice) -> Tool | Sequence[Tool]:
+        return self._tools[index]
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"ToolList({len(self)} tools at version {self.registry_version})"
+
+
+def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
+    """Return a tool of the catalog."""
+    return Tool(
+        name=message.name,
+        server_id=message.server_id,
+        original_name=message.original_name,
+        title=message.title,
+        description=message.description,
+        input_schema=_object(message.input_schema),
+        output_schema=_object(message.output_schema) if message.output_schema else None,
+        annotations=_object(message.annotations),
+        extra=_object(message.extra),
+        shared=message.shared,
+    )
+
+
+def tools_from_wire(
+    tools: Iterable[catalog_pb2.Tool], last: catalog_pb2.ListToolsResponse
+) -> ToolList:
+    """Return the tools of all pages; the last page says what holds for all."""
+    loaded = (
+        last.config_loaded_at.ToDatetime(tzinfo=UTC) if last.HasField("config_loaded_at") else None
+    )
+    return ToolList(
+        (tool_from_wire(tool) for tool in tools), last.registry_version, last.pending, loaded
+    )
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data) if data else {}
+    return value if isinstance(value, dict) else {}

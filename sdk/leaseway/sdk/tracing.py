@@ -1,0 +1,92 @@
+"""Spans of calls, and the trace context that goes with them (DESIGN §11).
+
+A call costs nothing here unless the program has set up OpenTelemetry: no span, no attributes, no
+text. What the context of the caller holds goes with the call either way.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode
+
+from leaseway.sdk.identity import Identity
+from leaseway.wire.fault import Fault
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.version import PACKAGE_VERSION
+
+__all__ = ["CallTracer", "cancelled", "describe", "fail", "trace_headers"]
+
+_INERT: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
+
+
+class CallTracer:
+    """Makes the span of each call of one client, where somebody records spans."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._tenant = identity.tenant or DEFAULT_TENANT
+        self._agent = identity.agent
+        self._provider: trace.TracerProvider | None = None
+        self._tracer: trace.Tracer | None = None
+
+    def begin(self, tool: str, session: str) -> Span | None:
+        """Start the span of a call; None where nothing records."""
+        provider = trace.get_tracer_provider()
+        if provider is not self._provider:
+            self._provider = provider
+            inert = isinstance(provider, _INERT)
+            self._tracer = None if inert else provider.get_tracer("leaseway.sdk", PACKAGE_VERSION)
+        if self._tracer is None:
+            return None
+        span = self._tracer.start_span(f"execute_tool {tool}", kind=SpanKind.CLIENT)
+        if span.is_recording():
+            span.set_attributes(
+                {
+                    "gen_ai.operation.name": "execute_tool",
+                    "gen_ai.tool.name": tool,
+                    "leaseway.tenant": self._tenant,
+                    "leaseway.session": session,
+                }
+            )
+            if self._agent:
+                span.set_attribute("leaseway.agent", self._agent)
+        return span
+
+
+def describe(span: Span, server: str, worker: str, lease: str) -> None:
+    """Say where a call goes."""
+    if span.is_recording():
+        span.set_attribute("leaseway.server", server)
+        span.set_attribute("leaseway.worker", worker)
+        if lease:
+            span.set_attribute("leaseway.lease", lease)
+
+
+def fail(span: Span, fault: Fault) -> None:
+    """Say how a call failed."""
+    if span.is_recording():
+        span.set_attribute("rpc.response.status_code", fault.code.name)
+        span.set_attribute("error.type", fault.reason.value)
+        span.set_status(StatusCode.ERROR, fault.message)
+
+
+def cancelled(span: Span) -> None:
+    """Say that the caller stopped waiting."""
+    if span.is_recording():
+        span.set_attribute("rpc.response.status_code", "CANCELLED")
+        span.set_attribute("error.type", "CANCELLED")
+        span.set_status(StatusCode.ERROR, "The caller was cancelled.")
+
+
+def trace_headers(span: Span | None) -> tuple[str, str]:
+    """Return `traceparent` and `tracestate` of a span, or of the caller's context without one."""
+    context = (span or trace.get_current_span()).get_span_context()
+    if context.trace_id == 0:
+        return "", ""
+    return _traceparent(context), context.trace_state.to_header()
+
+
+def _traceparent(context: SpanContext) -> str:
+    flags = int(context.trace_flags)
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"

@@ -1,0 +1,181 @@
+"""The workers that one client talks to: a channel and at most one exchange stream each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import grpc
+
+from leaseway.sdk.exchange import Exchange
+from leaseway.sdk.grpc_faults import fault_of_worker
+from leaseway.sdk.identity import Identity, channel_options
+from leaseway.sdk.lease_book import Worker
+from leaseway.v1 import execution_pb2_grpc, leases_pb2_grpc
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["WorkerLink", "WorkerPool"]
+
+
+class WorkerLink:
+    """The connection to one run of a worker; opens its stream when a call needs it.
+
+    Attributes:
+        worker: Which worker.
+        leases: Grants and ends leases.
+        execution: Carries calls and reads logs.
+    """
+
+    def __init__(self, worker: Worker, identity: Identity) -> None:
+        self.worker = worker
+        self._identity = identity
+        self._left = False
+        self._asking = 0
+        self._exchange: Exchange | None = None
+        self._channel = grpc.aio.insecure_channel(
+            worker.address, options=channel_options(worker.address)
+        )
+        self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
+        self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the worker said that it takes no more calls; it never takes that back."""
+        exchange = self._exchange
+        return self._left or (exchange is not None and exchange.going_away)
+
+    @property
+    def load(self) -> int:
+        """Calls in flight."""
+        return self._exchange.load if self._exchange is not None else 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, not even an open stream."""
+        return self._exchange is None and not self._asking
+
+    @property
+    def exchange(self) -> Exchange:
+        """The stream, opened anew where there is none."""
+        if self._exchange is None:
+            self._exchange = Exchange(
+                self.execution,
+                self._identity.metadata,
+                self._identity.client_info,
+                self.worker.id,
+                self._forget,
+            )
+        return self._exchange
+
+    async def ask(self, rpc: Any, request: Any, timeout: float) -> Any:
+        """Send a request to one of the worker's services and return the answer.
+
+        Args:
+            rpc: A method of one of the stubs.
+            request: Its request.
+            timeout: Seconds until the request is given up.
+
+        Raises:
+            Fault: The worker refused, or could not be reached.
+
+        """
+        self._asking += 1
+        try:
+            return await rpc(request, timeout=timeout, metadata=self._identity.metadata)
+        except grpc.aio.AioRpcError as error:
+            raise fault_of_worker(error, self.worker.id) from None
+        finally:
+            self._asking -= 1
+
+    def abort(self) -> None:
+        """Begin to end the stream, without waiting."""
+        if self._exchange is not None:
+            self._exchange.abort()
+
+    async def close(self) -> None:
+        """End the stream and the channel."""
+        if self._exchange is not None:
+            await self._exchange.close()
+        await self._channel.close()
+
+    def _forget(self, exchange: Exchange) -> None:
+        self._left = self._left or exchange.going_away
+        if self._exchange is exchange:
+            self._exchange = None
+
+
+class WorkerPool:
+    """All workers that a client has met."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._links: dict[Worker, WorkerLink] = {}
+        self._turn = 0
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def link(self, worker: Worker) -> WorkerLink:
+        """Return the connection to a worker."""
+        link = self._links.get(worker)
+        if link is None:
+            # Runs of workers come and go: each new one is the moment to let idle ones go.
+            self._prune()
+            link = self._links[worker] = WorkerLink(worker, self._identity)
+        return link
+
+    def pick(self, workers: Sequence[Worker], avoid: Collection[Worker] = ()) -> WorkerLink:
+        """Return the worker with the fewest calls in flight; equals take turns.
+
+        Workers that leave are not picked; those to avoid only where there is no other.
+
+        Raises:
+            Fault: No worker is left.
+
+        """
+        best = self._least_loaded(workers, avoid)
+        if best is None and avoid:
+            best = self._least_loaded(workers, ())
+        if best is None:
+            raise Fault(
+                Reason.WORKER_LOST,
+                "No worker that serves the tool takes calls at this moment.",
+            )
+        return self.link(best)
+
+    def others(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> bool:
+        """Say whether a worker is left beside those to avoid."""
+        return self._least_loaded(workers, avoid) is not None
+
+    def abort(self) -> None:
+        """Begin to end all streams, without waiting."""
+        for link in self._links.values():
+            link.abort()
+
+    async def close(self) -> None:
+        """End all streams and channels."""
+        links, self._links = self._links, {}
+        await asyncio.gather(*(link.close() for link in links.values()), *self._closing)
+
+    def _prune(self) -> None:
+        for worker in [worker for worker, link in self._links.items() if link.idle]:
+            link = self._links.pop(worker)
+            task = asyncio.get_running_loop().create_task(link.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _least_loaded(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> Worker | None:
+        best: Worker | None = None
+        least = 0
+        count = len(workers)
+        self._turn = turn = self._turn + 1
+        for index in range(count):
+            worker = workers[(turn + index) % count]
+            if worker in avoid:
+                continue
+            link = self._links.get(worker)
+            load = link.load if link is not None else 0
+            leaving = link is not None and link.leaving
+            if not leaving and (best is None or load < least):
+                best, least = worker, load
+        return best
