@@ -140,7 +140,7 @@ def handle(message):
         send({"id": key, "result": {**result, **({"resultType": "complete"} if modern else {})}})
 
     if method is None:
-        waiting[key].answer = message.get("result") or message.get("error")
+        waiting[key].answer = message.get("result", message.get("error"))
         waiting[key].set()
     elif method == "initialize":
         version = params["protocolVersion"]

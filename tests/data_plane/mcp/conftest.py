@@ -1,0 +1,137 @@
+"""A bench to start instances on, with everything that it started gone at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from leaseway.data_plane.mcp.http import http_client
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
+from leaseway.wire.fault import Fault
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+SERVERS = Path(__file__).parents[2] / "servers"
+
+
+class Bench:
+    """Starts instances, calls them, and remembers what they report."""
+
+    def __init__(self, reaper: Reaper, http: aiohttp.ClientSession) -> None:
+        self.reaper = reaper
+        self.http = http
+        self.closed: asyncio.Queue[tuple[Instance, Fault | None]] = asyncio.Queue()
+        self.changed: asyncio.Queue[Instance] = asyncio.Queue()
+        self.instances: list[Instance] = []
+
+    def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
+        """Return the spec of one of the servers in tests/servers."""
+        command = (str(SERVERS / f"{server}.py"), *args)
+        return ServerSpec(
+            VariantKey(server), "stdio", command=sys.executable, args=command, **spec
+        )
+
+    def http_spec(self, url: str, **spec: Any) -> ServerSpec:
+        """Return the spec of a server at a URL."""
+        return ServerSpec(VariantKey("remote"), "streamable_http", url=url, **spec)
+
+    def make(
+        self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any
+    ) -> Instance:
+        """Return an instance that has not been started."""
+        instance = Instance(
+            spec,
+            instance_id=f"i{len(self.instances)}",
+            environment=os.environ if environment is None else environment,
+            reaper=self.reaper,
+            http=self.http,
+            on_closed=lambda instance, fault: self.closed.put_nowait((instance, fault)),
+            on_tools_changed=self.changed.put_nowait,
+            **more,
+        )
+        self.instances.append(instance)
+        return instance
+
+    async def start(
+        self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any
+    ) -> Instance:
+        """Return an instance that is ready."""
+        instance = self.make(spec, environment, **more)
+        async with asyncio.timeout(20):
+            await instance.start()
+        return instance
+
+    async def fails(self, spec: ServerSpec, **more: Any) -> Fault:
+        """Return the fault that a start ends with."""
+        with pytest.raises(Fault) as caught:
+            await self.start(spec, **more)
+        return caught.value
+
+    def begin(
+        self, instance: Instance, tool: str, arguments: Any = None, **request: Any
+    ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
+        """Start a call; the future has its outcome."""
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        encoded = arguments if isinstance(arguments, bytes) else json.dumps(arguments or {}).encode()
+        call = ToolRequest(tool, instance.prepare(tool), encoded, **request)
+        return instance.call(call, outcome.set_result), outcome
+
+    async def call(
+        self, instance: Instance, tool: str, arguments: Any = None, **request: Any
+    ) -> Outcome:
+        """Return how a call ended, within 20 s."""
+        async with asyncio.timeout(20):
+            return await self.begin(instance, tool, arguments, **request)[1]
+
+    async def text(
+        self, instance: Instance, tool: str, arguments: Any = None, **request: Any
+    ) -> str:
+        """Return the text of a call that must succeed."""
+        outcome = await self.call(instance, tool, arguments, **request)
+        assert outcome.fault is None, outcome.fault
+        return str(json.loads(outcome.payload)["content"][0]["text"])
+
+    @contextlib.asynccontextmanager
+    async def serving(self, server: str, *args: str) -> AsyncIterator[str]:
+        """Run one of the HTTP servers in tests/servers; yield its address."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(SERVERS / f"{server}.py"), *args, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            async with asyncio.timeout(20):
+                port = int(await process.stdout.readline())
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    """Return a bench; what it started is closed at the end."""
+    reaper = Reaper()
+    http = http_client()
+    bench = Bench(reaper, http)
+    try:
+        yield bench
+    finally:
+        await asyncio.gather(*(instance.close() for instance in bench.instances))
+        await reaper.close()
+        await http.close()
+
+
+def secret(name: str) -> Value:
+    """Return a reference to an environment variable."""
+    return Value("env", name)

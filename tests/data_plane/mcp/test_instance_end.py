@@ -1,0 +1,167 @@
+"""How an instance ends: nothing of it is left, whoever ends it and however."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leaseway.wire.fault import Reason
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(5):
+        while alive(pid):
+            await asyncio.sleep(0.005)
+
+
+async def child_of(path: Path) -> int:
+    async with asyncio.timeout(5):
+        while not path.exists() or not path.read_text():
+            await asyncio.sleep(0.005)
+    return int(path.read_text())
+
+
+async def test_closing_from_another_task_works(bench: Bench) -> None:
+    instance = await asyncio.create_task(bench.start(bench.stdio("echo_raw")))
+    await asyncio.create_task(instance.close())
+    assert instance.state == "closed"
+    assert not alive(instance.pid or 0)
+    assert await bench.closed.get() == (instance, None)
+
+
+async def test_closing_twice_and_from_many_tasks_is_one_end(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    await asyncio.gather(*(instance.close() for _ in range(5)))
+    await instance.close()
+    assert bench.closed.qsize() == 1
+
+
+async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    _, slow = bench.begin(instance, "slow", {"seconds": 0.2})
+    closing = asyncio.create_task(instance.close(grace=5))
+    await asyncio.sleep(0)
+    refused = (await bench.call(instance, "echo")).fault
+    assert refused is not None
+    assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
+    async with asyncio.timeout(5):
+        assert (await slow).fault is None
+        await closing
+
+
+async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    _, never = bench.begin(instance, "never")
+    async with asyncio.timeout(5):
+        await instance.close(grace=0.05)
+        fault = (await never).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+
+
+async def test_a_cancelled_close_still_reaches_its_end(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
+    closing = asyncio.create_task(instance.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await gone(instance.pid or 0)
+    async with asyncio.timeout(5):
+        assert await bench.closed.get() == (instance, None)
+
+
+async def test_a_second_cancel_during_the_end_does_not_leak_the_process(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
+    owner = instance._owner
+    assert owner is not None
+    for _ in range(5):
+        owner.cancel()
+        await asyncio.sleep(0.01)
+    await gone(instance.pid or 0)
+    await asyncio.wait([owner], timeout=5)
+    assert owner.done()
+
+
+async def test_a_server_that_ignores_the_end_of_input_is_terminated(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
+    started = time.monotonic()
+    await instance.close()
+    assert 1.9 < time.monotonic() - started < 3.5
+    assert not alive(instance.pid or 0)
+
+
+async def test_a_server_that_ignores_sigterm_too_is_killed(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "stubborn"))
+    started = time.monotonic()
+    await instance.close()
+    assert 3.9 < time.monotonic() - started < 6
+    assert not alive(instance.pid or 0)
+
+
+async def test_children_do_not_survive_a_clean_exit(bench: Bench, tmp_path: Path) -> None:
+    instance = await bench.start(bench.stdio("faulty", "child", str(tmp_path / "pid")))
+    child = await child_of(tmp_path / "pid")
+    assert alive(child)
+    started = time.monotonic()
+    await instance.close()
+    assert time.monotonic() - started < 1.5  # the server itself ended on the end of its input
+    await gone(child)
+
+
+async def test_children_that_left_the_group_do_not_survive_either(
+    bench: Bench, tmp_path: Path
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "escaped_child", str(tmp_path / "pid")))
+    child = await child_of(tmp_path / "pid")
+    assert os.getpgid(child) != instance.pid
+    await instance.close()
+    await gone(child)
+
+
+async def test_children_do_not_survive_their_servers_death(bench: Bench, tmp_path: Path) -> None:
+    instance = await bench.start(bench.stdio("faulty", "child", str(tmp_path / "pid")))
+    child = await child_of(tmp_path / "pid")
+    os.kill(instance.pid or 0, signal.SIGKILL)
+    await gone(child)
+    async with asyncio.timeout(5):
+        closed, fault = await bench.closed.get()
+    assert closed is instance
+    assert fault is not None
+    assert fault.metadata["exit_status"] == "-9"
+
+
+async def test_a_dead_idle_server_is_noticed_without_a_call(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    os.kill(instance.pid or 0, signal.SIGTERM)
+    async with asyncio.timeout(2):
+        closed, fault = await bench.closed.get()
+    assert closed.state == "closed"
+    assert fault is not None
+    assert "SIGTERM" in fault.message
+
+
+async def test_one_instance_of_many_can_end_while_others_work(bench: Bench) -> None:
+    spec = bench.stdio("echo_raw")
+    instances = await asyncio.gather(*(bench.start(spec) for _ in range(5)))
+    await instances[0].close()
+    texts = await asyncio.gather(*(bench.text(i, "echo", {"text": "on"}) for i in instances[1:]))
+    assert texts == ["on"] * 4

@@ -1,0 +1,220 @@
+"""How an instance starts, and what it says where it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+@pytest.mark.parametrize(
+    ("options", "protocol", "version"),
+    [
+        ((), "auto", "2026-07-28"),
+        ((), "2026-07-28", "2026-07-28"),
+        ((), "legacy", "2025-11-25"),
+        (("--legacy",), "auto", "2025-11-25"),
+        (("--legacy",), "legacy", "2025-11-25"),
+    ],
+)
+async def test_the_era_is_agreed_on(
+    bench: Bench, options: tuple[str, ...], protocol: str, version: str
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", *options, protocol=protocol))
+    assert (instance.state, instance.protocol_version) == ("ready", version)
+    assert instance.pid is not None
+    assert abs(instance.started_at - time.time()) < 10
+
+
+async def test_a_known_legacy_version_spares_the_question(bench: Bench, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    spec = bench.stdio("echo_raw", "--legacy", "--log", str(log))
+    instance = await bench.start(spec, known_version="2025-11-25")
+    assert instance.protocol_version == "2025-11-25"
+    assert "server/discover" not in log.read_text()
+
+
+async def test_a_mute_question_costs_half_of_the_start_at_most(bench: Bench) -> None:
+    spec = bench.stdio("counter", startup_timeout=2.0)
+    instance = await bench.start(spec)  # it answers `server/discover` with an error
+    assert instance.protocol_version == "2025-11-25"
+
+
+async def test_tools_are_listed_with_everything_the_server_said_in_its_order(
+    bench: Bench,
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", "--many", "120"))
+    names = list(instance.tools)
+    assert names[:3] == ["echo", "meta", "slow"]
+    assert names[-120:] == [f"t{n}" for n in range(120)]
+    assert instance.tools["echo"] == (
+        b'{"name":"echo","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}},'
+        b'"x-unknown":{"kept":1.0}}'
+    )
+
+
+async def test_tools_are_not_listed_again_after_calls(bench: Bench, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)))
+    for _ in range(3):
+        await bench.text(instance, "echo")
+    await bench.call(instance, "never listed")
+    methods = [json.loads(line)["method"] for line in log.read_text().splitlines()]
+    assert methods.count("tools/list") == 1
+    assert methods.count("tools/call") == 4
+
+
+async def test_the_child_gets_its_environment_without_secrets_and_ours(bench: Bench) -> None:
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "PLAIN": "yes",
+        "LEASEWAY_KEY": "hidden",
+        "GITHUB_TOKEN": "hidden",
+        "SOURCE": "wired",
+    }
+    spec = bench.stdio(
+        "echo_raw", env={"GREETING": Value("literal", "hi ${SOURCE}"), "X": Value("env", "SOURCE")}
+    )
+    instance = await bench.start(spec, environment)
+    seen = json.loads(await bench.text(instance, "env"))
+    assert seen["PLAIN"] == "yes"
+    assert (seen["GREETING"], seen["X"]) == ("hi wired", "wired")
+    assert not [name for name in seen if name.startswith("LEASEWAY_") or "TOKEN" in name]
+
+
+async def test_a_secret_that_the_server_prints_is_hidden(bench: Bench) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "API_TOKEN": "s3cr3t-value"}
+    spec = bench.stdio("faulty", "secret", env={"API_TOKEN": Value("env", "API_TOKEN")})
+    instance = await bench.start(spec, environment)
+    await bench.text(instance, "call")
+    async with asyncio.timeout(5):
+        while not instance.stderr.lines():
+            await asyncio.sleep(0)
+    assert instance.stderr.lines() == ["token is [hidden]"]
+
+
+async def test_a_missing_reference_names_server_key_and_what_to_set(bench: Bench) -> None:
+    spec = bench.stdio("echo_raw", env={"TOKEN": Value("env", "HOST_TOKEN")})
+    fault = await bench.fails(spec, environment={"PATH": "/usr/bin"})
+    assert fault.reason is Reason.SERVER_NOT_READY
+    assert fault.metadata["problem"] == "MISSING_REFERENCE"
+    assert "echo_raw" in fault.message
+    assert "env.TOKEN" in fault.message
+    assert "HOST_TOKEN" in fault.message
+    assert bench.instances[0].state == "failed"
+
+
+async def test_a_command_that_does_not_exist_is_named(bench: Bench) -> None:
+    spec = ServerSpec(VariantKey("gone"), "stdio", command="no-such-command-here")
+    fault = await bench.fails(spec)
+    assert fault.reason is Reason.SERVER_NOT_READY
+    assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
+    assert "no-such-command-here" in fault.message
+
+
+async def test_a_file_that_may_not_be_run_is_named(bench: Bench, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    fault = await bench.fails(ServerSpec(VariantKey("x"), "stdio", command=str(script)))
+    assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
+    assert "may not be executed" in fault.message
+
+
+async def test_a_server_that_exits_at_once_says_status_and_last_words(bench: Bench) -> None:
+    fault = await bench.fails(bench.stdio("faulty", "exits"))
+    assert fault.metadata["problem"] == "EXITED"
+    assert fault.metadata["exit_status"] == "7"
+    assert fault.metadata["stderr"] == "no configuration found"
+    assert "exited with status 7" in fault.message
+    assert "no configuration found" in fault.message
+
+
+async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: Bench) -> None:
+    started = time.monotonic()
+    fault = await bench.fails(bench.stdio("faulty", "mute", startup_timeout=0.5))
+    assert 0.4 < time.monotonic() - started < 2
+    assert fault.metadata["problem"] == "START_TIMEOUT"
+    assert "0.5 s" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem", "words"),
+    [
+        ("refuses", "START_FAILED", "-32603: not today"),
+        ("old", "START_FAILED", "1999-01-01"),
+        ("list_error", "LIST_FAILED", "the catalogue burnt"),
+        ("list_circle", "LIST_FAILED", "a cursor came twice"),
+        ("list_malformed", "LIST_FAILED", "without a name"),
+        ("list_endless", "LIST_FAILED", "more than 10000 tools"),
+    ],
+)
+async def test_a_failed_start_says_in_one_sentence_why(
+    bench: Bench, mode: str, problem: str, words: str
+) -> None:
+    fault = await bench.fails(bench.stdio("faulty", mode))
+    assert fault.metadata["problem"] == problem
+    assert words in fault.message
+    assert "TaskGroup" not in fault.message
+
+
+async def test_a_modern_pin_fails_where_the_server_is_legacy(bench: Bench) -> None:
+    fault = await bench.fails(bench.stdio("echo_raw", "--legacy", protocol="2026-07-28"))
+    assert fault.metadata["problem"] == "START_FAILED"
+
+
+async def test_a_start_that_is_called_off_leaves_nothing(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("faulty", "mute"))
+    task = asyncio.create_task(instance.start())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await instance.close()
+    assert instance.state == "failed"
+
+
+async def test_closing_while_starting_ends_the_start(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("faulty", "mute"))
+    task = asyncio.create_task(instance.start())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await instance.close()
+        with pytest.raises(Fault, match="called off"):
+            await task
+
+
+async def test_a_call_before_the_start_is_refused(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("echo_raw"))
+    fault = (await bench.call(instance, "echo")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
+
+
+@pytest.mark.parametrize("options", [("--changes",), ("--legacy",)], ids=["modern", "legacy"])
+async def test_a_changed_tool_list_is_reported_and_can_be_listed_again(
+    bench: Bench, options: tuple[str, ...]
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", *options))
+    before = dict(instance.tools)
+    async with asyncio.timeout(5):
+        if instance.protocol_version == "2026-07-28":
+            await asyncio.sleep(0.05)  # the stream of changes opens behind the start
+        await bench.text(instance, "change")
+        assert await bench.changed.get() is instance
+    assert "added" not in instance.tools
+    assert set(await instance.relist()) == {*before, "added"}
+    assert "added" in instance.tools
