@@ -1,0 +1,149 @@
+"""What `leaseway check` says of a file on a machine."""
+
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.check import check_file, unresolved_here
+from leaseway.control_plane.config.native import MAX_CONFIG, parse_native
+
+HEAD = "version: 1\nservers:\n  s:\n"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def warnings(server: str, environ: dict[str, str], *programs: str) -> list[tuple[str, int, str]]:
+    """Return (reason, column, message) of what a stdio server on the fourth line lacks."""
+    parsed = parse_native(f"{HEAD}    {{transport: stdio, {server}}}", "mcp.yaml")
+    assert parsed.issues == ()
+    which = {name: f"/bin/{name}" for name in programs}.get
+    issues = unresolved_here(parsed, "mcp.yaml", environ, which, {"/there"}.__contains__)
+    assert {(issue.severity, issue.line, issue.server_id) for issue in issues} <= {
+        ("warning", 4, "s")
+    }
+    return [(issue.reason, issue.column, issue.message) for issue in issues]
+
+
+def test_a_command_that_is_not_on_the_path_is_a_warning() -> None:
+    assert warnings("command: npx", {}) == [
+        (
+            "COMMAND_NOT_FOUND",
+            33,
+            (
+                "The command 'npx' is not found here; install it where workers run, or write its"
+                " full path."
+            ),
+        )
+    ]
+    assert warnings("command: npx", {}, "npx") == []
+
+
+def test_a_command_is_looked_for_as_it_would_be_started() -> None:
+    assert warnings("command: '${TOOL}'", {"TOOL": "uvx"}, "uvx") == []
+    assert [found[0] for found in warnings("command: '${TOOL:-uvy}'", {}, "uvx")] == [
+        "COMMAND_NOT_FOUND"
+    ]
+
+
+def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None:
+    assert warnings("command: x, args: [a, '${ROOT}/${ROOT}/${B:-c}']", {}, "x") == [
+        (
+            "UNSET_VARIABLE",
+            46,
+            (
+                "'args[1]' refers to ${ROOT}, which is not set here; set it where workers run, or"
+                " write ${ROOT:-default}."
+            ),
+        )
+    ]
+    assert warnings("command: x, args: [a, '${ROOT}']", {"ROOT": ""}, "x") == []
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "message"),
+    [
+        ("{env: B}", "UNSET_VARIABLE",
+         "'env.A' takes B from the environment, where it is not set here."),
+        ("{secret: B}", "UNKNOWN_SECRET",
+         "'env.A' takes the secret B, which the environment here lacks."),
+        ("{file: /gone}", "MISSING_FILE",
+         "'env.A' takes the content of /gone, which is not there."),
+    ],
+)  # fmt: skip
+def test_a_reference_that_this_machine_lacks_is_a_warning(
+    value: str, reason: str, message: str
+) -> None:
+    ((found, column, said),) = warnings(f"command: x, env: {{A: {value}}}", {}, "x")
+    assert (found, said) == (reason, message)
+    assert column == len("    {transport: stdio, command: x, env: {A: ") + value.index(" ") + 2
+
+
+def test_references_that_this_machine_has_are_fine() -> None:
+    env = "{A: {env: B}, C: {secret: B}, D: {file: /there}, E: '${B}'}"
+    assert warnings(f"command: x, env: {env}", {"B": "b"}, "x") == []
+
+
+def test_headers_and_url_are_looked_at_too(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        f"{HEAD}    transport: streamable_http\n    url: http://${{HOST}}/mcp\n"
+        "    headers: {Authorization: {env: MCP_TOKEN}}\n",
+    )
+    assert [
+        (issue.line, issue.column, issue.key) for issue in check_file(path, environ={})
+    ] == [
+        (5, 10, "servers.s.url"),
+        (6, 36, "servers.s.headers.Authorization.env"),
+    ]  # fmt: skip
+
+
+def test_a_good_file_has_no_issues(tmp_path: Path) -> None:
+    path = write(tmp_path, f"{HEAD}    {{transport: stdio, command: x}}\n")
+    assert check_file(path, environ={}, which=lambda name: name) == []
+
+
+def test_errors_and_warnings_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "version: 1\nservers:\n  a: {transport: stdio, command: x}\n  b: {transport: stdo}\n",
+    )
+    issues = check_file(path, environ={}, which=lambda _: None)
+    assert [(issue.line, issue.severity, issue.reason) for issue in issues] == [
+        (3, "warning", "COMMAND_NOT_FOUND"),
+        (4, "error", "UNSUPPORTED_TRANSPORT"),
+    ]
+    assert {issue.file for issue in issues} == {str(path)}
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.yaml", write(tmp_path, "") / "below"):
+        (issue,) = check_file(path)
+        assert (issue.severity, issue.reason) == ("error", "CONFIG_UNREADABLE")
+        assert issue.message == f"There is no file {path}."
+
+
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    (issue,) = check_file(tmp_path)
+    assert issue.message == f"The file {tmp_path} can't be read: It is not a regular file."
+
+
+def test_a_file_that_is_not_utf8_is_an_error_that_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_bytes(b"version: 1\n# caf\xe9\n")
+    (issue,) = check_file(path)
+    assert issue.message == (
+        f"The file {path} can't be read: It is not UTF-8: byte 16, on line 2, can't be decoded."
+        " Save it as UTF-8."
+    )
+
+
+def test_a_file_above_the_bound_is_refused_without_being_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.yaml"
+    with path.open("wb") as file:
+        file.truncate(100 * MAX_CONFIG)
+    (issue,) = check_file(path)
+    assert issue.reason == "CONFIG_TOO_LARGE"

@@ -1,0 +1,83 @@
+"""The example configurations are valid, free of clashes, and say what they promise."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.check import check_file
+from leaseway.control_plane.config.issues import ParsedConfig
+from leaseway.control_plane.config.native import parse_native
+from leaseway.control_plane.core.exposure import expose, resolve_clashes
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "examples"
+NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+
+
+def parse(name: str) -> ParsedConfig:
+    path = FOLDER / name
+    return parse_native(path.read_text(encoding="utf-8"), str(path))
+
+
+def server(name: str, server_id: str) -> ServerSpec:
+    return parse(name).servers[VariantKey(server_id)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_parses_without_any_issue(name: str) -> None:
+    parsed = parse(name)
+    assert parsed.issues == ()
+    assert parsed.servers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_that_has_everything_finds_nothing_to_say(name: str) -> None:
+    environ = {"MCP_AUTH_HEADER": "set"}
+    assert check_file(FOLDER / name, environ=environ, which=lambda command: command) == []
+
+
+def test_the_readme_has_a_paragraph_for_each_example() -> None:
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^\*\*\[(.+?)\]\(\1\)\*\*", readme) == [
+        "quickstart-stdio.yaml",
+        "quickstart-time.yaml",
+        "quickstart-http.yaml",
+        "from-mcpservers.yaml",
+    ]
+    assert len(NAMES) == 4
+
+
+def test_the_examples_together_have_no_clash() -> None:
+    tools = ["current_time", "read_file", "list_files", "get_current_time", "search_files"]
+    exposed = {
+        spec.key.server_id: expose(spec, tools).exposed
+        for name in NAMES
+        for spec in parse(name).servers.values()
+    }
+    assert set(exposed) == {"kit", "time", "remote", "filesystem"}
+    assert resolve_clashes(exposed).problems == ()
+
+
+def test_the_kit_is_started_as_a_module_on_the_current_folder() -> None:
+    spec = server("quickstart-stdio.yaml", "kit")
+    assert (spec.command, spec.args) == ("python", ("-m", "leaseway.data_plane.kit", "."))
+    assert expose(spec, ["current_time"]).exposed == (("current_time", "kit_current_time"),)
+
+
+def test_the_http_example_takes_its_header_from_the_environment() -> None:
+    spec = server("quickstart-http.yaml", "remote")
+    assert spec.headers == {"Authorization": Value("env", "MCP_AUTH_HEADER")}
+    assert not spec.truely_stateless
+
+
+def test_the_json_beside_the_taken_over_entry_says_the_same() -> None:
+    text = (FOLDER / "from-mcpservers.yaml").read_text(encoding="utf-8")
+    comment = "\n".join(re.findall(r"(?m)^#   (.*)$", text))
+    entry = json.loads(comment)["mcpServers"]["filesystem"]
+    spec = server("from-mcpservers.yaml", "filesystem")
+    assert spec.command == entry["command"]
+    assert list(spec.args) == entry["args"]
+    assert {name: value.text for name, value in spec.env.items()} == entry["env"]
+    assert expose(spec, ["read_file", "write_file"]).exposed == (("read_file", "fs_read_file"),)
