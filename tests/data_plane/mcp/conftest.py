@@ -37,9 +37,7 @@ class Bench:
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
         command = (str(SERVERS / f"{server}.py"), *args)
-        return ServerSpec(
-            VariantKey(server), "stdio", command=sys.executable, args=command, **spec
-        )
+        return ServerSpec(VariantKey(server), "stdio", command=sys.executable, args=command, **spec)
 
     def http_spec(self, url: str, **spec: Any) -> ServerSpec:
         """Return the spec of a server at a URL."""
@@ -82,7 +80,9 @@ class Bench:
     ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
         """Start a call; the future has its outcome."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        encoded = arguments if isinstance(arguments, bytes) else json.dumps(arguments or {}).encode()
+        encoded = (
+            arguments if isinstance(arguments, bytes) else json.dumps(arguments or {}).encode()
+        )
         call = ToolRequest(tool, instance.prepare(tool), encoded, **request)
         return instance.call(call, outcome.set_result), outcome
 

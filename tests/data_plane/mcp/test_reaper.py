@@ -63,9 +63,7 @@ async def test_a_killed_worker_leaves_neither_server_nor_grandchild_nor_reaper(
     tmp_path: Path, mode: str
 ) -> None:
     pid_file = tmp_path / "pid"
-    worker, server, reaper = await start_worker(
-        str(SERVERS / "faulty.py"), mode, str(pid_file)
-    )
+    worker, server, reaper = await start_worker(str(SERVERS / "faulty.py"), mode, str(pid_file))
     child = int(pid_file.read_text())
     assert all(alive(pid) for pid in (server, reaper, child))
     worker.kill()
