@@ -45,7 +45,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("tool")
 @click.argument("arguments", nargs=-1)
-@click.option("--session", help="Call in this session, and leave its lease in place.")
+@click.option("--session", help="Call in this session; its lease stays for its time to live.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
 @click.option("--agent", default="leaseway-cli", show_default=True, help="Who calls.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
@@ -65,16 +65,17 @@ def call(
     Without --session, a server that is leased is leased for this call only.
     """
     try:
-        stdin = click.get_text_stream("stdin").read() if arguments == ("-",) else None
+        stdin = sys.stdin.read() if arguments == ("-",) else None
         values = parse_arguments(arguments, stdin)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
     async def question(client: AsyncClient) -> ToolResult:
-        caller = client if session is None else client.session(session)
-        return await caller.call_tool(tool, values, timeout=timeout)
+        if session is None:
+            return await client.call_tool(tool, values, timeout=timeout)
+        return await client.session(session).call_tool(tool, values, timeout=timeout)
 
-    result = ask(connection, question, agent=agent)
+    result = ask(connection, question, agent=agent, keep_leases=session is not None)
     if as_json:
         print_json(result.raw)
     else:

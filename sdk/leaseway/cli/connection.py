@@ -33,27 +33,42 @@ def ask(
     question: Callable[[AsyncClient], Awaitable[T]],
     *,
     agent: str = "leaseway-cli",
+    keep_leases: bool = False,
 ) -> T:
     """Run one conversation with a control plane and return what it gave.
+
+    Args:
+        connection: Whom to ask.
+        question: What to ask.
+        agent: Who asks.
+        keep_leases: Whether leases that the conversation acquired stay until their time to live
+            has passed; else they are released at its end.
 
     Raises:
         CliFailure: It could not be reached (exit status 3) or refused (1).
 
     """
-    from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
+    from leaseway.sdk import ControlPlaneUnavailable, InvalidArguments, LeasewayError
     from leaseway.wire.telemetry import configure_telemetry
 
     connection.log.configure("cli", default_level="warning")
     telemetry = configure_telemetry("leaseway-cli")
 
     async def converse() -> T:
-        async with connect(connection, agent) as client:
+        client = connect(connection, agent)
+        if keep_leases:
+            # Closing would release them: this client only goes silent, as one that crashed.
+            return await question(client)
+        async with client:
             return await question(client)
 
     try:
         return asyncio.run(converse())
     except ControlPlaneUnavailable as error:
         raise CliFailure(str(error), UNREACHABLE) from None
+    except InvalidArguments as error:
+        wrong = [f"{v.field or 'arguments'}: {v.message}" for v in error.violations]
+        raise CliFailure(" ".join([str(error), *wrong]), FAILED) from None
     except LeasewayError as error:
         raise CliFailure(str(error), FAILED) from None
     finally:

@@ -25,7 +25,7 @@ def servers(as_json: bool, connection: Connection) -> None:
         as_json,
         ("SERVER", "STATE", "TRANSPORT", "CALLS", "TOOLS", "WORKERS", "PROBLEM"),
         lambda s: (
-            s.server_id,
+            s.id,
             s.state,
             s.transport,
             "shared" if s.shared else "leased",
@@ -53,7 +53,7 @@ def leases(as_json: bool, connection: Connection) -> None:
             lease.session,
             lease.agent,
             lease.tenant,
-            lease.worker_id,
+            lease.worker,
             f"{lease.ttl:.0f} s",
             f"{lease.age:.0f} s",
         ),
@@ -98,7 +98,7 @@ def problems(as_json: bool, connection: Connection) -> None:
             p.severity,
             p.scope,
             p.server_id,
-            p.worker_id,
+            p.worker,
             p.reason,
             p.count,
             p.last_seen,
@@ -126,7 +126,8 @@ def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None
         print_json(listed)
         return
     for log in listed:
-        click.echo(f"== {log.instance_id} on {log.worker_id} ({log.state}, pid {log.pid or '-'})")
+        process = f", pid {log.pid}" if log.pid else ""
+        click.echo(f"== {log.instance_id or 'worker'} on {log.worker} ({log.state}{process})")
         for line in log.lines:
             click.echo(line)
     if not listed:

@@ -240,7 +240,7 @@ class _Up:
 async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> None:
     """Print each open problem on stderr, once."""
     for problem in reversed(await client.problems()):
-        identity = (problem.scope, problem.server_id, problem.worker_id, problem.message)
+        identity = (problem.scope, problem.server_id, problem.message)
         if identity not in told:
             told.add(identity)
             click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
