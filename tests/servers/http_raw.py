@@ -113,7 +113,7 @@ def result_of(request, message):
     params = message["params"]
     name, arguments = params["name"], params.get("arguments") or {}
     if name == "region":
-        said = request.headers.get("Mcp-Param-Region")
+        said = request.headers.get("Mcp-Param-Region", "")
     elif arguments.get("text") == "meta":
         said = json.dumps(params.get("_meta"))
     elif arguments.get("text") == "seen":

@@ -24,6 +24,7 @@ async def lifespan(app):
 app = Starlette(routes=[Mount("/", inner)], lifespan=lifespan)
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
+listener.listen(128)
 print(listener.getsockname()[1], flush=True)
 config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
 uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,129 @@
+"""JSON-RPC as bytes."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.mcp.codec import (
+    LineSplitter,
+    LineTooLong,
+    decode,
+    encode_call,
+    encode_request,
+    reads_as_error,
+    request_key,
+)
+from leaseway.data_plane.mcp.session import era_of
+from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest, params_head
+
+
+def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
+    return ToolRequest("echo", params_head("echo"), arguments, **more)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
+def test_lines_are_the_same_however_the_stream_is_cut(
+    lines: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(line + b"\n" for line in lines) + b"rest"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    splitter = LineSplitter(100)
+    found: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.feed(stream[start:end])
+    assert found == lines
+
+
+@pytest.mark.parametrize("piece", [1, 3, 100])
+def test_a_line_at_the_bound_passes_and_one_above_does_not(piece: int) -> None:
+    def feed(size: int) -> list[bytes]:
+        splitter, stream, found = LineSplitter(10), b"x" * size + b"\n", []
+        for start in range(0, len(stream), piece):
+            found += splitter.feed(stream[start : start + piece])
+        return found
+
+    assert feed(10) == [b"x" * 10]
+    with pytest.raises(LineTooLong):
+        feed(11)
+
+
+def test_a_line_that_never_ends_is_refused_at_the_bound() -> None:
+    splitter = LineSplitter(10)
+    splitter.feed(b"x" * 10)
+    with pytest.raises(LineTooLong):
+        splitter.feed(b"x")
+
+
+def test_a_legacy_call_is_the_least_that_can_be_said() -> None:
+    assert encode_call(7, request(b'{"a":1}'), LEGACY) == (
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
+        b'"params":{"name":"echo","arguments":{"a":1}}}\n'
+    )
+
+
+def test_a_call_joins_the_eras_the_callers_and_its_own_meta() -> None:
+    era = era_of("2026-07-28")
+    call = request(
+        meta={"traceparent": "00-x"}, on_progress=lambda *_: None, on_log=lambda *_: None
+    )
+    meta = json.loads(encode_call(7, call, era))["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert meta["io.modelcontextprotocol/logLevel"] == "info"
+    assert (meta["traceparent"], meta["progressToken"]) == ("00-x", 7)
+
+
+def test_an_odd_tool_name_is_escaped() -> None:
+    call = ToolRequest('a"\n', params_head('a"\n'), b"{}")
+    line = encode_call(1, call, LEGACY)
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["params"]["name"] == 'a"\n'
+
+
+def test_numbers_in_reformatted_arguments_keep_their_spelling() -> None:
+    line = encode_call(1, request(b'{\n"n": 1.0,\n"big": 12345678901234567890123}'), LEGACY)
+    assert b'{"n":1.0,"big":12345678901234567890123}' in line
+
+
+def test_a_request_without_params_has_none() -> None:
+    assert encode_request(1, "tools/list", None) == (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
+    )
+
+
+def test_a_result_is_a_slice_of_its_line() -> None:
+    result = b'{ "content":[],"n":1.0 , "isError" : true}'
+    message = decode(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
+    assert message.is_response
+    assert bytes(message.result) == result
+    assert reads_as_error(message.result)
+
+
+@pytest.mark.parametrize("flag", ["", ',"isError":false', ',"isError":null'])
+def test_a_result_without_the_flag_is_no_error(flag: str) -> None:
+    text = '"isError":true inside a string'
+    raw = msgspec.Raw(json.dumps({"content": [text]})[:-1].encode() + flag.encode() + b"}")
+    assert not reads_as_error(raw)
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'{"isError":"yes"}'])
+def test_a_result_that_is_no_result_is_refused(raw: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        reads_as_error(msgspec.Raw(raw))
+
+
+@pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    ("sent", "key"), [(7, 7), ("7", 7), (7.0, 7), (7.5, None), ("listen-1", "listen-1")]
+)
+def test_ids_are_known_again_as_servers_spell_them(sent: float | str, key: object) -> None:
+    assert request_key(sent) == key

@@ -1,0 +1,155 @@
+"""Against the official package's own server in its own process, and beside its own client.
+
+The same script of calls over the official transports and over ours gives the same results, and
+the servers see the same messages.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from leaseway.data_plane.mcp.session import CLIENT_INFO
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+SERVERS = Path(__file__).parents[2] / "servers"
+PROTOCOLS = pytest.mark.parametrize(
+    ("protocol", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")]
+)
+Script = list[tuple[str, dict[str, Any]]]
+SCRIPT: Script = [
+    ("echo", {"text": "hé\n\u2028", "n": 1.5, "deep": {"list": [1, None, True]}}),
+    ("echo", {}),
+    ("fail", {}),
+    ("meta", {}),
+    ("echo", {"text": "x" * 300_000}),
+]
+HTTP_SCRIPT: Script = [("echo", arguments) for _, arguments in SCRIPT]
+HTTP_SCRIPT += [("echo", {"text": "meta"}), ("region", {"region": "eu"}), ("region", {})]
+
+
+async def check(bench: Bench, instance: Any) -> None:
+    assert list(instance.tools) == ["echo", "meta", "fail", "progress"]
+    assert await bench.text(instance, "echo", {"text": "hi"}) == "hi"
+    meta = json.loads(
+        await bench.text(instance, "meta", {"text": ""}, meta={"traceparent": "00-ab-cd-01"})
+    )
+    assert meta["traceparent"] == "00-ab-cd-01"
+    reports: list[float] = []
+    await bench.text(
+        instance, "progress", {"text": ""}, on_progress=lambda done, *_: reports.append(done)
+    )
+    assert reports == [0, 1, 2]
+    assert (await bench.call(instance, "fail", {"text": ""})).is_error
+    fault = (await bench.call(instance, "unknown")).fault
+    assert fault is not None
+    assert fault.metadata["code"] == "-32602"
+
+
+@PROTOCOLS
+async def test_the_official_server_over_pipes(bench: Bench, protocol: str, version: str) -> None:
+    instance = await bench.start(bench.stdio("official_stdio", protocol=protocol))
+    assert instance.protocol_version == version
+    await check(bench, instance)
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("kind", [(), ("json",)], ids=["sse", "json"])
+async def test_the_official_server_over_http(
+    bench: Bench, protocol: str, version: str, kind: tuple[str, ...]
+) -> None:
+    if kind and protocol == "legacy":
+        kind = ("json", "legacy")  # progress has no way in a JSON answer of that era
+    async with bench.serving("official_http", *kind) as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp", protocol=protocol))
+        assert instance.protocol_version == version
+        assert list(instance.tools) == ["echo", "meta", "fail", "progress"]
+        if kind:
+            assert await bench.text(instance, "echo", {"text": "hi"}) == "hi"
+        else:
+            await check(bench, instance)
+
+
+def comparable(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rename request ids in the order in which they first appear."""
+    names: dict[Any, str] = {}
+    for message in messages:
+        if "id" in message:
+            message["id"] = names.setdefault(message["id"], f"id {len(names)}")
+    return messages
+
+
+def plain(result: dict[str, Any]) -> dict[str, Any]:
+    """Drop what the official models drop: fields that they do not know, and nothing said."""
+    return {
+        "content": result["content"],
+        "isError": bool(result.get("isError")),
+        "structuredContent": result.get("structuredContent"),
+    }
+
+
+def read(log: Path) -> list[dict[str, Any]]:
+    # Not splitlines: a message may hold other characters that end lines.
+    return [json.loads(line) for line in log.read_text().split("\n") if line]
+
+
+async def official_results(client: Client, script: Script) -> list[dict[str, Any]]:
+    results = []
+    async with client:
+        await client.list_tools()
+        for tool, arguments in script:
+            result = await client.call_tool(tool, arguments)
+            results.append(plain(result.model_dump(by_alias=True, exclude_none=True)))
+    return results
+
+
+async def our_results(bench: Bench, instance: Any, script: Script) -> list[dict[str, Any]]:
+    outcomes = [await bench.call(instance, tool, arguments) for tool, arguments in script]
+    await instance.close()
+    return [plain(json.loads(outcome.payload)) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+async def test_pipes_carry_the_same_as_the_official_transport(
+    bench: Bench, tmp_path: Path, protocol: str
+) -> None:
+    server = str(SERVERS / "echo_raw.py")
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    parameters = StdioServerParameters(command=sys.executable, args=[server, "--log", str(theirs)])
+    client = Client(
+        stdio_client(parameters),
+        mode="auto" if protocol == "auto" else "legacy",
+        client_info=CLIENT_INFO,
+    )
+    expected = await official_results(client, SCRIPT)
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(ours), protocol=protocol))
+    assert await our_results(bench, instance, SCRIPT) == expected
+    assert comparable(read(ours)) == comparable(read(theirs))
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy"])
+@pytest.mark.parametrize("options", [(), ("--sse",)], ids=["json", "sse"])
+async def test_http_carries_the_same_as_the_official_transport(
+    bench: Bench, tmp_path: Path, protocol: str, options: tuple[str, ...]
+) -> None:
+    era = ("--legacy",) if protocol == "legacy" else ()
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    async with bench.serving("http_raw", *options, *era, "--log", str(theirs)) as address:
+        mode = "auto" if protocol == "auto" else "legacy"
+        client = Client(f"{address}/mcp", mode=mode, client_info=CLIENT_INFO)
+        expected = await official_results(client, HTTP_SCRIPT)
+    async with bench.serving("http_raw", *options, *era, "--log", str(ours)) as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp", protocol=protocol))
+        assert await our_results(bench, instance, HTTP_SCRIPT) == expected
+    posts = [[entry["body"] for entry in read(log)] for log in (theirs, ours)]
+    assert comparable(posts[1]) == comparable(posts[0])
+    headers = [[entry["headers"] for entry in read(log)] for log in (theirs, ours)]
+    assert headers[1] == headers[0]

@@ -1,0 +1,105 @@
+"""References become values when an instance starts, and only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leaseway.data_plane.mcp.resolve import resolve
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+
+class Drawer:
+    def __init__(self, **secrets: str) -> None:
+        self._secrets = secrets
+
+    def get(self, name: str) -> str | None:
+        return self._secrets.get(name)
+
+
+def spec(**more: object) -> ServerSpec:
+    return ServerSpec(VariantKey("srv"), "stdio", **more)  # type: ignore[arg-type]
+
+
+def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
+    file = tmp_path / "ca"
+    file.write_text("certificate\n")
+    resolved = resolve(
+        spec(
+            command="${BIN}",
+            args=("--host", "${HOST:-localhost}"),
+            env={
+                "PLAIN": Value("literal", "mode-${MODE}"),
+                "FROM": Value("env", "SOURCE"),
+                "DB": Value("secret", "db_password"),
+                "OWN": Value("secret", "own"),
+                "CA": Value("file", str(file)),
+            },
+            headers={"Authorization": Value("env", "SOURCE")},
+            session_id="${MODE}",
+        ),
+        {"BIN": "/bin/x", "MODE": "m", "SOURCE": "source-value", "own": "from-env"},
+        Drawer(db_password="hunter22", own="from-vault"),
+    )
+    assert (resolved.command, resolved.args) == ("/bin/x", ("--host", "localhost"))
+    assert resolved.session_id == "m"
+    assert resolved.env == {
+        "PLAIN": "mode-m",
+        "FROM": "source-value",
+        "DB": "hunter22",
+        "OWN": "from-env",
+        "CA": "certificate",
+    }
+    assert resolved.headers == {"Authorization": "source-value"}
+
+
+def test_values_are_in_no_representation() -> None:
+    resolved = resolve(spec(env={"T": Value("env", "T")}, url="u"), {"T": "s3cr3t"})
+    assert "s3cr3t" not in repr(resolved)
+    assert repr(resolved) == "Resolved()"
+
+
+@pytest.mark.parametrize(
+    ("more", "secret"),
+    [
+        ({"env": {"A": Value("env", "API_TOKEN")}}, True),
+        ({"env": {"API_TOKEN": Value("env", "A")}}, True),
+        ({"env": {"A": Value("env", "A")}}, False),
+        ({"env": {"A": Value("secret", "A")}}, True),
+        ({"headers": {"X": Value("env", "A")}}, True),
+        ({"env": {"U": Value("literal", "http://${API_TOKEN}@host")}}, True),
+        ({"env": {"U": Value("literal", "http://${A}")}}, False),
+    ],
+)
+def test_values_that_look_like_credentials_are_to_be_hidden(
+    more: dict[str, object], secret: bool
+) -> None:
+    resolved = resolve(spec(**more), {"A": "value-one", "API_TOKEN": "value-one"})
+    assert ("value-one" in resolved.secrets) is secret
+
+
+def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    wanting = spec(
+        args=("${NOWHERE}",),
+        env={"TOKEN": Value("env", "HOST_TOKEN"), "DB": Value("secret", "db")},
+        headers={"X": Value("file", str(tmp_path / "none"))},
+    )
+    with pytest.raises(Fault) as caught:
+        resolve(wanting, {"OTHER": "kept-secret"})
+    fault = caught.value
+    assert (fault.reason, fault.started) == (Reason.SERVER_NOT_READY, "no")
+    assert fault.metadata["problem"] == "MISSING_REFERENCE"
+    assert fault.metadata["keys"] == "args[0], env.TOKEN, env.DB, headers.X"
+    for words in ("srv", "NOWHERE", "HOST_TOKEN", "the secret db", str(tmp_path / "none"), "set"):
+        assert words in fault.message
+    assert "kept-secret" not in fault.message
+
+
+def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bin").write_bytes(b"\xff\xfe")
+    (tmp_path / "big").write_bytes(b"x" * ((1 << 20) + 1))
+    for name, words in (("bin", "not UTF-8"), ("big", "larger than")):
+        with pytest.raises(Fault, match=words):
+            resolve(spec(env={"A": Value("file", str(tmp_path / name))}), {})
