@@ -1,6 +1,6 @@
 """When a burst of events is over."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.control_plane.config.debounce import Debounce
@@ -44,6 +44,7 @@ def test_endless_events_put_it_off_no_longer_than_the_maximum() -> None:
 _TIMES = st.lists(st.floats(0, 10, allow_nan=False), min_size=1).map(sorted)
 
 
+@settings(deadline=None)
 @given(_TIMES)
 def test_every_event_is_followed_by_a_firing_neither_too_early_nor_too_late(
     times: list[float],
@@ -59,6 +60,7 @@ def test_every_event_is_followed_by_a_firing_neither_too_early_nor_too_late(
         assert at - last >= QUIET - 1e-9 or starts
 
 
+@settings(deadline=None)
 @given(_TIMES)
 def test_a_burst_is_fired_for_once(times: list[float]) -> None:
     fired = fires(times)

@@ -64,6 +64,7 @@ def check_sane(text: str) -> None:
         assert len(spec.launch_hash + spec.exposure_hash) == 64
 
 
+@settings(deadline=None)
 @given(st.text())
 @example("version: 1\nservers: {\ud800: x}")
 @example('version: 1\nservers: {"\\ud800": x}')
@@ -78,13 +79,14 @@ def test_any_text_is_answered(text: str) -> None:
     check_sane(text)
 
 
+@settings(deadline=None)
 @given(st.text("{}[]:,&*!|>'\"%@`#?-\n ab1<~.", max_size=60))
 def test_any_heap_of_yaml_signs_is_answered(text: str) -> None:
     check_sane(text)
     check_sane("version: 1\nservers:\n  a:\n    transport: " + text)
 
 
-@settings(max_examples=300)
+@settings(deadline=None, max_examples=300)
 @given(_files)
 def test_any_content_in_the_shape_of_a_file_is_answered(content: dict[str, Any]) -> None:
     check_sane(dump(content))
@@ -125,6 +127,7 @@ def shuffled(content: Any, rng: random.Random) -> Any:
     return content
 
 
+@settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_keys_never_matters(rng: random.Random) -> None:
     expected = parse_native(dump(VALID), "mcp.yaml")
@@ -139,6 +142,7 @@ def test_the_order_of_keys_never_matters(rng: random.Random) -> None:
         assert spec.exposure_hash == expected.servers[key].exposure_hash
 
 
+@settings(deadline=None)
 @given(_entries)
 def test_a_bad_neighbour_never_changes_a_servers_spec(neighbour: dict[str, Any]) -> None:
     good = VALID["servers"]["a"]

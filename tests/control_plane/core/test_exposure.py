@@ -5,7 +5,7 @@ import re
 import string
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.control_plane.core.exposure import (
@@ -72,6 +72,7 @@ def test_a_pattern_matches_by_its_stars_and_its_letters_only(
     assert matches(pattern, name) is expected
 
 
+@settings(deadline=None)
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
 def test_a_pattern_matches_as_the_regular_expression_with_any_run_does(
     pattern: str, name: str
@@ -311,6 +312,7 @@ _TRANSFORMS = st.lists(
 _SERVERS = st.builds(server, _PATTERNS, _PATTERNS, _TRANSFORMS)
 
 
+@settings(deadline=None)
 @given(_SERVERS, st.lists(_NAMES, max_size=30), st.randoms(use_true_random=False))
 def test_exposure_is_valid_sorted_unique_and_independent_of_the_listing_order(
     spec: ServerSpec, originals: list[str], rng: random.Random
@@ -333,6 +335,7 @@ _PAIRS = st.lists(
 _EXPOSURES = st.dictionaries(st.sampled_from(["A", "a", "b", "mcp_admin", "z-1"]), _PAIRS)
 
 
+@settings(deadline=None)
 @given(_EXPOSURES, st.randoms(use_true_random=False))
 def test_clashes_are_settled_whatever_the_order_of_the_servers(
     exposures: dict[str, list[tuple[str, str]]], rng: random.Random

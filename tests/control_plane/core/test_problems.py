@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.control_plane.core.problems import (
@@ -155,6 +155,7 @@ def test_a_message_is_cut_at_its_bound() -> None:
 _PROBLEMS = st.lists(st.sampled_from([BROKEN, DOWN, CLASH, replace(CLASH, tenant="acme")]))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["config", "probe:time"]), _PROBLEMS)))
 def test_the_table_holds_the_union_of_what_its_sources_last_said(
     steps: list[tuple[str, list[Problem]]],
