@@ -160,6 +160,15 @@ def test_an_error_in_defaults_rejects_the_servers_that_rely_on_them() -> None:
     )
 
 
+def test_misspelt_defaults_rename_no_tool() -> None:
+    parsed = parse(
+        "version: 1\ndefualts: {transform: [{prefix: '{server}_'}]}\nservers:\n"
+        "  a: {transport: stdio, command: x}\n"
+    )
+    assert (parsed.rejected, parsed.broken) == ({"a"}, False)
+    assert [issue.reason for issue in parsed.issues] == ["UNKNOWN_KEY", "DEFAULTS_REFUSED"]
+
+
 def test_an_unknown_default_names_what_defaults_may_hold() -> None:
     parsed = parse("version: 1\ndefaults: {transforms: []}\nservers: {}\n")
     assert parsed.issues[0].message == (

@@ -7,6 +7,7 @@ for a large file: a caller with an event loop should parse in a thread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -31,7 +32,7 @@ from leaseway.control_plane.config.positions import (
 from leaseway.control_plane.config.tables import Key, mapping, read_table, unique_entries
 from leaseway.control_plane.core.exposure import ADMIN_TOOLSET
 from leaseway.wire.bounds import MIB
-from leaseway.wire.names import is_valid_name
+from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.spec import TRANSPORTS, InstancePolicy, ServerSpec, Transform, VariantKey
 
 __all__ = ["MAX_CONFIG", "MAX_SERVERS", "parse_native"]
@@ -112,12 +113,20 @@ def _repeated_server(where: Where, entry: Entry, first: Position) -> None:
 
 
 class _Defaults:
-    """What `defaults:` says, and whether it was refused."""
+    """What `defaults:` says: its transforms serve the servers that have no `transform`.
+
+    Where it was refused, those servers are refused too: they must not change their tools' names
+    because of a typing error. A misspelt `defaults` counts as refused.
+    """
 
     def __init__(self, log: IssueLog, entries: Sequence[Entry], values: dict[str, Any]) -> None:
-        written = any(entry.name == "defaults" for entry in entries)
-        errors = (issue for issue in log.issues() if issue.severity == "error")
-        self.refused = written and any(issue.key.startswith("defaults") for issue in errors)
+        unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
+        misspelt = any(nearest(name, ROOT_KEYS, 1) == ["defaults"] for name in unknown)
+        refused = any(
+            issue.severity == "error" and re.match(r"defaults\b", issue.key)
+            for issue in log.issues()
+        )
+        self.refused = misspelt or refused
         defaults: dict[str, Any] = values.get("defaults", {})
         self.transforms: tuple[Transform, ...] = defaults.get("transforms", ())
 
