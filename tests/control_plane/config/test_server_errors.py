@@ -165,7 +165,8 @@ def test_misspelt_defaults_rename_no_tool() -> None:
         "version: 1\ndefualts: {transform: [{prefix: '{server}_'}]}\nservers:\n"
         "  a: {transport: stdio, command: x}\n"
     )
-    assert (parsed.rejected, parsed.broken) == ({"a"}, False)
+    assert parsed.rejected == {"a"}
+    assert not parsed.broken
     assert [issue.reason for issue in parsed.issues] == ["UNKNOWN_KEY", "DEFAULTS_REFUSED"]
 
 
