@@ -45,7 +45,7 @@ from leaseway.wire.fault import Fault
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["WorkerOptions", "run"]
+__all__ = ["Stop", "Worker", "WorkerOptions", "run", "serve"]
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
@@ -78,7 +78,7 @@ class WorkerOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Stop:
+class Stop:
     """Whether the worker is to end, and whether it is to hurry."""
 
     def __init__(self) -> None:
@@ -111,25 +111,35 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     # Outside of the group, so that a taken port is an OSError and not a group of one.
     server = make_server(key=options.key)
     bound = bind(server, options.listen)
-    stop = _Stop()
+    stop = Stop()
     async with _connections(options.id) as open_instance, asyncio.TaskGroup() as group:
         background = Background(group)
         try:
             with _signals(stop):
-                worker = _Worker(options, bound, open_instance, background, stop)
-                await _serve(server, worker, background, stop, lambda: ready(str(bound)))
+                worker = Worker(options, bound, open_instance, background, stop)
+                await serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
             background.cancel_all()
     return 0
 
 
-async def _serve(
+async def serve(
     server: grpc.aio.Server,
-    worker: _Worker,
+    worker: Worker,
     background: Background,
-    stop: _Stop,
+    stop: Stop,
     ready: Callable[[], None],
 ) -> None:
+    """Serve until asked to stop, then leave in order.
+
+    Args:
+        server: Bound, not started.
+        worker: What is served.
+        background: Runs what nobody waits for.
+        stop: Says when.
+        ready: Called once the server listens.
+
+    """
     execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker.execution, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
     health = HealthService(server)
@@ -153,8 +163,16 @@ async def _say_when_serving(sync: SyncClient, health: HealthService) -> None:
     await health.set_serving("", *_SERVICES)
 
 
-class _Worker:
-    """The parts of one worker, wired."""
+class Worker:
+    """The parts of one worker, wired.
+
+    Attributes:
+        pool: What is served.
+        leases: What is held.
+        executor: What is in flight.
+        sync: Keeps it joined.
+
+    """
 
     def __init__(
         self,
@@ -162,7 +180,7 @@ class _Worker:
         bound: Endpoint,
         open_instance: OpenInstance,
         background: Background,
-        stop: _Stop,
+        stop: Stop,
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
@@ -173,36 +191,36 @@ class _Worker:
         )
         self._reports = Reports()
         around = Surroundings(options.id, open_instance, background, self._reports, LogShelf())
-        self._pool = Pool(around)
+        self.pool = Pool(around)
         table = LeaseTable(me.incarnation, options.capacity)
-        self._leases = LeaseKeeper(self._pool, table, clock)
-        self._executor = Executor(self._pool, self._leases, options.id)
-        describe = LeaseMessages(options.id, self._leases, clock)
-        self._exchanges = Exchanges(self._executor, self._leases, describe, me)
-        self.execution = ExecutionService(self._exchanges, self._executor, self._pool, describe)
-        self.lease_service = LeaseService(self._pool, self._leases, self._executor, describe)
+        self.leases = LeaseKeeper(self.pool, table, clock)
+        self.executor = Executor(self.pool, self.leases, options.id)
+        describe = LeaseMessages(options.id, self.leases, clock)
+        self._exchanges = Exchanges(self.executor, self.leases, describe, me)
+        self.execution = ExecutionService(self._exchanges, self.executor, self.pool, describe)
+        self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         self.sync = SyncClient(
             Introduction(me, options.capacity, options.control_plane, options.key, options.labels),
-            self._pool,
-            self._leases,
-            self._executor,
+            self.pool,
+            self.leases,
+            self.executor,
             describe,
             lambda reason: stop.ask(f"drained: {reason}"),
         )
 
-    async def leave(self, stop: _Stop) -> None:
+    async def leave(self, stop: Stop) -> None:
         """Finish what is in flight, within its bound, and end everything else."""
         self._reports.instances_changed()
-        self._executor.draining = True
+        self.executor.draining = True
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
-        self._leases.revoke_all("its worker ended")
-        self._leases.stop()
-        await self._pool.close()
+        self.leases.revoke_all("its worker ended")
+        self.leases.stop()
+        await self.pool.close()
 
-    async def _finish_calls(self, stop: _Stop) -> None:
+    async def _finish_calls(self, stop: Stop) -> None:
         waits = [
-            asyncio.ensure_future(self._executor.drain()),
+            asyncio.ensure_future(self.executor.drain()),
             asyncio.ensure_future(stop.hurry.wait()),
         ]
         await asyncio.wait(
@@ -210,8 +228,8 @@ class _Worker:
         )
         for wait in waits:
             wait.cancel()
-        if self._executor.in_flight:
-            _logger.warning("%d calls in flight are cut off.", self._executor.in_flight)
+        if self.executor.in_flight:
+            _logger.warning("%d calls in flight are cut off.", self.executor.in_flight)
 
 
 def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
@@ -253,7 +271,7 @@ async def _connections(worker_id: str) -> AsyncIterator[OpenInstance]:
 
 
 @contextlib.contextmanager
-def _signals(stop: _Stop) -> Iterator[None]:
+def _signals(stop: Stop) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:

@@ -17,12 +17,25 @@ __all__ = ["arguments_from_struct", "typed_result"]
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
+_LARGEST_EXACT = 2.0**53  # beyond it a double no longer holds every integer
 _OWN_FIELDS = frozenset({"content", "structuredContent", "isError"})
 
 
 def arguments_from_struct(arguments: Struct) -> bytes:
     """Return arguments as JSON; whole numbers become integers, as Struct has none."""
-    return _encode(json_format.MessageToDict(arguments))
+    return _encode(_with_integers(json_format.MessageToDict(arguments)))
+
+
+def _with_integers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) <= _LARGEST_EXACT:
+            return int(value)
+        case dict():
+            return {name: _with_integers(item) for name, item in value.items()}
+        case list():
+            return [_with_integers(item) for item in value]
+        case _:
+            return value
 
 
 def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:

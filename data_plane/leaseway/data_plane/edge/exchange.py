@@ -136,7 +136,7 @@ class ExchangeStream:
                     break
                 self._handle(message)
                 if self._breach is not None:
-                    break
+                    break  # the writer ends the stream with it
                 if self._outbox.queued_bytes > _MAX_QUEUED:
                     self._room.clear()
                     await self._room.wait()
@@ -276,7 +276,7 @@ class ExchangeStream:
                 )
             )
         )
-        while True:
+        while self._breach is None:
             if not outbox:
                 if self._no_more_calls and not self._calls:
                     return

@@ -39,6 +39,9 @@ class LeaseKeeper:
         table: What is held; nobody else writes it.
         clock: Seconds, monotonic; the event loop's own.
 
+    Attributes:
+        waiting: How many callers wait for room.
+
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -49,7 +52,7 @@ class LeaseKeeper:
         self._lives: dict[str, tuple[Live, Generation]] = {}
         self._starting: dict[str, asyncio.Future[None]] = {}
         self._room: asyncio.Future[None] | None = None
-        self._waiting = 0
+        self.waiting = 0
         self._timer: asyncio.TimerHandle | None = None
         self._around.hooks.leased_ended = self._instance_ended
 
@@ -167,10 +170,10 @@ class LeaseKeeper:
 
     async def _wait_for_room(self, until: float, key: LeaseKey, full: NoRoom) -> None:
         remaining = until - self._clock()
-        if remaining > 0 and self._waiting < _MOST_WAITERS:
+        if remaining > 0 and self.waiting < _MOST_WAITERS:
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
-            self._waiting += 1
+            self.waiting += 1
             try:
                 async with asyncio.timeout(remaining):
                     await asyncio.shield(self._room)
@@ -178,7 +181,7 @@ class LeaseKeeper:
             except TimeoutError:
                 pass  # answered below, as at once
             finally:
-                self._waiting -= 1
+                self.waiting -= 1
         raise Fault(
             Reason.CAPACITY,
             f"There is no room for a lease of server {key.server_id}: {full}. Wait, release a "

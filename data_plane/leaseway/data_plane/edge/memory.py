@@ -1,0 +1,197 @@
+"""MCP servers in memory: the twin of `leaseway.data_plane.mcp.instance`, for tests.
+
+No process, no wire: a call echoes its arguments in the loop's next turn, or waits to be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["ECHO", "MemoryCall", "MemoryInstance", "MemoryServers"]
+
+ECHO: Mapping[str, bytes] = {
+    "echo": msgspec.json.encode(
+        {
+            "name": "echo",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"text": {"type": "string"}},
+                "required": ["text"],
+            },
+        }
+    )
+}
+"""A server with one tool."""
+
+
+@dataclass
+class MemoryServers:
+    """Opens instances in memory, and decides how they behave.
+
+    Attributes:
+        tools: What the next listing of each instance finds.
+        holds: Whether calls wait to be answered instead of echoing.
+        faults: What the next starts fail with, one each.
+        gate: Starts wait until it is set.
+        opened: Every instance so far.
+
+    """
+
+    tools: Mapping[str, bytes] = field(default_factory=lambda: dict(ECHO))
+    holds: bool = False
+    faults: list[Fault] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+    opened: list[MemoryInstance] = field(default_factory=list)
+
+    def __call__(
+        self,
+        spec: ServerSpec,
+        *,
+        on_closed: Callable[[Any, Fault | None], None],
+        on_tools_changed: Callable[[Any], None],
+        known_version: str = "",
+    ) -> MemoryInstance:
+        """Open an instance that is not started yet."""
+        instance = MemoryInstance(self, spec, len(self.opened) + 1, on_closed, on_tools_changed)
+        self.opened.append(instance)
+        return instance
+
+    @property
+    def live(self) -> list[MemoryInstance]:
+        """The instances that have not ended."""
+        return [each for each in self.opened if each.state in ("starting", "ready")]
+
+
+class _Stderr:
+    def __init__(self) -> None:
+        self.written: list[str] = []
+
+    def lines(self) -> list[str]:
+        return list(self.written)
+
+
+class MemoryCall:
+    """One call of an instance in memory."""
+
+    def __init__(
+        self, instance: MemoryInstance, request: ToolRequest, done: Callable[[Outcome], None]
+    ) -> None:
+        self.instance = instance
+        self.request = request
+        self.written = True
+        self.cancelled = ""
+        self._done: Callable[[Outcome], None] | None = done
+
+    def answer(self, payload: bytes, is_error: bool = False) -> None:
+        """End with a result."""
+        self._end(Outcome(payload, is_error))
+
+    def fail(self, fault: Fault) -> None:
+        """End with a fault."""
+        self._end(Outcome(b"", fault=fault))
+
+    def cancel(self, reason: str) -> None:
+        """Note that nobody waits any more."""
+        self.cancelled = reason
+        self._done = None
+
+    def _end(self, outcome: Outcome) -> None:
+        done, self._done = self._done, None
+        if self in self.instance.calls:
+            self.instance.calls.remove(self)
+        if done is not None:
+            done(outcome)
+
+
+class MemoryInstance:
+    """One instance in memory.
+
+    Attributes:
+        calls: Calls that wait to be answered.
+
+    """
+
+    def __init__(
+        self,
+        servers: MemoryServers,
+        spec: ServerSpec,
+        number: int,
+        on_closed: Callable[[Any, Fault | None], None],
+        on_tools_changed: Callable[[Any], None],
+    ) -> None:
+        self.id = f"{spec.key.server_id}-{number}"
+        self.spec = spec
+        self.state = "starting"
+        self.pid: int | None = 10_000 + number
+        self.protocol_version = "2025-11-25"
+        self.tools: Mapping[str, bytes] = {}
+        self.stderr = _Stderr()
+        self.calls: list[MemoryCall] = []
+        self._servers = servers
+        self._on_closed = on_closed
+        self._on_tools_changed = on_tools_changed
+
+    async def start(self) -> None:
+        """Become ready, or fail as the servers say."""
+        if self._servers.gate is not None:
+            await self._servers.gate.wait()
+        if self._servers.faults:
+            self.state = "failed"
+            raise self._servers.faults.pop(0)
+        self.tools = dict(self._servers.tools)
+        self.state = "ready"
+
+    def prepare(self, tool_name: str) -> bytes:
+        """Return the tool's name."""
+        return tool_name.encode()
+
+    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> MemoryCall:
+        """Echo the arguments, or wait to be answered."""
+        call = MemoryCall(self, request, done)
+        if self.state != "ready":
+            call.written = False
+            lost = Fault(Reason.SERVER_LOST, "The instance has ended.")
+            asyncio.get_running_loop().call_soon(call.fail, lost)
+            return call
+        self.calls.append(call)
+        if not self._servers.holds:
+            text = request.arguments.decode()
+            payload = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
+            asyncio.get_running_loop().call_soon(call.answer, payload)
+        return call
+
+    async def relist(self) -> Mapping[str, bytes]:
+        """List what the servers say now."""
+        if self._servers.faults:
+            raise self._servers.faults.pop(0)
+        self.tools = dict(self._servers.tools)
+        return self.tools
+
+    def change_tools(self, tools: Mapping[str, bytes]) -> None:
+        """Have other tools from now on, and say so."""
+        self._servers.tools = dict(tools)
+        self._on_tools_changed(self)
+
+    def crash(self, message: str = "exit status 1") -> None:
+        """End by itself; calls in flight fail."""
+        self._finish(Fault(Reason.SERVER_LOST, message, "yes"))
+
+    async def close(self, grace: float = 0) -> None:
+        """End because somebody asked; calls in flight fail."""
+        self._finish(None)
+
+    def _finish(self, fault: Fault | None) -> None:
+        was_ready, self.state = self.state == "ready", "closed"
+        for call in tuple(self.calls):
+            call.fail(fault or Fault(Reason.SERVER_LOST, "The instance was closed.", "yes"))
+        if was_ready:
+            self._on_closed(self, fault)

@@ -1,0 +1,79 @@
+"""Arguments are checked before a server sees them, and never shown to anybody."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled, parse_arguments
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer", "minimum": 3},
+        "items": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+def test_arguments_that_fit_are_accepted() -> None:
+    assert ArgumentCheck(SCHEMA).accepts({"count": 3, "items": ["a"]})
+
+
+def test_each_violation_has_the_path_of_what_is_wrong() -> None:
+    found = dict(ArgumentCheck(SCHEMA).violations({"count": 1, "items": ["a", 2], "other": 1}))
+    assert set(found) == {"$.count", "$.items[1]", "$"}
+    assert "minimum" in found["$.count"]
+    assert "other" in found["$"]
+
+
+@given(st.text(min_size=8, alphabet="zqxj"))
+def test_a_violation_never_shows_the_value(secret: str) -> None:
+    for _, message in ArgumentCheck(SCHEMA).violations({"count": secret, "items": [secret, 1]}):
+        assert secret not in message
+
+
+def test_violations_are_bounded_in_number_and_length() -> None:
+    many = ArgumentCheck(SCHEMA).violations({"count": 3, "items": list(range(100))})
+    assert len(many) == 20
+    (long,) = ArgumentCheck({"additionalProperties": False}).violations({"n" * 5000: 1})
+    assert len(long[1]) <= 200
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "no-such-type"},
+        {"properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}},
+        {"properties": {"a": {"$ref": "file:///etc/hostname"}}},
+        {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+        {"pattern": "("},
+        "no schema at all",
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_and_nothing_is_fetched(schema: object) -> None:
+    with pytest.raises(SchemaNotCompiled):
+        ArgumentCheck(schema)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [b"[1]", b"null", b"{", b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b'{"a":' + b"[" * 100_000],
+)
+def test_arguments_that_are_no_json_object_are_refused(arguments: bytes) -> None:
+    with pytest.raises(Fault) as refusal:
+        parse_arguments(arguments)
+    assert refusal.value.reason is Reason.INVALID_ARGUMENTS
+    assert refusal.value.started == "no"
+    assert refusal.value.violations
+
+
+def test_arguments_at_the_bound_pass_and_one_byte_more_does_not() -> None:
+    whole = b'{"a":"' + b"x" * (bounds.MAX_ARGUMENTS - 8) + b'"}'
+    assert len(whole) == bounds.MAX_ARGUMENTS
+    assert parse_arguments(whole)
+    with pytest.raises(Fault, match="4 MiB"):
+        parse_arguments(whole + b" ")

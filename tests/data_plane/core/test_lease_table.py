@@ -1,0 +1,266 @@
+"""Leases end when they should, never before, and say how they ended."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from leaseway.data_plane.core.lease_table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.wire import bounds
+from leaseway.wire.spec import VariantKey
+
+
+def take(
+    table: LeaseTable,
+    now: float,
+    session: str = "s",
+    server: str = "srv",
+    ttl: float | None = None,
+    limit: int = 256,
+) -> Lease:
+    lease, _ = table.acquire(
+        LeaseKey("default", session, server),
+        now,
+        variant=VariantKey(server),
+        launch_hash="l",
+        ttl=ttl,
+        server_limit=limit,
+    )
+    return lease
+
+
+def run_to(table: LeaseTable, now: float, end: float) -> list[tuple[str, str]]:
+    """Tick as the worker does until a time; return (lease id, how it ended)."""
+    ended: list[tuple[str, str]] = []
+    while (at := table.next_tick(now)) is not None and at <= end:
+        now = at
+        ended += [(lease.id, how.how) for lease, how in table.tick(now)]
+    return ended
+
+
+def test_one_key_has_one_lease() -> None:
+    table = LeaseTable("inc")
+    first = take(table, 0)
+    assert take(table, 5) is first
+    assert first.id == "inc-1"
+    assert first.expires_at == 65
+    assert take(table, 5, session="other").id == "inc-2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"), [(None, 60), (0, 1), (0.5, 1), (1, 1), (90, 90), (1e9, 86_400)]
+)
+def test_the_time_to_live_is_brought_into_its_bounds(asked: float | None, granted: float) -> None:
+    assert take(LeaseTable("inc"), 0, ttl=asked).ttl == granted
+
+
+def test_a_second_caller_never_shortens_the_first_ones_lease() -> None:
+    table = LeaseTable("inc")
+    take(table, 0, ttl=600)
+    assert take(table, 0, ttl=10).ttl == 600
+    assert take(table, 0, ttl=900).ttl == 900
+
+
+def test_a_lease_expires_at_its_time_and_not_before() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=10)
+    assert run_to(table, 0, 9.99) == []
+    assert run_to(table, 9.99, 10) == [(lease.id, "expired")]
+    assert table.get(lease.id) is None
+    assert table.how_ended(lease.id, 10) == Ended("expired", "", 10)
+    assert table.next_tick(10) is None
+
+
+def test_a_renewal_grants_the_whole_time_again() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=10)
+    assert table.renew(lease.id, 8) is lease
+    assert run_to(table, 8, 17.9) == []
+    assert run_to(table, 17.9, 18) == [(lease.id, "expired")]
+    assert table.renew(lease.id, 18) is None
+
+
+def test_a_lease_with_a_call_in_flight_does_not_expire_and_the_call_renews_it() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=10)
+    table.begin_call(lease, 1)
+    assert run_to(table, 1, 100) == []
+    assert not table.end_call(lease, 100)
+    assert run_to(table, 100, 109.9) == []
+    assert run_to(table, 109.9, 110) == [(lease.id, "expired")]
+
+
+def test_after_a_stall_nothing_expires_for_a_third_of_its_time() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=30)
+    soon = take(table, 0, session="soon", ttl=31)
+    assert table.next_tick(0) == 0.5
+    assert table.tick(32) == []
+    assert lease.expires_at == 42
+    assert soon.expires_at == pytest.approx(32 + 31 / 3)
+    table.renew(soon.id, 33)
+    assert run_to(table, 32, 42) == [(lease.id, "expired")]
+
+
+def test_a_tick_that_is_a_little_late_is_no_stall() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=1)
+    table.tick(0.5)
+    table.next_tick(0.5)
+    assert [(each.id, how.how) for each, how in table.tick(1.9)] == [(lease.id, "expired")]
+
+
+def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> None:
+    table = LeaseTable("inc", capacity=3)
+    take(table, 0, session="a", limit=1)
+    with pytest.raises(NoRoom, match="max_instances"):
+        take(table, 0, session="b", limit=1)
+    take(table, 0, session="b", server="other")
+    third = take(table, 0, session="c", server="other")
+    with pytest.raises(NoRoom, match="this worker holds 3"):
+        take(table, 0, session="d", server="third")
+    table.end(third.id, "released", 1)
+    assert take(table, 1, session="d", server="third").id == "inc-4"
+
+
+def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=600)
+    table.end_by(lease, 20, "the configuration changed")
+    table.end_by(lease, 30, "later does not count")
+    table.begin_call(lease, 19)
+    assert run_to(table, 19, 40) == []
+    assert table.end_call(lease, 40)
+    ((ended, how),) = table.tick(40)
+    assert ended is lease
+    assert (how.how, how.why) == ("revoked", "the configuration changed")
+
+
+def test_a_lease_whose_configuration_came_back_is_kept() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=600)
+    table.end_by(lease, 20, "changed")
+    table.keep(lease)
+    assert run_to(table, 0, 500) == []
+
+
+def test_how_leases_ended_is_remembered_for_ten_minutes_and_ten_thousand_leases() -> None:
+    table = LeaseTable("inc", capacity=20_000)
+    first = take(table, 0, limit=20_000)
+    table.end(first.id, "revoked", 0, "because")
+    assert table.how_ended(first.id, 599) == Ended("revoked", "because", 0)
+    assert table.how_ended(first.id, bounds.LEASE_MEMORY) is None
+    for number in range(10_000):
+        lease = take(table, 1, session=str(number), limit=20_000)
+        table.end(lease.id, "released", 1)
+    assert table.how_ended(first.id, 1) is None
+    assert table.how_ended("inc-2", 1) is not None
+    assert table.how_ended("never-granted", 1) is None
+
+
+class Leases(RuleBasedStateMachine):
+    """The table against a model that knows only keys, times and calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.model: dict[str, dict[str, float]] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self.gone: dict[str, str] = {}
+        self.leases: dict[str, Lease] = {}
+
+    @initialize(capacity=st.integers(1, 4))
+    def start(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.table = LeaseTable("inc", capacity)
+
+    @rule(session=st.sampled_from("abc"), server=st.sampled_from("xy"), ttl=st.integers(1, 30))
+    def acquire(self, session: str, server: str, ttl: int) -> None:
+        known = self.keys.get((session, server))
+        full = known is None and len(self.model) >= self.capacity
+        crowded = known is None and sum(s == server for _, s in self.keys) >= 2
+        try:
+            lease = take(self.table, self.now, session, server, ttl, limit=2)
+        except NoRoom:
+            assert full or crowded
+            return
+        assert not full
+        assert not crowded
+        if known is not None:
+            assert lease.id == known
+            granted = max(self.model[known]["ttl"], ttl)
+        else:
+            assert lease.id not in self.gone
+            granted = ttl
+            self.keys[session, server] = lease.id
+            self.leases[lease.id] = lease
+            self.model[lease.id] = {"calls": 0}
+        self.model[lease.id] |= {"ttl": granted, "until": self.now + granted}
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), what=st.sampled_from(["renew", "begin", "end", "drain"]))
+    def use(self, data: st.DataObject, what: str) -> None:
+        lease_id = data.draw(st.sampled_from(sorted(self.model)))
+        lease, known = self.leases[lease_id], self.model[lease_id]
+        if what == "renew":
+            assert self.table.renew(lease_id, self.now) is lease
+        elif what == "begin":
+            self.table.begin_call(lease, self.now)
+            known["calls"] += 1
+        elif what == "end" and known["calls"]:
+            self.table.end_call(lease, self.now)
+            known["calls"] -= 1
+        elif what == "drain":
+            self.table.end_by(lease, self.now + 5, "drained")
+            known["drain"] = min(known.get("drain", self.now + 5), self.now + 5)
+            return
+        else:
+            return
+        known["until"] = self.now + known["ttl"]
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data(), how=st.sampled_from(["released", "revoked", "lost"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        lease_id = data.draw(st.sampled_from(sorted(self.model)))
+        assert self.table.end(lease_id, how, self.now) is not None  # type: ignore[arg-type]
+        self.forget(lease_id, how)
+
+    @rule(seconds=st.floats(0.01, 20))
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (at := self.table.next_tick(self.now)) is not None and at <= end:
+            self.now = max(self.now, at)
+            for lease, ended in self.table.tick(self.now):
+                known = self.model[lease.id]
+                assert not known["calls"]
+                due = known["until"] if ended.how == "expired" else known["drain"]
+                assert due <= self.now < due + 0.5 + 1e-6 or known.get("kept_by_call")
+                self.forget(lease.id, ended.how)
+        self.now = end
+        for known in self.model.values():
+            known["kept_by_call"] = known.get("kept_by_call", 0) or known["calls"]
+
+    def forget(self, lease_id: str, how: str) -> None:
+        del self.model[lease_id]
+        self.keys = {key: value for key, value in self.keys.items() if value != lease_id}
+        self.gone[lease_id] = how
+        assert self.table.end(lease_id, "lost", self.now) is None
+
+    @invariant()
+    def nothing_is_lost_or_kept_too_long(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        assert {lease.id for lease in self.table.leases} == set(self.model)
+        assert len(self.table) <= self.capacity
+        for known in self.model.values():
+            if not known["calls"]:
+                assert known["until"] + 0.5 + 1e-6 > self.now
+        for lease_id, how in self.gone.items():
+            ended = self.table.how_ended(lease_id, self.now)
+            assert ended is None or ended.how == how
+
+
+TestLeases = Leases.TestCase
+TestLeases.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,100 @@
+"""A toolset is compiled once, and each instance is held to it."""
+
+import json
+
+import pytest
+
+from leaseway.data_plane.core.toolset import (
+    CompiledToolset,
+    Exposed,
+    compile_toolset,
+    describe_differences,
+    differing_tools,
+)
+from leaseway.wire.fault import Fault, Reason
+
+
+def tool(name: str, **members: object) -> bytes:
+    return json.dumps({"name": name, **members}).encode()
+
+
+def compiled(*tools: bytes, previous: CompiledToolset | None = None) -> CompiledToolset:
+    exposed = [Exposed(json.loads(each)["name"], "x_" + json.loads(each)["name"]) for each in tools]
+    return compile_toolset(tools, exposed, "2025-11-25", previous)
+
+
+def test_only_exposed_tools_can_be_found() -> None:
+    toolset = compile_toolset(
+        [tool("read"), tool("write"), tool("list")],
+        [Exposed("read", "fs_read"), Exposed("write", "fs_write", skipped=True)],
+        "2025-11-25",
+    )
+    assert set(toolset.tools) == {"read"}
+    assert toolset.by_exposed_name["fs_read"].original_name == "read"
+    assert set(toolset.contract) == {"read", "write", "list"}
+    for hidden in ("write", "list"):
+        with pytest.raises(Fault) as refusal:
+            toolset.find("fs", hidden)
+        assert refusal.value.reason is Reason.TOOL_NOT_FOUND
+
+
+def test_an_unknown_tool_names_the_nearest() -> None:
+    with pytest.raises(Fault, match="Did you mean read_file") as refusal:
+        compiled(tool("read_file"), tool("zap")).find("fs", "read_fil")
+    assert refusal.value.metadata["nearest"] == "read_file"
+
+
+def test_annotations_say_what_may_be_repeated() -> None:
+    toolset = compiled(
+        tool("a", annotations={"idempotentHint": True}),
+        tool("b", annotations={"readOnlyHint": True}),
+        tool("c", annotations={"readOnlyHint": "yes"}),
+        tool("d", annotations="nonsense"),
+    )
+    flags = {name: (plan.idempotent, plan.read_only) for name, plan in toolset.tools.items()}
+    assert flags == {
+        "a": (True, False),
+        "b": (False, True),
+        "c": (False, False),
+        "d": (False, False),
+    }
+
+
+def test_a_schema_that_does_not_compile_passes_unvalidated_and_is_a_problem() -> None:
+    toolset = compiled(tool("bad", inputSchema={"type": 7}), tool("good", inputSchema={}))
+    assert toolset.tools["bad"].check is None
+    assert toolset.tools["good"].check is not None
+    (problem,) = toolset.schema_problems
+    assert "bad" in problem
+
+
+def test_unchanged_tools_keep_what_was_compiled() -> None:
+    before = compiled(tool("same", inputSchema={}), tool("other", inputSchema={}))
+    after = compiled(tool("same", inputSchema={}), tool("other", title="new"), previous=before)
+    assert after.tools["same"] is before.tools["same"]
+    assert after.tools["other"] is not before.tools["other"]
+
+
+@pytest.mark.parametrize("recorded", [b"{", b"[]", b'{"title": "nameless"}', b'{"name": 7}'])
+def test_a_definition_without_a_name_is_refused(recorded: bytes) -> None:
+    with pytest.raises(ValueError, match="definition"):
+        compile_toolset([recorded], [], "")
+
+
+def test_an_exposed_tool_must_have_been_recorded() -> None:
+    with pytest.raises(ValueError, match="ghost"):
+        compile_toolset([tool("a")], [Exposed("ghost", "ghost")], "")
+
+
+def test_missing_and_different_tools_differ_and_equal_ones_do_not() -> None:
+    toolset = compiled(tool("same", title="t"), tool("changed", title="old"), tool("gone"))
+    listed = {
+        "same": b'{ "title": "t", "name": "same", "_meta": {"n": 1} }',
+        "changed": tool("changed", title="new"),
+        "extra": tool("extra"),
+    }
+    differing = differing_tools(toolset, listed)
+    assert differing == {"changed", "gone"}
+    assert (
+        describe_differences(differing, listed) == "changed (defined differently), gone (missing)"
+    )

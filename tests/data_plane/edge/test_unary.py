@@ -1,0 +1,190 @@
+"""Calls without an exchange: typed content, the same rules."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+
+Bench = Any
+
+
+def request(**fields: Any) -> execution_pb2.CallToolRequest:
+    fields.setdefault("arguments", {"text": "hi"})
+    return execution_pb2.CallToolRequest(**fields)
+
+
+async def refused(call: Any) -> Fault:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    return fault
+
+
+async def test_a_call_by_server_or_by_exposed_name_has_typed_content(bench: Bench) -> None:
+    await bench.serve("time")
+    by_server = await bench.execution.CallTool(request(server_id="time", tool="echo"))
+    by_name = await bench.execution.CallTool(request(tool="time_echo"))
+    assert by_server == by_name
+    assert by_server.content[0].text == '{"text":"hi"}'
+
+
+async def test_an_unknown_exposed_name_names_the_nearest(bench: Bench) -> None:
+    await bench.serve("time")
+    fault = await refused(bench.execution.CallTool(request(tool="time_ecko")))
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+    assert fault.metadata["nearest"] == "time_echo"
+
+
+async def test_a_leased_server_wants_a_session(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    call = bench.execution.CallTool(request(server_id="db", tool="echo"))
+    assert (await refused(call)).reason is Reason.SESSION_REQUIRED
+    response = await bench.execution.CallTool(request(server_id="db", tool="echo", session="s1"))
+    assert response.new_lease.session == "s1"
+
+
+async def test_violations_travel_with_their_paths(bench: Bench) -> None:
+    await bench.serve("time")
+    fault = await refused(
+        bench.execution.CallTool(request(tool="time_echo", arguments={"text": 1}))
+    )
+    assert fault.reason is Reason.INVALID_ARGUMENTS
+    assert [path for path, _ in fault.violations] == ["$.text"]
+
+
+async def test_a_caller_that_leaves_cancels_its_call(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    call = bench.execution.CallTool(request(tool="time_echo"))
+    waiting = asyncio.ensure_future(_settled(call))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    call.cancel()
+    await bench.until(lambda: bench.servers.opened[0].calls[0].cancelled)
+    await waiting
+
+
+async def _settled(call: Any) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_result_too_large_for_one_message_says_what_to_do(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    call = asyncio.ensure_future(refused(bench.execution.CallTool(request(tool="time_echo"))))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    text = "x" * bounds.MAX_GRPC_MESSAGE
+    payload = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
+    bench.servers.opened[0].calls[0].answer(payload)
+    fault = await call
+    assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+    assert "exchange" in fault.message
+
+
+async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    stream = bench.execution.CallToolStreaming(
+        execution_pb2.CallToolStreamingRequest(call=request(tool="time_echo"), log_level="info")
+    )
+    events = asyncio.ensure_future(_all(stream))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    (call,) = bench.servers.opened[0].calls
+    call.request.on_progress(1.0, 2.0, "half")
+    call.request.on_log("info", "", b'"hello"')
+    call.answer(b'{"content":[]}')
+    kinds = [event.WhichOneof("event") for event in await events]
+    assert kinds == ["progress", "log", "result"]
+
+
+async def _all(stream: Any) -> list[Any]:
+    async with asyncio.timeout(10):
+        return [event async for event in stream]
+
+
+async def test_a_stream_that_cannot_run_ends_with_why(bench: Bench) -> None:
+    stream = bench.execution.CallToolStreaming(
+        execution_pb2.CallToolStreamingRequest(call=request(tool="nothing"))
+    )
+    assert (await refused(_all(stream))).reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_logs_of_live_and_ended_instances_can_be_read(bench: Bench) -> None:
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    bench.servers.opened[0].stderr.written += ["one", "two", "three"]
+    bench.servers.opened[0].crash("exit status 1")
+    await bench.until(lambda: len(bench.servers.live) == 1)
+    bench.servers.opened[1].stderr.written += ["again"]
+    logs = await bench.execution.ReadLogs(execution_pb2.ReadLogsRequest(server_id="time", lines=2))
+    assert [(log.state, list(log.lines)) for log in logs.instances] == [
+        ("exit status 1", ["two", "three"]),
+        ("running", ["again"]),
+    ]
+    unknown = bench.execution.ReadLogs(execution_pb2.ReadLogsRequest(server_id="tme"))
+    assert (await refused(unknown)).reason is Reason.SERVER_NOT_FOUND
+
+
+def test_every_kind_of_content_has_its_place() -> None:
+    sound = base64.b64encode(b"\x00\x01").decode()
+    response = typed_result(
+        msgspec.json.encode(
+            {
+                "content": [
+                    {"type": "text", "text": "t"},
+                    {"type": "image", "data": sound, "mimeType": "image/png"},
+                    {"type": "audio", "data": sound, "mimeType": "audio/wav"},
+                    {"type": "image", "data": "not base64!"},
+                    {"type": "resource_link", "uri": "x:y"},
+                    {"type": "resource", "resource": {"uri": "x:y"}},
+                    {"type": "hologram", "depth": 3},
+                    "nonsense",
+                ],
+                "structuredContent": {"n": [1, None, True]},
+                "isError": True,
+                "_meta": {"k": "v"},
+            }
+        ),
+        True,
+    )
+    kinds = [content.WhichOneof("kind") for content in response.content]
+    assert kinds == [
+        "text",
+        "image",
+        "audio",
+        "other",
+        "resource_link",
+        "resource",
+        "other",
+        "other",
+    ]
+    assert response.content[1].image.data == b"\x00\x01"
+    assert response.content[2].audio.byte_length == 2
+    assert MessageToDict(response.structured) == {"n": [1.0, None, True]}
+    assert MessageToDict(response.extra) == {"_meta": {"k": "v"}}
+    assert response.is_error
+
+
+def test_whole_numbers_in_arguments_become_integers() -> None:
+    message = execution_pb2.CallToolRequest(arguments={"n": 3, "x": 1.5, "deep": {"m": [2]}})
+    arguments = msgspec.json.decode(arguments_from_struct(message.arguments))
+    assert arguments == {"n": 3, "x": 1.5, "deep": {"m": [2]}}
+    assert isinstance(arguments["n"], int)
+
+
+def test_a_result_that_is_no_object_is_the_servers_error() -> None:
+    with pytest.raises(Fault) as fault:
+        typed_result(b"[]", False)
+    assert fault.value.reason is Reason.SERVER_ERROR
