@@ -21,6 +21,15 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> None:
+    """Keep one event loop for all tests.
+
+    grpc.aio has one completion queue a process: what ends on it after its loop was closed raises
+    in whatever loop runs by then. A session's fixture keeps the loop as long as the session.
+    """
+
+
 def _absent(kind: str, reason: str) -> None:
     """Skip a test whose servers are absent, or fail it where LEASEWAY_REQUIRE names them."""
     required = os.environ.get("LEASEWAY_REQUIRE", "").split(",")

@@ -1,0 +1,217 @@
+"""A whole Leaseway in processes of its own, as an operator would start it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from leaseway.sdk import AsyncClient
+
+SERVERS = Path(__file__).resolve().parents[1] / "servers"
+LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
+
+
+def python_server(file: str, *args: str, **settings: object) -> dict[str, object]:
+    """Return the entry of one of the tests' own stdio servers."""
+    return {
+        "transport": "stdio",
+        "command": sys.executable,
+        "args": [str(SERVERS / file), *args],
+        **settings,
+    }
+
+
+def kit(root: Path, **settings: object) -> dict[str, object]:
+    """Return the entry of a kit server."""
+    return {
+        "transport": "stdio",
+        "command": sys.executable,
+        "args": ["-m", "leaseway.data_plane.kit", str(root)],
+        **settings,
+    }
+
+
+async def eventually(condition: object, *, within: float = 20.0) -> None:
+    """Wait until an async or plain condition holds; its last exception tells why not.
+
+    This polls, at 20 ms: what other processes do sends no event to a test.
+    """
+    async with asyncio.timeout(within):
+        while True:
+            outcome = condition()  # type: ignore[operator]
+            if asyncio.iscoroutine(outcome):
+                outcome = await outcome
+            if outcome:
+                return
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Part:
+    """One process of the system."""
+
+    process: asyncio.subprocess.Process
+    address: str
+    log: list[str] = field(default_factory=list)
+    pump: asyncio.Task[None] | None = None
+
+    async def end(self, number: int = signal.SIGTERM, within: float = 40.0) -> int:
+        """Signal the process and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            async with asyncio.timeout(within):
+                return await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            raise
+
+
+class System:
+    """A control plane and workers on free ports of this machine.
+
+    Args:
+        folder: Where its files go.
+        servers: The `servers:` of its configuration.
+        workers: How many workers it has.
+        environment: Variables that its processes get on top of the test's own.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        servers: Mapping[str, object],
+        *,
+        workers: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.config = folder / "mcp.yaml"
+        self.write(servers)
+        self._count = workers
+        self._environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("LEASEWAY")},
+            **(environment or {}),
+        }
+        self.control_plane: Part | None = None
+        self.workers: dict[str, Part] = {}
+        self.address = ""
+
+    def write(self, servers: Mapping[str, object]) -> None:
+        """Replace the configuration, as an editor does: a new file, renamed."""
+        self.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
+
+    def write_text(self, text: str) -> None:
+        """Replace the configuration's text."""
+        fresh = self.config.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self.config)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start_control_plane()
+            for number in range(1, self._count + 1):
+                await self.start_worker(f"worker-{number}")
+            await self.ready()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        if error is not None:
+            print(self.logs())
+
+    def logs(self) -> str:
+        """Return what all processes wrote to stderr."""
+        parts = {"control-plane": self.control_plane, **self.workers}
+        return "\n".join(f"[{name}] {line}" for name, p in parts.items() if p for line in p.log)
+
+    async def start_control_plane(self) -> None:
+        """Start the control plane, at the address it had before if there was one."""
+        listen = self.address or "127.0.0.1:0"
+        self.control_plane = await self._start(
+            "control-plane",
+            *("--config", str(self.config), "--listen", listen),
+            *("--expect-workers", str(self._count)),
+        )
+        self.address = self.control_plane.address
+
+    async def start_worker(self, name: str, *options: str) -> None:
+        """Start a worker."""
+        self.workers[name] = await self._start(
+            "worker",
+            *("--control-plane", self.address, "--listen", "127.0.0.1:0", "--id", name),
+            *options,
+        )
+
+    async def ready(self, within: float = 40.0) -> None:
+        """Wait until every first probe has ended and its result is served."""
+        async with AsyncClient(self.address) as client:
+
+            async def is_ready() -> bool:
+                return (await client.status()).ready
+
+            await eventually(is_ready, within=within)
+
+    async def stop(self) -> None:
+        """End everything."""
+        for part in self.workers.values():
+            await part.end()
+        if self.control_plane is not None:
+            await self.control_plane.end()
+
+    async def _start(self, *arguments: str) -> Part:
+        process = await asyncio.create_subprocess_exec(
+            *LEASEWAY,
+            *arguments,
+            *("--log-level", "info"),
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        part = Part(process, "")
+        assert process.stdout is not None
+        assert process.stderr is not None
+        part.pump = asyncio.create_task(_collect(process.stderr, part.log))
+        async with asyncio.timeout(20):
+            line = (await process.stdout.readline()).decode()
+        if not line.startswith("ready "):
+            await process.wait()
+            await part.pump
+            raise RuntimeError(f"{arguments[0]} did not start: {line}\n" + "\n".join(part.log))
+        part.address = line.removeprefix("ready ").strip()
+        return part
+
+
+async def _collect(stream: asyncio.StreamReader, lines: list[str]) -> None:
+    async for line in stream:
+        lines.append(line.decode(errors="replace").rstrip())
+        del lines[:-2000]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, servers: Mapping[str, object], *, workers: int = 1, **environment: str
+) -> AsyncIterator[tuple[System, AsyncClient]]:
+    """Run a system and a client of it."""
+    async with (
+        System(folder, servers, workers=workers, environment=environment) as system,
+        AsyncClient(system.address, agent="test") as client,
+    ):
+        yield system, client

@@ -1,0 +1,103 @@
+"""No call goes through the control plane, and it keeps no state of its own (DESIGN, both rules)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import System, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient
+
+SERVERS = {
+    "shared": python_server(
+        "echo_raw.py", **{"truely-stateless": True, "transform": [{"prefix": "shared_"}]}
+    ),
+    "leased": python_server("counter.py", transform=[{"prefix": "leased_"}]),
+}
+
+
+async def kill_control_plane(system: System) -> None:
+    assert system.control_plane is not None
+    await system.control_plane.end(signal.SIGKILL)
+
+
+async def instances(client: AsyncClient) -> set[tuple[str, int]]:
+    return {
+        (server.id, instance.pid)
+        for server in await client.servers()
+        for instance in server.instances
+    }
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["good file", "file broken meanwhile"])
+@pytest.mark.usefixtures("leak_guard")
+async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
+    tmp_path: Path, broken: bool
+) -> None:
+    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+        session = client.session("dialog")
+        assert (await session.call_tool("leased_next")).text == "1"
+        await client.call_tool("shared_echo", {"text": "x"})
+        before = await client.list_tools()
+        held = await leases(client, 1)
+        processes: set[tuple[str, int]] = set()
+
+        async def all_reported() -> bool:  # a shared instance a worker, and the leased one
+            processes.clear()
+            processes.update(await instances(client))
+            return len(processes) >= 3
+
+        await eventually(all_reported)
+        stop, counts = asyncio.Event(), []
+
+        async def caller() -> None:
+            while not stop.is_set():
+                assert (await client.call_tool("shared_echo", {"text": "x"})).text
+                counts.append(int((await session.call_tool("leased_next")).text))
+
+        task = asyncio.create_task(caller())
+        await kill_control_plane(system)
+        dead_at = len(counts)
+        await eventually(lambda: len(counts) > dead_at + 50)
+        if broken:
+            system.write_text("version: 1\nservers: {x: [}\n")
+        await system.start_control_plane()
+        await system.ready()
+        after = await client.list_tools()
+        assert [tool.name for tool in after] == [tool.name for tool in before]
+        assert after.registry_version > before.registry_version
+        assert await leases(client, 1) == held
+        assert {worker.id for worker in await client.workers()} == {"worker-1", "worker-2"}
+        stop.set()
+        await task
+        assert counts == list(range(2, len(counts) + 2))
+        assert await instances(client) == processes
+
+
+async def leases(client: AsyncClient, count: int) -> list[tuple[str, str]]:
+    """Wait until the control plane knows so many leases and return them."""
+    found: list[tuple[str, str]] = []
+
+    async def known() -> bool:
+        found[:] = [(lease.id, lease.worker) for lease in await client.leases()]
+        return len(found) == count
+
+    await eventually(known)
+    return found
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_lease_outlives_its_ttl_without_a_control_plane(tmp_path: Path) -> None:
+    async with running(tmp_path, SERVERS) as (system, client):
+        session = client.session("dialog")
+        lease = await session.acquire("leased", ttl=1)
+        await session.call_tool("leased_next")
+        await kill_control_plane(system)
+        await asyncio.sleep(2.5)  # real time: the ttl runs on the worker's clock
+        assert (await session.call_tool("leased_next")).text == "2"
+        await session.release(lease)
+        await system.start_control_plane()
+        await system.ready()

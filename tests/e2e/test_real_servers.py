@@ -1,0 +1,154 @@
+"""Servers that others wrote, over both transports and in both protocol eras."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import ServerCommand
+from tests.e2e.system import SERVERS, eventually, python_server, running
+
+PREFIX = [{"prefix": "{server}_"}]
+
+
+def entry(command: list[str], *args: str, **settings: object) -> dict[str, object]:
+    return {"transport": "stdio", "command": command[0], "args": [*command[1:], *args], **settings}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def http_server(*command: str, port: int = 0, **environment: str) -> AsyncIterator[int]:
+    """Run an HTTP server; one that prints its port chooses it itself."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=os.environ | environment,
+        stdout=asyncio.subprocess.PIPE if port == 0 else asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        if port == 0:
+            assert process.stdout is not None
+            async with asyncio.timeout(30):
+                port = int(await process.stdout.readline())
+        await eventually(lambda: _accepts(port), within=30)
+        yield port
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
+async def test_server_everything_over_stdio(tmp_path: Path, npm_server: ServerCommand) -> None:
+    servers = {"everything": entry(npm_server("mcp-server-everything"), "stdio")}
+    async with running(tmp_path, servers) as (_, client):
+        tools = await client.list_tools()
+        assert len(tools) >= 10
+        async with client.session("dialog-42") as session:
+            result = await session.call_tool("everything:echo", {"message": "hi"})
+            assert result.text == "Echo: hi"
+            summed = await session.call_tool("everything:get-sum", {"a": 2, "b": 3})
+            assert "5" in summed.text
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
+async def test_server_everything_over_streamable_http(
+    tmp_path: Path, npm_server: ServerCommand
+) -> None:
+    port = free_port()
+    command = [*npm_server("mcp-server-everything"), "streamableHttp"]
+    async with http_server(*command, port=port, PORT=str(port)):
+        remote = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}/mcp"}
+        prefixed = {"transform": [{"prefix": "leased_"}]}
+        servers = {"remote": remote | {"truely-stateless": True}, "leased": remote | prefixed}
+        async with running(tmp_path, servers) as (_, client):
+            result = await client.call_tool("remote:echo", {"message": "over http"})
+            assert result.text == "Echo: over http"
+            async with client.session("s") as session:
+                lease = await session.acquire("leased")
+                assert lease.server_id == "leased"
+                result = await session.call_tool("leased:echo", {"message": "leased"})
+                assert result.text == "Echo: leased"
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
+async def test_server_filesystem_with_structured_results(
+    tmp_path: Path, npm_server: ServerCommand
+) -> None:
+    root = tmp_path / "files"
+    root.mkdir()
+    (root / "note.txt").write_text("kept")
+    command = npm_server("mcp-server-filesystem")
+    servers = {"files": entry(command, str(root), **{"truely-stateless": True})}
+    async with running(tmp_path, servers) as (_, client):
+        result = await client.call_tool("files:read_text_file", {"path": str(root / "note.txt")})
+        assert result.text == "kept"
+        assert result.structured == {"content": "kept"}
+        refused = await client.call_tool("files:read_text_file", {"path": "/etc/passwd"})
+        assert refused.is_error
+
+
+@pytest.mark.legacy_servers
+@pytest.mark.usefixtures("leak_guard")
+async def test_servers_from_pypi(tmp_path: Path, legacy_server: ServerCommand) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    servers = {
+        "time": entry(legacy_server("mcp-server-time"))
+        | {"truely-stateless": True, "transform": [{"prefix": "time_"}]},
+        "git": entry(legacy_server("mcp-server-git"), "--repository", str(repository)),
+    }
+    async with running(tmp_path, servers) as (_, client):
+        result = await client.call_tool("time_get_current_time", {"timezone": "UTC"})
+        assert '"timezone": "UTC"' in result.text
+        status = await client.call_tool("git:git_status", {"repo_path": str(repository)})
+        assert "branch" in status.text
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy", "2026-07-28"])
+@pytest.mark.usefixtures("leak_guard")
+async def test_the_official_packages_server_in_either_era(tmp_path: Path, era: str) -> None:
+    command = [sys.executable, str(SERVERS / "official_http.py")]
+    async with http_server(*command) as port:
+        remote = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}/mcp"}
+        shared = {"truely-stateless": True, "protocol": era, "transform": PREFIX}
+        servers = {"http": remote | shared, "stdio": python_server("official_stdio.py") | shared}
+        async with running(tmp_path, servers) as (_, client):
+            for server in await client.servers():
+                modern = server.protocol_version == "2026-07-28"
+                assert modern == (era != "legacy"), server
+                result = await client.call_tool(f"{server.id}:echo", {"text": "hi"})
+                assert result.text == "hi"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_hand_written_modern_server_over_both_transports(tmp_path: Path) -> None:
+    async with http_server(sys.executable, str(SERVERS / "http_raw.py"), "--sse") as port:
+        remote = {"transport": "streamable_http", "url": f"http://127.0.0.1:{port}/mcp"}
+        shared = {"truely-stateless": True, "transform": PREFIX}
+        servers = {"http": remote | shared, "stdio": python_server("echo_raw.py") | shared}
+        async with running(tmp_path, servers) as (_, client):
+            for name in servers:
+                result = await client.call_tool(f"{name}:echo", {"text": "raw"})
+                assert "raw" in result.text

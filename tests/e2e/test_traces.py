@@ -1,0 +1,123 @@
+"""One trace, from the caller to the MCP server's own spans, and from an edit to each apply."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.e2e.system import eventually, kit, python_server, running
+
+from leaseway.wire.telemetry import context_from
+from leaseway.wire.tracefile import SpanRecord, TraceCollector, otlp_environment, read_spans
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+@pytest.fixture(scope="module")
+def provider() -> TracerProvider:
+    """Install a tracer provider; OpenTelemetry takes one a process."""
+    installed = trace.get_tracer_provider()
+    if not isinstance(installed, TracerProvider):
+        installed = TracerProvider()
+        trace.set_tracer_provider(installed)
+    return installed
+
+
+@pytest.fixture
+def own_spans(provider: TracerProvider) -> Iterator[InMemorySpanExporter]:
+    """Collect this process's spans."""
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield exporter
+    exporter.shutdown()
+
+
+def chain(spans: list[SpanRecord], leaf: SpanRecord) -> list[SpanRecord]:
+    """Return a span and its ancestors, the leaf first."""
+    by_id = {span.span_id: span for span in spans}
+    found = [leaf]
+    while found[-1].parent_span_id in by_id:
+        found.append(by_id[found[-1].parent_span_id])
+    return found
+
+
+async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
+    tmp_path: Path, own_spans: InMemorySpanExporter
+) -> None:
+    path = tmp_path / "spans.jsonl"
+    async with TraceCollector(path) as collector:
+        servers = {"kit": kit(tmp_path, **{"truely-stateless": True})}
+        environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        async with running(tmp_path, servers, **environment) as (_, client):
+            await client.call_tool("current_time", {"timezone": "UTC"})
+            (sdk,) = [s for s in own_spans.get_finished_spans() if "current_time" in s.name]
+
+        def arrived() -> bool:
+            return any(span.service == "leaseway-kit" for span in of_trace())
+
+        def of_trace() -> list[SpanRecord]:
+            trace_id = f"{sdk.context.trace_id:032x}"
+            return [span for span in read_spans(path) if span.trace_id == trace_id]
+
+        await eventually(arrived)
+    spans = of_trace()
+    leaf = next(s for s in spans if s.service == "leaseway-kit")
+    names = [(span.service, span.kind) for span in chain(spans, leaf)]
+    assert names == [
+        ("leaseway-kit", "server"),
+        ("leaseway-worker", "client"),
+        ("leaseway-worker", "server"),
+    ]
+    assert chain(spans, leaf)[-1].parent_span_id == f"{sdk.context.span_id:016x}"
+    mcp = chain(spans, leaf)[1]
+    assert mcp.name == "tools/call current_time"
+    assert mcp.attributes["mcp.method.name"] == "tools/call"
+    assert mcp.attributes["gen_ai.tool.name"] == "current_time"
+    assert mcp.attributes["gen_ai.operation.name"] == "execute_tool"
+    assert mcp.attributes["network.transport"] == "pipe"
+    assert mcp.attributes["mcp.protocol.version"] == "2026-07-28"
+    assert sdk.attributes is not None
+    assert sdk.attributes["gen_ai.tool.name"] == "current_time"
+    assert not any("UTC" in json.dumps(span.attributes) for span in spans)
+
+
+async def test_a_reload_is_one_trace_from_the_file_to_the_workers_apply(tmp_path: Path) -> None:
+    path = tmp_path / "spans.jsonl"
+    async with TraceCollector(path) as collector:
+        entry = python_server("echo_raw.py", **{"truely-stateless": True})
+        environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        async with running(tmp_path, {"one": entry}, **environment):
+            pass  # its first load is a reload like any other
+        spans = read_spans(path)
+    reload = next(span for span in spans if span.name == "config reload")
+    within = {span.name for span in spans if span.trace_id == reload.trace_id}
+    assert {"config reload", "parse", "diff", "probe one", "commit"} <= within
+    on_worker = {
+        span.name
+        for span in spans
+        if span.trace_id == reload.trace_id and span.service == "leaseway-worker"
+    }
+    assert any("apply" in name for name in on_worker), on_worker
+    assert any("probe" in name for name in on_worker), on_worker
+
+
+async def test_a_foreign_server_gets_the_callers_trace_context(tmp_path: Path) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    log = tmp_path / "messages"
+    servers = {"raw": python_server("echo_raw.py", "--log", str(log), **{"truely-stateless": True})}
+    async with running(tmp_path, servers) as (_, client):
+        attached = context.attach(context_from(parent, ""))
+        try:
+            await client.call_tool("echo", {"text": "x"})
+        finally:
+            context.detach(attached)
+    calls = [json.loads(line) for line in log.read_text().splitlines()]
+    (call,) = [one for one in calls if one.get("method") == "tools/call"]
+    received = call["params"]["_meta"]["traceparent"]
+    assert received.split("-")[1] == parent.split("-")[1]
