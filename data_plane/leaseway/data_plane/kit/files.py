@@ -81,9 +81,10 @@ def _read(root: Path, path: str) -> str:
         descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         raise _unreachable(path, error) from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Refusal(f"{path!r} is no regular file; list_files shows what is in a folder.")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Refusal(f"{path!r} is no regular file; list_files shows what is in a folder.")
         content = file.read(MAX_FILE + 1)
     if len(content) > MAX_FILE:
         raise Refusal(f"{path!r} is larger than 1 MiB, the most that can be read.")

@@ -1,0 +1,100 @@
+"""The kit as a server, in its own process and by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import TextContent
+
+from leaseway.wire.tracefile import TraceCollector, otlp_environment, read_spans
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def client(root: Path, mode: str = "auto", **environment: str) -> Client:
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "leaseway.data_plane.kit", str(root)],
+        env={"PATH": os.environ["PATH"], **environment},
+    )
+    return Client(stdio_client(parameters), mode=mode)
+
+
+async def text(kit: Client, tool: str, arguments: dict[str, object]) -> tuple[str, bool]:
+    result = await kit.call_tool(tool, arguments)
+    assert isinstance(result.content[0], TextContent)
+    return result.content[0].text, bool(result.is_error)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_kit_serves_its_tools_in_either_era(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "a.md").write_text("hello")
+    async with asyncio.timeout(30), client(tmp_path, mode) as kit:
+        tools = {tool.name: tool for tool in (await kit.list_tools()).tools}
+        assert sorted(tools) == ["current_time", "list_files", "read_file"]
+        for tool in tools.values():
+            assert tool.annotations is not None
+            assert tool.annotations.read_only_hint
+            assert tool.annotations.idempotent_hint
+            assert tool.description
+        assert tools["current_time"].output_schema is not None
+        # The official client checks structured results against their schema.
+        result = await kit.call_tool("current_time", {"timezone": "Asia/Tokyo"})
+        assert result.structured_content is not None
+        assert result.structured_content["datetime"].endswith("+09:00")
+        assert await text(kit, "read_file", {"path": "a.md"}) == ("hello", False)
+        assert await text(kit, "list_files", {}) == ("a.md", False)
+
+
+async def test_what_is_wrong_with_a_call_is_a_sentence_for_the_model(tmp_path: Path) -> None:
+    async with asyncio.timeout(30), client(tmp_path) as kit:
+        await kit.list_tools()
+        said, is_error = await text(kit, "read_file", {})
+        assert is_error
+        assert said == 'The arguments are wrong: "path" is a required property.'
+        said, is_error = await text(kit, "current_time", {"timezone": 5})
+        assert is_error
+        assert said.startswith("The argument timezone is wrong")
+        said, is_error = await text(kit, "read_file", {"path": "../x"})
+        assert is_error
+        assert "outside the served folder" in said
+        with pytest.raises(MCPError, match="There is no tool 'nope'"):
+            await kit.call_tool("nope", {})
+
+
+async def test_the_kits_spans_join_the_callers_trace(tmp_path: Path) -> None:
+    traces = tmp_path / "trace.jsonl"
+    meta: Any = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    async with (
+        asyncio.timeout(40),
+        TraceCollector(traces) as collector,
+        client(tmp_path, **otlp_environment(collector.endpoint)) as kit,
+    ):
+        await kit.list_tools()
+        await kit.call_tool("current_time", {}, meta=meta)
+    spans = [span for span in read_spans(traces) if span.name == "tools/call current_time"]
+    assert [(span.trace_id, span.kind, span.service) for span in spans] == [
+        (TRACE, "server", "leaseway-kit")
+    ]
+    assert spans[0].parent_span_id == "b7ad6b7169203331"
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing")
+    ended = subprocess.run(
+        [sys.executable, "-m", "leaseway.data_plane.kit", missing],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=30,
+    )
+    assert ended.returncode == 2
+    assert missing in ended.stderr
