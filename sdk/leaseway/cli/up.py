@@ -119,7 +119,7 @@ class _Up:
             "control plane", self._control_plane_arguments, self._environment
         )
         self._workers = [
-            Child(name, partial(self._worker_arguments, name), self._environment)
+            Child(f"worker {name}", partial(self._worker_arguments, name), self._environment)
             for name in (f"worker-{number}" for number in range(1, options.workers + 1))
         ]
 

@@ -1,0 +1,58 @@
+"""`leaseway check`: every issue with its place, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+GOOD = "version: 1\nservers:\n  a:\n    transport: stdio\n    command: python3\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "mcp.yaml"
+
+
+def test_a_good_file_says_so(run: Run, path: Path) -> None:
+    path.write_text(GOOD)
+    done = run("check", str(path))
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"{path} is good.\n"
+
+
+def test_errors_are_printed_with_their_place_and_give_1(run: Run, path: Path) -> None:
+    path.write_text(GOOD.replace("command", "comand"))
+    done = run("check", str(path))
+    assert done.exit_code == 1
+    assert f"{path}:5:" in done.stdout
+    assert ": error: " in done.stdout
+    assert "command" in done.stdout
+
+
+def test_warnings_alone_give_0(run: Run, path: Path) -> None:
+    path.write_text(GOOD.replace("python3", "no-such-command-anywhere"))
+    done = run("check", str(path))
+    assert done.exit_code == 0
+    assert ": warning: " in done.stdout
+    assert "0 errors, 1 warning." in done.stderr
+
+
+def test_programs_get_an_array(run: Run, path: Path) -> None:
+    path.write_text(GOOD.replace("command", "comand"))
+    issues = json.loads(run("check", str(path), "--json").stdout)
+    keys = {"file", "line", "column", "key", "severity", "reason", "message"}
+    assert all(issue.keys() >= keys for issue in issues)
+    path.write_text(GOOD)
+    assert json.loads(run("check", str(path), "--json").stdout) == []
+
+
+def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
+    done = run("check", str(path))
+    assert done.exit_code == 2
+    assert done.stderr == f"leaseway: There is no file {path}.\n"

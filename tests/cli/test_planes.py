@@ -1,0 +1,168 @@
+"""`control-plane` and `worker`: what the options become, and how the processes end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from leaseway.control_plane import app as control_plane_app
+from leaseway.data_plane import app as worker_app
+from leaseway.wire.endpoint import Endpoint
+
+Run = Callable[..., Result]
+
+
+class _Plane:
+    """Stands in for a plane's `run`: remembers its options and ends at once."""
+
+    def __init__(self) -> None:
+        self.options: Any = None
+        self.status = 0
+        self.error: Exception | None = None
+
+    async def run(self, options: Any, *, ready: Callable[[str], None]) -> int:
+        self.options = options
+        if self.error is not None:
+            raise self.error
+        ready("127.0.0.1:4711")
+        return self.status
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> _Plane:
+    made = _Plane()
+    monkeypatch.setattr(control_plane_app, "run", made.run)
+    monkeypatch.setattr(worker_app, "run", made.run)
+    return made
+
+
+def test_a_control_plane_gets_its_options_and_says_where_it_listens(
+    run: Run, plane: _Plane
+) -> None:
+    done = run(
+        "control-plane", "--config", "x.yaml", "--listen", "127.0.0.1:0", "--expect-workers", "2"
+    )
+    assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
+    assert plane.options == control_plane_app.ControlPlaneOptions(
+        config=Path("x.yaml"), listen=Endpoint("127.0.0.1", 0), key=None, expect_workers=2
+    )
+
+
+def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _Plane) -> None:
+    done = run(
+        *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
+        *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
+        env={"LEASEWAY_KEY": "k"},
+    )
+    assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
+    assert plane.options == worker_app.WorkerOptions(
+        control_plane=Endpoint("cp", 1),
+        listen=Endpoint("0.0.0.0", 0),
+        advertise=Endpoint("w1", 0),
+        id="w1",
+        capacity=3,
+        key="k",
+        labels={"zone": "a", "gpu": "x=y"},
+    )
+
+
+def test_a_plane_gives_its_exit_status(run: Run, plane: _Plane) -> None:
+    plane.status = 1
+    assert run("worker", "--id", "w").exit_code == 1
+
+
+def test_an_address_that_cannot_be_used_is_a_sentence(run: Run, plane: _Plane) -> None:
+    plane.error = OSError("Cannot listen on 127.0.0.1:1.")
+    done = run("control-plane")
+    assert done.exit_code == 1
+    assert done.stderr == "leaseway: Cannot listen on 127.0.0.1:1.\n"
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker", "up"])
+def test_listening_beyond_loopback_without_a_key_is_refused(
+    run: Run, plane: _Plane, command: str
+) -> None:
+    done = run(command, "--listen", "0.0.0.0:0")
+    assert done.exit_code == 2
+    assert "LEASEWAY_KEY" in done.stderr
+    assert plane.options is None
+
+
+def test_a_label_that_is_none_is_a_usage_error(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--label", "loose")
+    assert done.exit_code == 2
+    assert "KEY=VALUE" in done.stderr
+
+
+def test_a_log_file_that_cannot_be_written_is_a_usage_error(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--log-file", "/nowhere/at/all.log")
+    assert done.exit_code == 2
+    assert "/nowhere/at/all.log" in done.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mcp.yaml"
+    path.write_text("version: 1\nservers: {}\n")
+    return path
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "leaseway.cli.main", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("leak_guard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_control_plane_ends_with_0_when_it_is_told_to(
+    config: Path, number: signal.Signals
+) -> None:
+    process = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready 127.0.0.1:")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("leak_guard")
+def test_a_child_of_up_ends_when_its_stdin_closes(config: Path) -> None:
+    process = _start(
+        *("control-plane", "--config", str(config)),
+        *("--listen", "127.0.0.1:0", "--exit-with-stdin"),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    process.stdout.close()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+@pytest.mark.usefixtures("leak_guard")
+def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
+    first = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
+    assert first.stdout is not None
+    address = first.stdout.readline().split()[1]
+    second = _start("control-plane", "--config", str(config), "--listen", address)
+    _, err = second.communicate(timeout=30)
+    first.terminate()
+    first.communicate(timeout=30)
+    assert second.returncode == 1
+    assert f"leaseway: Cannot listen on {address}" in err
+    assert "Traceback" not in err
