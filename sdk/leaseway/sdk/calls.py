@@ -7,7 +7,6 @@ pool, the lease in the book. Only a first use, a move or a failure asks anybody 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +14,7 @@ from typing import Any, Final
 from opentelemetry.trace import Span
 
 from leaseway.sdk import tracing
+from leaseway.sdk.arguments import encode_arguments
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Held, Key, Worker
@@ -24,15 +24,12 @@ from leaseway.sdk.results import ToolResult
 from leaseway.sdk.retry import Again, Tried, decide
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import CALL_TIMEOUT, MAX_ARGUMENTS
+from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
 __all__ = ["Caller"]
 
-_encode: Final = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=True
-).encode
 _LONGEST: Final = 30 * 24 * 3600.0
 """Seconds; what waits longer cannot be told to a worker in milliseconds of 64 bits or a timer."""
 
@@ -40,22 +37,14 @@ _LONGEST: Final = 30 * 24 * 3600.0
 class _Order:
     """What one call is about, kept from try to try."""
 
-    __slots__ = (
-        "avoid",
-        "cached",
-        "deadline",
-        "held",
-        "link",
-        "name",
-        "payload",
-        "repeated",
-        "session",
-        "span",
-        "target",
-        "traceparent",
-        "tracestate",
-        "tries",
-    )
+    # Set where they differ: most calls end at the first try, outside any trace.
+    target: Target | None = None
+    link: WorkerLink | None = None
+    held: Held | None = None
+    cached = True
+    repeated = False
+    tries = 0
+    avoid: frozenset[Worker] = frozenset()
 
     def __init__(
         self, session: str, name: str, payload: bytes, deadline: float, span: Span | None
@@ -65,14 +54,7 @@ class _Order:
         self.payload = payload
         self.deadline = deadline
         self.span = span
-        self.traceparent, self.tracestate = tracing.trace_headers(span)
-        self.target: Target | None = None
-        self.cached = True
-        self.link: WorkerLink | None = None
-        self.held: Held | None = None
-        self.tries = 0
-        self.repeated = False
-        self.avoid: set[Worker] | tuple[()] = ()
+        self.trace = tracing.trace_headers(span)
 
 
 class Caller:
@@ -81,7 +63,8 @@ class Caller:
     def __init__(
         self, identity: Identity, resolver: Resolver, pool: WorkerPool, desk: LeaseDesk
     ) -> None:
-        self._identity = identity
+        self._tenant = identity.tenant
+        self._agent = identity.agent
         self._resolver = resolver
         self._pool = pool
         self._desk = desk
@@ -114,7 +97,8 @@ class Caller:
             elif not timeout > 0:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
             deadline = self._now() + min(timeout, _LONGEST)
-            order = _Order(session, name, _payload(name, arguments), deadline, span)
+            payload = encode_arguments(name, arguments)
+            order = _Order(session, name, payload, deadline, span)
             while True:
                 try:
                     return await self._try(order)
@@ -133,44 +117,63 @@ class Caller:
                 span.end()
 
     async def _try(self, order: _Order) -> ToolResult:
+        at = self._now()
         order.tries += 1
-        order.link = order.held = None
-        target = self._resolver.cached(order.name, self._now()) or await self._resolve(order)
+        target = self._resolver.cached(order.name, at)
+        if target is None:
+            target = await self._resolve(order)
+            at = self._now()
         order.target = target
-        lease_id = ""
         if target.shared:
             link = order.link = self._pool.pick(target.workers, order.avoid)
         else:
-            held = order.held = self._desk.book.find(
-                Key(order.session, target.server_id), self._now()
-            )
-            if held is not None:
-                lease_id = held.lease_id
-                link = order.link = self._pool.link(held.worker)
-            else:
-                link = order.link = await self._place(order, target)
+            link = order.link = await self._route(order, target, at)
+            at = self._now()
+        frame = self._frame(order, target, at)
         if order.span is not None:
-            tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
-        at = self._now()
-        frame = execution_pb2.Call(
-            server_id=target.server_id,
-            tool=target.original_name,
-            registry_version=target.registry_version,
-            tenant=self._identity.tenant,
-            agent=self._identity.agent,
-            session=order.session,
-            lease_id=lease_id,
-            timeout_ms=max(1, int((order.deadline - at) * 1000)),
-            traceparent=order.traceparent,
-            tracestate=order.tracestate,
-        )
+            tracing.describe(order.span, target.server_id, link.worker.id, frame.lease_id)
         result, payload = await link.exchange.call(frame, order.payload, order.deadline)
         new_lease = None
         if not target.shared or result.HasField("new_lease"):
             new_lease = await self._note_lease(order, target, link, result, at)
-        if result.HasField("status"):
+        # A result that has a payload has no status: most need not be asked.
+        if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error, new_lease)
+
+    def _frame(self, order: _Order, target: Target, at: float) -> execution_pb2.Call:
+        """Return a call's frame; what is empty is not set, since each field costs time."""
+        frame = execution_pb2.Call(
+            server_id=target.server_id,
+            tool=target.original_name,
+            registry_version=target.registry_version,
+            session=order.session,
+            timeout_ms=max(1, int((order.deadline - at) * 1000)),
+        )
+        if self._agent:
+            frame.agent = self._agent
+        if self._tenant:
+            frame.tenant = self._tenant
+        if order.held is not None:
+            frame.lease_id = order.held.lease_id
+        traceparent, tracestate = order.trace
+        if traceparent:
+            frame.traceparent = traceparent
+            frame.tracestate = tracestate
+        return frame
+
+    async def _route(self, order: _Order, target: Target, at: float) -> WorkerLink:
+        """Return the worker that holds the session's lease, or that is to grant it."""
+        key = Key(order.session, target.server_id)
+        held = order.held = self._desk.book.find(key, at)
+        if held is not None:
+            return self._pool.link(held.worker)
+        if order.span is not None:
+            order.span.add_event("leaseway.place")
+        worker = await self._desk.place(key, order.deadline, order.avoid)
+        if order.span is not None:
+            order.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
+        return self._pool.link(worker)
 
     async def _resolve(self, order: _Order) -> Target:
         order.cached = False
@@ -180,15 +183,6 @@ class Caller:
         if order.span is not None:
             order.span.add_event("leaseway.resolved")
         return target
-
-    async def _place(self, order: _Order, target: Target) -> WorkerLink:
-        key = Key(order.session, target.server_id)
-        if order.span is not None:
-            order.span.add_event("leaseway.place")
-        worker = await self._desk.place(key, order.deadline, order.avoid)
-        if order.span is not None:
-            order.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
-        return self._pool.link(worker)
 
     async def _note_lease(
         self,
@@ -227,7 +221,7 @@ class Caller:
             self._desk.book.unplace(Key(order.session, target.server_id), link.worker)
         others = False
         if link is not None and target is not None and target.shared:
-            others = self._pool.others(target.workers, {*order.avoid, link.worker})
+            others = self._pool.others(target.workers, order.avoid | {link.worker})
         again = decide(
             fault,
             Tried(
@@ -250,30 +244,9 @@ class Caller:
             order.span.add_event("leaseway.retry", {"leaseway.tries": order.tries})
         order.repeated = order.repeated or again.repeats
         if again.avoid_worker and order.link is not None:
-            order.avoid = {*order.avoid, order.link.worker}
+            order.avoid = order.avoid | {order.link.worker}
         if order.target is not None and (again.resolve or again.avoid_worker):
             self._resolver.doubt(order.target, at_once=again.resolve)
+        order.link = order.held = None
         if again.delay > 0:
             await asyncio.sleep(again.delay)
-
-
-def _payload(name: str, arguments: Mapping[str, Any] | None) -> bytes:
-    if not arguments:
-        return b"{}"
-    try:
-        payload = _encode(arguments if type(arguments) is dict else dict(arguments)).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        # The text of these errors may quote a value, so it is not passed on.
-        kind = "a number that JSON lacks" if isinstance(error, ValueError) else "a value"
-        raise Fault(
-            Reason.INVALID_ARGUMENTS,
-            f"The arguments of '{name}' hold {kind} that cannot be written as JSON "
-            f"({type(error).__name__}); pass strings, numbers, booleans, None, lists and dicts.",
-        ) from None
-    if len(payload) > MAX_ARGUMENTS:
-        raise Fault(
-            Reason.INVALID_ARGUMENTS,
-            f"The arguments of '{name}' take {len(payload)} bytes as JSON; at most "
-            f"{MAX_ARGUMENTS} are allowed.",
-        )
-    return payload

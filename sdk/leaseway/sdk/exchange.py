@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import grpc
 
+from leaseway.sdk.deadlines import Deadlines
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
@@ -30,6 +31,7 @@ __all__ = ["Exchange", "Reply"]
 
 Reply = tuple[execution_pb2.Result, bytes]
 """The frame that ended a call, and its payload put together."""
+_Pending = tuple[asyncio.Future[Reply], execution_pb2.Call]
 
 _CALL_OVERHEAD: Final = 256
 """Rough bytes of a call beside its arguments: ids, names, trace context."""
@@ -55,7 +57,7 @@ class Exchange:
         on_end: Called once, when the stream has ended.
 
     Attributes:
-        pending: The futures of calls in flight, by call id.
+        pending: The calls in flight, by call id.
         going_away: Whether the worker takes no more calls.
         ended: Whether the stream has ended.
     """
@@ -68,7 +70,7 @@ class Exchange:
         worker: str,
         on_end: Callable[[Exchange], None],
     ) -> None:
-        self.pending: dict[int, asyncio.Future[Reply]] = {}
+        self.pending: dict[int, _Pending] = {}
         self.going_away = False
         self.ended = False
         self._worker = worker
@@ -85,6 +87,7 @@ class Exchange:
         self._outbox: Outbox[execution_pb2.ExchangeRequest] = Outbox(
             execution_pb2.ExchangeRequest, self._wake.set
         )
+        self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
         self._stream = stub.Exchange(metadata=metadata)
         self._task = self._loop.create_task(self._run(), name=f"leaseway exchange {worker}")
@@ -117,22 +120,20 @@ class Exchange:
         self._last_id = call_id = self._last_id + 1
         frame.id = call_id
         future: asyncio.Future[Reply] = self._loop.create_future()
-        pending[call_id] = future
+        pending[call_id] = (future, frame)
+        self._deadlines.add(deadline, call_id)
         if len(payload) <= BATCH_SIZE:
             frame.arguments = payload
             self._outbox.put("calls", frame, len(payload) + _CALL_OVERHEAD)
         else:
             self._outbox.put_large("calls", frame, call_id, payload)
-        timer = self._loop.call_at(deadline, self._expire, call_id, frame)
         try:
             return await future
         except asyncio.CancelledError:
-            self._abandon(call_id, frame, "The caller was cancelled.")
+            self._abandon(call_id, "The caller was cancelled.")
             if future.done() and not future.cancelled():
                 future.exception()  # seen, so that the loop does not report it as forgotten
             raise
-        finally:
-            timer.cancel()
 
     async def keep_alive(self, lease_ids: list[str]) -> leases_pb2.KeepAliveResponse:
         """Renew leases and wait for what became of them. One request at a time.
@@ -190,10 +191,10 @@ class Exchange:
             if not turn.done():
                 turn.set_result(None)
 
-    def _expire(self, call_id: int, frame: execution_pb2.Call) -> None:
-        future = self.pending.get(call_id)
-        if future is not None and not future.done():
-            sent = self._abandon(call_id, frame, "The caller's timeout passed.")
+    def _expire(self, call_id: int) -> None:
+        future, frame = self.pending[call_id]
+        sent = self._abandon(call_id, "The caller's timeout passed.")
+        if not future.done():
             future.set_exception(
                 Fault(
                     Reason.DEADLINE_EXCEEDED,
@@ -204,10 +205,12 @@ class Exchange:
                 )
             )
 
-    def _abandon(self, call_id: int, frame: execution_pb2.Call, reason: str) -> bool:
+    def _abandon(self, call_id: int, reason: str) -> bool:
         """Stop waiting for a call; return whether its frame may have left."""
-        if self.pending.pop(call_id, None) is None:
+        entry = self.pending.pop(call_id, None)
+        if entry is None:
             return True
+        frame = entry[1]
         self._assembler.drop(call_id)
         sent = not self._outbox.withdraw(frame)
         # A frame with arguments of its own that has not left needs no word; chunks may have.
@@ -278,13 +281,13 @@ class Exchange:
                 self._assembler.add(chunk)
         for result in message.results:
             call_id = result.call_id
-            future = pending.pop(call_id, None)
-            if future is None or future.done():
-                continue
+            entry = pending.pop(call_id, None)
+            if entry is None or entry[0].done():
+                continue  # nobody waits for it any more
             try:
-                future.set_result((result, self._assembler.take(call_id, result.payload)))
+                entry[0].set_result((result, self._assembler.take(call_id, result.payload)))
             except OversizePayload as error:
-                future.set_exception(self._too_large(error))
+                entry[0].set_exception(self._too_large(error))
         if self._waiting:
             self._give_turns()
         renewal = self._renewal
@@ -296,10 +299,11 @@ class Exchange:
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
         unsent: set[int] = {frame.id for frame in self._outbox.unsent("calls")}  # type: ignore[attr-defined]
-        pending, self.pending = self.pending, {}
-        for call_id, future in pending.items():
+        self._deadlines.close()
+        for call_id, (future, _) in self.pending.items():
             if not future.done():
                 future.set_exception(self._lost(call_id not in unsent, cause))
+        self.pending.clear()
         if self._renewal is not None and not self._renewal.done():
             self._renewal.set_exception(self._lost(sent=False, cause=cause))
         self._give_turns()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from opentelemetry import trace
-from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode
+from opentelemetry.context import get_current
+from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from leaseway.sdk.identity import Identity
 from leaseway.wire.fault import Fault
@@ -18,6 +19,9 @@ from leaseway.wire.version import PACKAGE_VERSION
 
 __all__ = ["CallTracer", "cancelled", "describe", "fail", "trace_headers"]
 
+_UNKNOWN: Final = object()
+"""Stands for a provider that this version of OpenTelemetry keeps somewhere else."""
+_NO_CONTEXT: Final = ("", "")
 _INERT: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
@@ -27,16 +31,17 @@ class CallTracer:
     def __init__(self, identity: Identity) -> None:
         self._tenant = identity.tenant or DEFAULT_TENANT
         self._agent = identity.agent
-        self._provider: trace.TracerProvider | None = None
+        # The public function reads the environment at each call until there is a provider; what
+        # it would find there is found by asking once.
+        trace.get_tracer_provider()
+        self._provider: object = None
         self._tracer: trace.Tracer | None = None
 
     def begin(self, tool: str, session: str) -> Span | None:
         """Start the span of a call; None where nothing records."""
-        provider = trace.get_tracer_provider()
+        provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
-            self._provider = provider
-            inert = isinstance(provider, _INERT)
-            self._tracer = None if inert else provider.get_tracer("leaseway.sdk", PACKAGE_VERSION)
+            self._follow(provider)
         if self._tracer is None:
             return None
         span = self._tracer.start_span(f"execute_tool {tool}", kind=SpanKind.CLIENT)
@@ -52,6 +57,14 @@ class CallTracer:
             if self._agent:
                 span.set_attribute("leaseway.agent", self._agent)
         return span
+
+    def _follow(self, provider: object) -> None:
+        """Take note that the program set up OpenTelemetry, before or after making the client."""
+        if provider is not _UNKNOWN:
+            self._provider = provider
+        public = trace.get_tracer_provider()
+        recording = not isinstance(public, _INERT)
+        self._tracer = public.get_tracer("leaseway.sdk", PACKAGE_VERSION) if recording else None
 
 
 def describe(span: Span, server: str, worker: str, lease: str) -> None:
@@ -81,12 +94,15 @@ def cancelled(span: Span) -> None:
 
 def trace_headers(span: Span | None) -> tuple[str, str]:
     """Return `traceparent` and `tracestate` of a span, or of the caller's context without one."""
-    context = (span or trace.get_current_span()).get_span_context()
-    if context.trace_id == 0:
-        return "", ""
-    return _traceparent(context), context.trace_state.to_header()
-
-
-def _traceparent(context: SpanContext) -> str:
+    if span is None:
+        if not get_current():
+            return _NO_CONTEXT
+        span = trace.get_current_span()
+    context = span.get_span_context()
+    if not context.is_valid:
+        return _NO_CONTEXT
     flags = int(context.trace_flags)
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+    return (
+        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}",
+        context.trace_state.to_header(),
+    )

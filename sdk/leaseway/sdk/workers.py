@@ -133,6 +133,10 @@ class WorkerPool:
             Fault: No worker is left.
 
         """
+        if len(workers) == 1 and not avoid:
+            only = self._links.get(workers[0])
+            if only is not None and not only.leaving:
+                return only
         best = self._least_loaded(workers, avoid)
         if best is None and avoid:
             best = self._least_loaded(workers, ())

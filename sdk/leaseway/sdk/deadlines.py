@@ -1,0 +1,80 @@
+"""When calls are given up: one timer of the event loop for all calls of a stream.
+
+Nearly every call ends long before its deadline, so a timer each would mostly be set and taken
+back. Here a deadline is pushed onto a heap and forgotten; those of ended calls are dropped when
+they come up, or all at once when they are the most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+__all__ = ["Deadlines"]
+
+_SLACK: Final = 1024
+"""Deadlines of ended calls that are kept before the heap is cleared of them."""
+
+
+class Deadlines:
+    """The deadlines of the calls of one stream.
+
+    Args:
+        loop: Tells the time.
+        live: The ids of calls that have not ended.
+        expire: Called with the id of a live call whose deadline has passed; ends it.
+
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        live: Collection[int],
+        expire: Callable[[int], None],
+    ) -> None:
+        self._loop = loop
+        self._live = live
+        self._expire = expire
+        self._heap: list[tuple[float, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = float("inf")
+
+    def add(self, deadline: float, call_id: int) -> None:
+        """Have a live call expire at a time of the event loop."""
+        heap = self._heap
+        heappush(heap, (deadline, call_id))
+        if deadline < self._wake_at:
+            self._arm(deadline)
+        if len(heap) > 2 * len(self._live) + _SLACK:
+            live = self._live
+            self._heap = [entry for entry in heap if entry[1] in live]
+            heapify(self._heap)
+
+    def close(self) -> None:
+        """Forget all deadlines."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake_at = when
+        self._timer = self._loop.call_at(when, self._due)
+
+    def _due(self) -> None:
+        now = self._loop.time()
+        self._timer = None
+        self._wake_at = float("inf")
+        while self._heap:
+            deadline, call_id = self._heap[0]
+            if call_id not in self._live:
+                heappop(self._heap)
+            elif deadline <= now:
+                heappop(self._heap)
+                self._expire(call_id)
+            else:
+                self._arm(deadline)
+                return
