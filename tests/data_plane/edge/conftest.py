@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import os
+import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
 
-from leaseway.data_plane.app import Stop, Worker, WorkerOptions, serve
+from leaseway.data_plane.app import Stop, Worker, WorkerOptions, run, serve
 from leaseway.data_plane.edge.memory import MemoryServers
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.v1 import (
@@ -103,7 +107,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
     async def expect_report(self, matches: Any) -> sync_pb2.Report:
         """Return the next report that matches."""
         while True:
-            report = await self.expect("report")
+            report: sync_pb2.Report = await self.expect("report")
             if matches(report):
                 return report
 
@@ -192,6 +196,7 @@ class Bench:
         self.address = ""
         self.background: Background
         self.first_hello: sync_pb2.Hello
+        self.exit: asyncio.Task[int]
         self._versions = itertools.count(1)
         self._callers: list[Caller] = []
 
@@ -254,6 +259,16 @@ class Bench:
         await self.push(self.upsert(spec))
         return spec
 
+    async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
+        """Have a server tried, and serve what it listed."""
+        probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+        self.plane.send(probe=probe)
+        result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
+        assert not result.HasField("problem"), result.problem.message
+        tools = {json.loads(tool.definition)["name"]: tool.definition for tool in result.tools}
+        await self.push(self.upsert(spec, tools=tools))
+        return result
+
     async def until(self, condition: Any) -> None:
         """Turn the loop until something is so; for what no event tells."""
         async with asyncio.timeout(WAIT):
@@ -261,21 +276,47 @@ class Bench:
                 await asyncio.sleep(0)
 
 
+@asynccontextmanager
+async def control_plane() -> AsyncIterator[tuple[ControlPlane, Endpoint]]:
+    """Serve a control plane on a port of its own."""
+    plane = ControlPlane()
+    server = grpc.aio.server()
+    sync_pb2_grpc.add_SyncServiceServicer_to_server(plane, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield plane, Endpoint("127.0.0.1", port)
+    finally:
+        await server.stop(None)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Bench]:
+    """A whole worker, as the command runs it, with real servers; SIGTERM ends it."""
+    async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
+        bench = Bench(MemoryServers(), plane)
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        options = WorkerOptions(address, Endpoint("127.0.0.1", 0), id="w1")
+        bench.exit = group.create_task(run(options, ready=listening.set_result))
+        bench.connect(await listening)
+        bench.first_hello = await plane.hello()
+        try:
+            yield bench
+        finally:
+            if not bench.exit.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(bench.exit, 2 * WAIT) == 0
+            await bench.channel.close()
+
+
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     """A worker joined to a control plane, serving nothing yet."""
-    plane = ControlPlane()
-    bench = Bench(MemoryServers(), plane)
-    plane_server = grpc.aio.server()
-    sync_pb2_grpc.add_SyncServiceServicer_to_server(plane, plane_server)
-    plane_port = plane_server.add_insecure_port("127.0.0.1:0")
-    await plane_server.start()
     server = make_server(key=None)
     bound = bind(server, Endpoint("127.0.0.1", 0))
-    options = WorkerOptions(
-        Endpoint("127.0.0.1", plane_port), bound, id="w1", capacity=4, labels={"zone": "a"}
-    )
-    async with asyncio.TaskGroup() as group:
+    async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
+        bench = Bench(MemoryServers(), plane)
+        options = WorkerOptions(address, bound, id="w1", capacity=4, labels={"zone": "a"})
         background = bench.background = Background(group)
         bench.worker = Worker(options, bound, bench.servers, background, bench.stop)
         listening = asyncio.Event()
@@ -297,4 +338,3 @@ async def bench() -> AsyncIterator[Bench]:
             await asyncio.wait_for(serving, WAIT)
             await bench.channel.close()
             background.cancel_all()
-            await plane_server.stop(None)

@@ -86,7 +86,7 @@ async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
 
 
 async def test_a_worker_is_healthy_once_joined_and_not_when_it_leaves(bench: Bench) -> None:
-    stub = health_pb2_grpc.HealthStub(bench.channel)
+    stub: Any = health_pb2_grpc.HealthStub(bench.channel)
     watching: Any = stub.Watch(
         health_pb2.HealthCheckRequest(service="leaseway.v1.ExecutionService")
     )

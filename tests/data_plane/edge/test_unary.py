@@ -178,7 +178,7 @@ def test_every_kind_of_content_has_its_place() -> None:
 
 
 def test_whole_numbers_in_arguments_become_integers() -> None:
-    message = execution_pb2.CallToolRequest(arguments={"n": 3, "x": 1.5, "deep": {"m": [2]}})
+    message = request(arguments={"n": 3, "x": 1.5, "deep": {"m": [2]}})
     arguments = msgspec.json.decode(arguments_from_struct(message.arguments))
     assert arguments == {"n": 3, "x": 1.5, "deep": {"m": [2]}}
     assert isinstance(arguments["n"], int)

@@ -10,6 +10,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from leaseway.data_plane.edge.live import Live
 from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.telemetry import Attr, context_from, is_sampled, traceparent_of, tracer
 
 __all__ = ["CallTrace", "wants_trace"]
@@ -46,7 +47,7 @@ class CallTrace:
                 Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
                 Attr.SERVER: call.server_id,
                 Attr.WORKER: worker_id,
-                Attr.TENANT: call.tenant,
+                Attr.TENANT: call.tenant or DEFAULT_TENANT,
                 Attr.REGISTRY_VERSION: call.registry_version,
                 **{
                     name: value
