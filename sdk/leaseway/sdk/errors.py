@@ -3,8 +3,7 @@
 One class a reason (DESIGN §7); catch the narrowest one that you can act on::
 
     LeasewayError
-      ├ ToolNotFound              no such tool; the message names the nearest
-      ├ ServerNotFound            no such server
+      ├ ToolNotFound              no such tool or server; the message names the nearest
       ├ ServerNotReady            configured, but it has no tools yet
       ├ InvalidArguments          .violations: what breaks the tool's input schema
       ├ InvalidRequest            the request itself makes no sense
@@ -78,7 +77,6 @@ __all__ = [
     "ResultTooLarge",
     "ServerError",
     "ServerLost",
-    "ServerNotFound",
     "ServerNotReady",
     "SessionRequired",
     "Syncing",
@@ -166,15 +164,9 @@ def _rebuild(
 
 
 class ToolNotFound(LeasewayError):
-    """No tool has this name, or it is filtered; the message names the nearest ones."""
+    """No tool or server has this name, or it is filtered; the message names the nearest ones."""
 
     reason = Reason.TOOL_NOT_FOUND
-
-
-class ServerNotFound(LeasewayError):
-    """No server has this id."""
-
-    reason = Reason.SERVER_NOT_FOUND
 
 
 class ServerNotReady(LeasewayError):

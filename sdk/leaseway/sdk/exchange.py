@@ -22,7 +22,7 @@ from leaseway.sdk.deadlines import Deadlines
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
-from leaseway.wire.fault import Fault
+from leaseway.wire.fault import Fault, fault_from_rpc_error
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION
@@ -35,6 +35,8 @@ _Pending = tuple[asyncio.Future[Reply], execution_pb2.Call]
 
 _CALL_OVERHEAD: Final = 256
 """Rough bytes of a call beside its arguments: ids, names, trace context."""
+_STATUS_PAUSES: Final = (0.0, 0.001, 0.005, 0.02, 0.05)
+"""Seconds between looks at how a stream ended."""
 _REFUSALS: Final = frozenset(
     {
         Reason.UNAUTHENTICATED,
@@ -229,7 +231,7 @@ class Exchange:
             writer = self._loop.create_task(self._write())
             await self._read()
         except grpc.aio.AioRpcError as error:
-            cause = fault_of_worker(error, self._worker)
+            cause = fault_of_worker(await self._true_end(error), self._worker)
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
@@ -239,6 +241,27 @@ class Exchange:
                 writer.cancel()
             self._stream.cancel()
             self._end(cause)
+
+    async def _true_end(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return how the worker ended the stream.
+
+        Where a write meets a stream that the worker has just ended, gRPC first reports an error
+        of its own; the worker's status, with the reason, takes its place a moment later.
+        """
+        stream = self._stream
+        pauses = iter(_STATUS_PAUSES)
+        while error.code() is grpc.StatusCode.INTERNAL and fault_from_rpc_error(error) is None:
+            pause = next(pauses, None)
+            if pause is None:
+                break
+            await asyncio.sleep(pause)
+            error = grpc.aio.AioRpcError(
+                await stream.code(),
+                await stream.initial_metadata(),
+                await stream.trailing_metadata(),
+                await stream.details(),
+            )
+        return error
 
     async def _write(self) -> None:
         """Send batches until the stream ends; how it ended is the reader's to say."""

@@ -129,7 +129,7 @@ async def _logs_of(
     except Fault as fault:
         if fault.reason in (Reason.WORKER_LOST, Reason.DEADLINE_EXCEEDED):
             return [views.InstanceLog(worker.id, "", "unreachable", None, (fault.message,))]
-        if fault.reason is Reason.SERVER_NOT_FOUND:
+        if fault.reason is Reason.TOOL_NOT_FOUND:
             return []  # this worker does not have the server; another one may
         raise
     return [

@@ -34,7 +34,7 @@ _ELSEWHERE: Final = frozenset(
 """Failures of one worker, which another worker may not share."""
 _SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
 """Failures of a control plane that pass by themselves."""
-_STALE: Final = frozenset({Reason.TOOL_NOT_FOUND, Reason.SERVER_NOT_FOUND})
+_STALE: Final = frozenset({Reason.TOOL_NOT_FOUND})
 """What a name that moved since it was resolved may lead to."""
 
 

@@ -43,7 +43,6 @@ Started = Literal["no", "yes", "unknown"]
 _Code = grpc.StatusCode
 _CODES: Final[Mapping[Reason, grpc.StatusCode]] = {
     Reason.TOOL_NOT_FOUND: _Code.NOT_FOUND,
-    Reason.SERVER_NOT_FOUND: _Code.NOT_FOUND,
     Reason.SERVER_NOT_READY: _Code.UNAVAILABLE,
     Reason.INVALID_ARGUMENTS: _Code.INVALID_ARGUMENT,
     Reason.INVALID_REQUEST: _Code.INVALID_ARGUMENT,

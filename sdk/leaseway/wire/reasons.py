@@ -11,7 +11,6 @@ class Reason(StrEnum):
     """Why something was refused or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
-    SERVER_NOT_FOUND = "SERVER_NOT_FOUND"
     SERVER_NOT_READY = "SERVER_NOT_READY"
     INVALID_ARGUMENTS = "INVALID_ARGUMENTS"
     INVALID_REQUEST = "INVALID_REQUEST"

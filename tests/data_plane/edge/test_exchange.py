@@ -42,7 +42,7 @@ async def test_an_error_of_the_tool_is_a_result(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("server_id", "tool", "arguments", "reason"),
     [
-        ("tme", "echo", b"{}", Reason.SERVER_NOT_FOUND),
+        ("tme", "echo", b"{}", Reason.TOOL_NOT_FOUND),
         ("time", "ecko", b"{}", Reason.TOOL_NOT_FOUND),
         ("time", "echo", b"{}", Reason.INVALID_ARGUMENTS),
         ("time", "echo", b'{"text": 7}', Reason.INVALID_ARGUMENTS),

@@ -132,7 +132,7 @@ async def test_a_removed_server_refuses_at_once_and_revokes_when_its_calls_are_d
     call_id = await caller.begin("db", lease_id=lease.id)
     await bench.until(lambda: bench.servers.opened[0].calls)
     await bench.push(removals=[key_to_wire(VariantKey("db"))])
-    assert (await caller.refused("db", session="new")).reason is Reason.SERVER_NOT_FOUND
+    assert (await caller.refused("db", session="new")).reason is Reason.TOOL_NOT_FOUND
     assert bench.worker.leases.get(lease.id) is not None
     bench.servers.opened[0].calls[0].answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"

@@ -134,7 +134,7 @@ async def test_calls_in_flight_on_a_revoked_lease_are_told_of_the_revocation(
 async def test_a_shared_server_is_not_leasable_and_an_unknown_one_not_found(bench: Bench) -> None:
     await bench.serve("time")
     assert (await refused(acquire(bench, server_id="time"))).reason is Reason.NOT_LEASABLE
-    assert (await refused(acquire(bench, server_id="tim"))).reason is Reason.SERVER_NOT_FOUND
+    assert (await refused(acquire(bench, server_id="tim"))).reason is Reason.TOOL_NOT_FOUND
     assert (await refused(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
 
 

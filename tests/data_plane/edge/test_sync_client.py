@@ -129,7 +129,7 @@ async def test_the_good_part_of_a_delta_applies_and_the_rest_is_refused_by_name(
     assert (await bench.plane.expect("ack")).nonce == nack.nonce
     caller = bench.caller()
     assert (await caller.call("time")).payload
-    assert (await caller.refused("odd")).reason is Reason.SERVER_NOT_FOUND
+    assert (await caller.refused("odd")).reason is Reason.TOOL_NOT_FOUND
 
 
 async def test_a_refused_update_leaves_the_last_good_in_force(bench: Bench) -> None:

@@ -134,7 +134,7 @@ async def test_logs_of_live_and_ended_instances_can_be_read(bench: Bench) -> Non
         ("running", ["again"]),
     ]
     unknown = bench.execution.ReadLogs(execution_pb2.ReadLogsRequest(server_id="tme"))
-    assert (await refused(unknown)).reason is Reason.SERVER_NOT_FOUND
+    assert (await refused(unknown)).reason is Reason.TOOL_NOT_FOUND
 
 
 def test_every_kind_of_content_has_its_place() -> None:

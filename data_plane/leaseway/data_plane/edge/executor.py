@@ -92,7 +92,7 @@ class Executor:
         """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
 
         Raises:
-            Fault: SERVER_NOT_FOUND, TOOL_NOT_FOUND, INVALID_ARGUMENTS.
+            Fault: TOOL_NOT_FOUND, INVALID_ARGUMENTS.
 
         """
         call = run.call

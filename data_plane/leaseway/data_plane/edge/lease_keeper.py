@@ -124,7 +124,7 @@ class LeaseKeeper:
             wait: Seconds to wait for room.
 
         Raises:
-            Fault: NOT_LEASABLE, SERVER_NOT_FOUND, CAPACITY, or why the instance did not come up.
+            Fault: NOT_LEASABLE, TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
 
         """
         lease, created = await self._grant(key, agent, ttl, wait)

@@ -65,7 +65,7 @@ class Pool:
         """Return the generation that new calls of a tenant use.
 
         Raises:
-            Fault: SERVER_NOT_FOUND, with the nearest ids.
+            Fault: TOOL_NOT_FOUND, with the nearest ids.
 
         """
         if self._own:
@@ -81,7 +81,7 @@ class Pool:
         near = nearest(server_id[:64], self._common)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
-            Reason.SERVER_NOT_FOUND,
+            Reason.TOOL_NOT_FOUND,
             f"Worker {self._around.worker_id} serves no server {server_id[:64]}.{hint}",
             metadata={"nearest": ",".join(near)} if near else {},
         )
@@ -168,7 +168,7 @@ class Pool:
         """Return what the instances of a server wrote to stderr, the oldest first.
 
         Raises:
-            Fault: SERVER_NOT_FOUND: neither is it served nor has it written anything.
+            Fault: TOOL_NOT_FOUND: neither is it served nor has it written anything.
 
         """
         try:
