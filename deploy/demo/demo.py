@@ -87,7 +87,8 @@ async def list_and_call(client: AsyncClient) -> str:
     tools = await client.list_tools()
     say(f"\nTools at registry version {tools.registry_version}:")
     for tool in tools:
-        say(f"  {tool.name:<20} {'shared' if tool.shared else 'leased':<7} {tool.description}")
+        kind = "shared" if tool.shared else "leased"
+        say(f"  {tool.name:<20} {kind:<7} {tool.description.partition('. ')[0].rstrip('.')}")
     with tracer("demo").start_as_current_span("demo: what time is it?") as span:
         result = await client.call_tool("clock_current_time", {"timezone": "UTC"}, timeout=PATIENCE)
         trace_id = traceparent_of(span).split("-")[1]

@@ -24,7 +24,10 @@ __all__ = ["call", "tools"]
 @json_option
 @client_options
 def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """List the tools that can be called, of all SERVERS or of those named."""
+    """List the tools that can be called.
+
+    Of all servers, or of SERVERS only.
+    """
 
     async def question(client: AsyncClient) -> ToolList:
         return await client.list_tools(servers=list(servers) or None)

@@ -18,7 +18,10 @@ __all__ = ["check"]
 @click.argument("config", type=click.Path(path_type=Path))
 @json_option
 def check(config: Path, as_json: bool) -> int:
-    """Check the file CONFIG: errors keep a server from running, warnings do not."""
+    """Check the configuration file CONFIG.
+
+    Errors keep a server from running; warnings do not.
+    """
     if not config.is_file():
         raise click.UsageError(f"There is no file {config}.")
     from leaseway.control_plane.config.check import check_file

@@ -18,7 +18,7 @@ __all__ = ["leases", "logs", "problems", "servers", "workers"]
 @json_option
 @client_options
 def servers(as_json: bool, connection: Connection) -> None:
-    """List the configured servers and where each stands."""
+    """List the servers and where each stands."""
     listed = ask(connection, lambda client: client.servers())
     _show(
         listed,
@@ -88,7 +88,7 @@ def workers(as_json: bool, connection: Connection) -> None:
 @json_option
 @client_options
 def problems(as_json: bool, connection: Connection) -> None:
-    """List what an operator should know or mend, the newest first."""
+    """List what an operator should mend."""
     listed = ask(connection, lambda client: client.problems())
     _show(
         listed,
@@ -120,7 +120,10 @@ def problems(as_json: bool, connection: Connection) -> None:
 @json_option
 @client_options
 def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None:
-    """Print the last stderr lines of SERVER's instances on all workers."""
+    """Print the last stderr lines of SERVER.
+
+    Those of each of its instances, on all workers.
+    """
     listed = ask(connection, lambda client: client.logs(server, lines))
     if as_json:
         print_json(listed)

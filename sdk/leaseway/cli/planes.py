@@ -52,9 +52,10 @@ _exit_with_stdin = click.option(
 def control_plane(
     config: Path, listen: Endpoint, expect_workers: int, exit_with_stdin: bool, log: LogOptions
 ) -> int:
-    """Run a control plane: watch CONFIG, have workers probe servers, place leases.
+    """Run a control plane.
 
-    Prints `ready ADDRESS` once it listens.
+    It watches the configuration, has workers probe servers, and places leases. Prints
+    `ready ADDRESS` once it listens.
     """
     key = require_key_beyond_loopback(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, run
@@ -98,9 +99,9 @@ def worker(
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
-    """Run a worker: hold MCP servers and execute calls.
+    """Run a worker.
 
-    Prints `ready ADDRESS` once it listens.
+    It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens.
     """
     key = require_key_beyond_loopback(listen)
     from leaseway.data_plane.app import WorkerOptions, run

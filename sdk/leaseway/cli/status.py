@@ -60,7 +60,10 @@ async def wait_until_ready(
 )
 @client_options
 def wait(timeout: float, connection: Connection) -> None:
-    """Wait until every server's first probe has ended, then print `ready ADDRESS`."""
+    """Wait until the system is ready.
+
+    That is when every server's first probe has ended. Prints `ready ADDRESS` then.
+    """
     last: list[Status] = []
 
     async def seen(status: Status) -> None:
@@ -95,7 +98,10 @@ def _not_ready(connection: Connection, timeout: float, last: Status | None) -> C
 @json_option
 @client_options
 def version(as_json: bool, connection: Connection) -> None:
-    """Print this package's version, and the control plane's where one is reachable."""
+    """Print the versions in use.
+
+    This package's, and the control plane's where one is reachable.
+    """
     facts: dict[str, Any] = {
         "package_version": PACKAGE_VERSION,
         "protocol_version": PROTOCOL_VERSION,

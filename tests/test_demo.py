@@ -1,0 +1,37 @@
+"""`make demo`: it shows what it promises, and nothing is left of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).resolve().parents[1] / "deploy" / "demo" / "demo.py"
+
+
+@pytest.mark.usefixtures("leak_guard")
+def test_the_demo_makes_real_calls_and_shows_one_trace() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DEMO)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout
+    for sentence in (
+        "clock_current_time   shared",
+        "files_read_file      leased",
+        "the call took lease",
+        "'Hello from a leased server.'",
+        "more_current_time(timezone='Asia/Tokyo') ->",
+        "Everything is stopped.",
+    ):
+        assert sentence in shown
+    tree = shown.partition("\ntrace ")[2].splitlines()[1:6]
+    assert [line.split()[-1] for line in tree] == [
+        "demo",
+        "demo",
+        "leaseway-worker",
+        "leaseway-worker",
+        "leaseway-kit",
+    ]
