@@ -29,6 +29,7 @@ from leaseway.sdk import (
     Violation,
     WorkerInfo,
 )
+from leaseway.wire import bounds
 
 Run = Callable[..., Result]
 
@@ -216,6 +217,21 @@ def test_a_call_prints_the_text_of_its_result(run: Run, client: _Client) -> None
 def test_a_call_reads_its_arguments_from_stdin(run: Run, client: _Client) -> None:
     run("call", "time_now", "-", input='{"zone": "UTC"}')
     assert client.asked == [("call_tool", "time_now", {"zone": "UTC"}, None)]
+
+
+def test_stdin_is_read_up_to_the_bound_of_arguments(run: Run, client: _Client) -> None:
+    frame = len('{"k": ""}')
+    done = run("call", "t", "-", input='{"k": "' + "x" * (bounds.MAX_ARGUMENTS - frame) + '"}')
+    assert done.exit_code == 0
+    done = run("call", "t", "-", input='{"k": "' + "x" * (bounds.MAX_ARGUMENTS - frame + 1) + '"}')
+    assert done.exit_code == 2
+    assert str(bounds.MAX_ARGUMENTS) in done.stderr
+
+
+def test_a_misspelled_option_is_no_argument(run: Run, client: _Client) -> None:
+    done = run("call", "t", "--timeot=5")
+    assert done.exit_code == 2
+    assert "--timeout" in done.stderr
 
 
 def test_a_negative_number_is_a_value_and_no_option(run: Run, client: _Client) -> None:

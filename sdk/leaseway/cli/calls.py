@@ -12,6 +12,7 @@ from leaseway.cli.connection import ask
 from leaseway.cli.failure import FAILED
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
+from leaseway.wire import bounds
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Tool, ToolList, ToolResult
@@ -45,7 +46,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
         click.echo(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("tool")
 @click.argument("arguments", nargs=-1)
 @click.option("--session", help="Call in this session; its lease stays for its time to live.")
@@ -68,8 +69,7 @@ def call(
     Without --session, a server that is leased is leased for this call only.
     """
     try:
-        stdin = sys.stdin.read() if arguments == ("-",) else None
-        values = parse_arguments(arguments, stdin)
+        values = parse_arguments(arguments, _read_stdin() if arguments == ("-",) else None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
@@ -84,6 +84,13 @@ def call(
     else:
         _print_result(result)
     return FAILED if result.is_error else 0
+
+
+def _read_stdin() -> str:
+    text = sys.stdin.read(bounds.MAX_ARGUMENTS + 1)
+    if len(text) > bounds.MAX_ARGUMENTS:
+        raise ValueError(f"stdin holds more than {bounds.MAX_ARGUMENTS} bytes of arguments.")
+    return text
 
 
 def _print_result(result: ToolResult) -> None:
