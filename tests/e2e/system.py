@@ -102,6 +102,7 @@ class System:
             **{name: text for name, text in os.environ.items() if not name.startswith("LEASEWAY")},
             **(environment or {}),
         }
+        self.cwd: Path | None = None
         self.control_plane: Part | None = None
         self.workers: dict[str, Part] = {}
         self.address = ""
@@ -182,6 +183,7 @@ class System:
             *arguments,
             *("--log-level", "info"),
             env=self._environment,
+            cwd=self.cwd,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

@@ -1,0 +1,74 @@
+"""The quick-start configurations in `deploy/examples`, each started and called as it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import ROOT, ServerCommand
+from tests.e2e.system import SERVERS, System
+from tests.e2e.test_real_servers import http_server
+
+from leaseway.sdk import AsyncClient
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+@contextlib.asynccontextmanager
+async def example(
+    name: str, folder: Path, *path: Path, cwd: Path | None = None, **environment: str
+) -> AsyncIterator[AsyncClient]:
+    """Run a system on an example, with folders put in front of its PATH."""
+    search = os.pathsep.join([*map(str, path), os.environ["PATH"]])
+    system = System(folder, {}, environment={"PATH": search, **environment})
+    system.cwd = cwd
+    system.write_text((ROOT / "deploy" / "examples" / name).read_text())
+    async with system, AsyncClient(system.address) as client:
+        yield client
+
+
+async def test_quickstart_stdio(tmp_path: Path) -> None:
+    async with example("quickstart-stdio.yaml", tmp_path, Path(sys.executable).parent) as client:
+        result = await client.call_tool("kit_current_time")
+        assert result.structured
+
+
+@pytest.mark.legacy_servers
+async def test_quickstart_time(tmp_path: Path, legacy_server: ServerCommand) -> None:
+    folder = Path(legacy_server("mcp-server-time")[0]).parent
+    async with example("quickstart-time.yaml", tmp_path, folder) as client:
+        result = await client.call_tool("time_get_current_time", {"timezone": "UTC"})
+        assert "UTC" in result.text
+
+
+async def test_quickstart_http_sends_its_credential(tmp_path: Path) -> None:
+    async with http_server(sys.executable, str(SERVERS / "official_http.py")) as port:
+        environment = {
+            "MCP_URL": f"http://127.0.0.1:{port}/mcp",
+            "MCP_AUTH_HEADER": "Bearer example",
+        }
+        async with example("quickstart-http.yaml", tmp_path, **environment) as client:
+            assert (await client.call_tool("remote_echo", {"text": "hi"})).text == "hi"
+
+
+@pytest.mark.npm
+async def test_what_came_from_mcp_servers(tmp_path: Path, npm_server: ServerCommand) -> None:
+    # npx finds the package in the folder that it runs in, and must not look elsewhere.
+    folder = Path(npm_server("mcp-server-filesystem")[0]).parents[2]
+    environment = {"npm_config_offline": "true"}
+    note = Path("/tmp") / f"leaseway-example-{os.getpid()}"  # the example offers /tmp
+    note.write_text("kept")
+    try:
+        async with example("from-mcpservers.yaml", tmp_path, cwd=folder, **environment) as client:
+            listed = {tool.name for tool in await client.list_tools()}
+            assert "fs_read_text_file" in listed
+            assert "fs_write_file" not in listed
+            result = await client.call_tool("fs_read_text_file", {"path": str(note)})
+            assert result.text == "kept"
+    finally:
+        await asyncio.to_thread(note.unlink)
