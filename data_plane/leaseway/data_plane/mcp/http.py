@@ -15,8 +15,6 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import Payload
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.inbound import (
     encode_header_value,
@@ -24,25 +22,26 @@ from mcp.shared.inbound import (
     mcp_param_headers,
     x_mcp_header_map,
 )
-from multidict import CIMultiDict
-from yarl import URL
 
 from leaseway.data_plane.mcp import http_answers as answers
 from leaseway.data_plane.mcp.codec import Envelope, decode, encode_notification, request_key
+from leaseway.data_plane.mcp.http_endpoint import (
+    SESSION_ID,
+    HttpEndpoint,
+    RequestBody,
+    http_client,
+)
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import Pending
 from leaseway.data_plane.mcp.sse import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 
 __all__ = ["HttpConnection", "http_client"]
 
 _logger = logging.getLogger(__name__)
-_SESSION_ID: Final = "mcp-session-id"
-_ACCEPT: Final = "application/json, text/event-stream"
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _FAREWELL: Final = 2.0
 """Seconds for the DELETE that ends a session."""
 
@@ -52,19 +51,6 @@ _STEADY: Final = 30.0
 
 _RESUME_TRIES: Final = 2
 _BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
-
-
-def http_client() -> aiohttp.ClientSession:
-    """Return the pooled client that all HTTP connections of a worker share.
-
-    Cookies are not kept: they would pass from one server's instance to another's. Idle
-    connections are let go before common servers do it, which would race with a request.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": "leaseway"},
-    )
 
 
 class HttpConnection(Peer):
@@ -96,15 +82,12 @@ class HttpConnection(Peer):
         on_tools_changed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(server, on_tools_changed)
-        self._url = _endpoint(server, url)
-        self._http = http
-        self._headers = CIMultiDict(headers or {})
-        self._session_id = session_id
-        self._session_is_ours = False
+        self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
         self._initializing = False
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._param_paths: dict[str, dict[tuple[str, ...], str]] = {}
+        self._followed = False
         self._closing: asyncio.Task[None] | None = None
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
@@ -123,7 +106,7 @@ class HttpConnection(Peer):
         self._param_paths = {name: found for name, found in paths.items() if found}
         return kept
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, hurry: bool = False) -> None:
         """End what is under way, and the session where it is ours. Idempotent."""
         if self._closing is None:
             self._end(self.fault)
@@ -172,7 +155,7 @@ class HttpConnection(Peer):
     ) -> None:
         """Send a notification; after `initialized`, the server may talk of its own accord."""
         await super().notify(method, params, opts)
-        if method == "notifications/initialized" and self._session_id:
+        if method == "notifications/initialized" and self._endpoint.session_id:
             self._spawn(self._follow((opts or {}).get("headers") or {}))
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
@@ -195,7 +178,7 @@ class HttpConnection(Peer):
     async def _tell(self, line: bytes, headers: Mapping[str, str]) -> None:
         """Post what has no answer; a failure is none of the caller's business."""
         try:
-            async with await self._request("POST", headers, _Body(line)) as response:
+            async with await self._endpoint.request("POST", headers, RequestBody(line)) as response:
                 if response.status >= 400:
                     _logger.debug(
                         "The server %s answered a notification with HTTP status %s.",
@@ -205,40 +188,24 @@ class HttpConnection(Peer):
         except (*_BROKEN, Fault) as error:
             _logger.debug("The server %s was not told: %s", self.server, error)
 
-    async def _request(
-        self, method: str, headers: Mapping[str, str], body: _Body | None = None
-    ) -> aiohttp.ClientResponse:
-        sent = CIMultiDict(self._headers)
-        sent["accept"] = _ACCEPT if method == "POST" else "text/event-stream"
-        if self._session_id:
-            sent[_SESSION_ID] = self._session_id
-        sent.update(headers)
-        url = self._url
-        for _ in range(4):
-            response = await self._http.request(
-                method, url, data=body, headers=sent, allow_redirects=False, timeout=_TIMEOUT
-            )
-            target = answers.redirect_target(response, self.server)
-            if target is None:
-                return response
-            response.release()
-            url = target
-        raise answers.unreadable(self.server, "redirects that do not end")
-
     # One request's answer.
 
     async def _exchange(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
         answered = False
+        body = RequestBody(line, entry)
         try:
-            async with await self._request("POST", headers, _Body(line, entry)) as response:
+            async with await self._endpoint.request("POST", headers, body) as response:
                 answered = True
                 await self._read_answer(key, response, headers)
         except Fault as fault:
             self._fail(key, fault)
         except _BROKEN as error:
-            self._fail(key, answers.broken(self.server, self._url, error, entry, answered))
+            self._fail(key, answers.broken(self.server, self._endpoint.url, error, entry, answered))
+        except Exception:  # whoever waits must learn that it is in vain
+            _logger.exception("A request to the server %s failed unexpectedly.", self.server)
+            self._fail(key, answers.unexpected(self.server, entry))
         finally:
             self._tasks.pop(key, None)
 
@@ -248,9 +215,8 @@ class HttpConnection(Peer):
         if response.status >= 400:
             await self._read_refusal(key, response)
             return
-        if self._initializing and _SESSION_ID in response.headers:
-            self._session_id = response.headers[_SESSION_ID]
-            self._session_is_ours = True
+        if self._initializing and SESSION_ID in response.headers:
+            self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
             self._read_json(key, await answers.read_body(self.server, response))
         elif response.content_type == "text/event-stream":
@@ -263,13 +229,17 @@ class HttpConnection(Peer):
 
     async def _read_refusal(self, key: object, response: aiohttp.ClientResponse) -> None:
         body = await answers.read_body(self.server, response)
-        in_session = self._session_id and not self.era.modern and not self._initializing
+        in_session = self._endpoint.session_id and self.era.version and not self.era.modern
         if in_session and _names_session(response.status, body):
             fault = answers.session_gone(self.server)
             self._fail(key, fault)
             self._end(fault)
             return
-        raise answers.status_fault(self.server, response.status, response.headers, body)
+        message = answers.rpc_error(body)
+        if message is not None:
+            self._take(key, message)
+            return
+        raise answers.status_fault(self.server, response.status, response.headers)
 
     def _read_json(self, key: object, body: bytes) -> None:
         try:
@@ -290,7 +260,7 @@ class HttpConnection(Peer):
                 return
             await asyncio.sleep(1.0 if parser.retry is None else min(parser.retry, 60.0))
             resumed = {**headers, "last-event-id": parser.last_id}
-            async with await self._request("GET", resumed) as again:
+            async with await self._endpoint.request("GET", resumed) as again:
                 if again.content_type == "text/event-stream":
                     await self._read_stream(key, again, parser)
 
@@ -358,13 +328,14 @@ class HttpConnection(Peer):
     async def _follow_once(self, headers: Mapping[str, str], parser: SseParser) -> bool:
         """Read one GET stream to its end; say whether another try makes sense."""
         resumed = {"last-event-id": parser.last_id} if parser.last_id is not None else {}
-        async with await self._request("GET", {**headers, **resumed}) as response:
-            if response.status == 404 and not self.closed.is_set():
+        async with await self._endpoint.request("GET", {**headers, **resumed}) as response:
+            if response.status == 404 and self._followed:
                 self._end(answers.session_gone(self.server))
             if response.status >= 500:
                 return True
             if response.status >= 400 or response.content_type != "text/event-stream":
                 return False
+            self._followed = True
             parser.restart()
             async for data in response.content.iter_any():
                 for event in parser.feed(data):
@@ -379,44 +350,12 @@ class HttpConnection(Peer):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_FAREWELL)
-        if self._session_id and self._session_is_ours and self.fault is None:
+        if self._endpoint.session_is_ours and self.fault is None:
             try:
                 async with asyncio.timeout(_FAREWELL):
-                    (await self._request("DELETE", self.era.headers)).release()
+                    (await self._endpoint.request("DELETE", self.era.headers)).release()
             except (*_BROKEN, Fault) as error:
                 _logger.debug("The session of the server %s was not ended: %s", self.server, error)
-
-
-class _Body(Payload):
-    """A request's body, which notes that it was handed to the socket."""
-
-    def __init__(self, value: bytes, entry: Pending | None = None) -> None:
-        super().__init__(value, content_type="application/json")
-        self._size = len(value)
-        self._entry = entry
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        return str(self._value, encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        if self._entry is not None:
-            self._entry.written = True
-        await writer.write(self._value)
-
-
-def _endpoint(server: str, url: str) -> URL:
-    try:
-        parsed = URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host:
-            return parsed
-    except ValueError:
-        pass
-    raise Fault(
-        Reason.SERVER_NOT_READY,
-        f"The url of the server {server} is no http or https address: write it like "
-        "http://host:port/mcp.",
-        metadata={"server": server, "problem": "START_FAILED"},
-    )
 
 
 def _input_schema(definition: bytes) -> object:
@@ -425,4 +364,4 @@ def _input_schema(definition: bytes) -> object:
 
 def _names_session(status: int, body: bytes) -> bool:
     """Say whether a refusal means an unknown session: 404, or 400 with words as some put it."""
-    return status == 404 or (status == 400 and b"session" in body[:1024].lower())
+    return status == 404 or (status == 400 and b"session id" in body[:1024].lower())

@@ -11,7 +11,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
 from leaseway.data_plane.mcp.codec import Envelope, decode
-from leaseway.data_plane.mcp.pending import Pending, fault_of_error
+from leaseway.data_plane.mcp.pending import Pending
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, Started
 
@@ -23,8 +23,10 @@ __all__ = [
     "ended_early",
     "read_body",
     "redirect_target",
+    "rpc_error",
     "session_gone",
     "status_fault",
+    "unexpected",
     "unreadable",
 ]
 
@@ -70,6 +72,15 @@ def decode_body(body: bytes) -> list[Envelope]:
     return [decode(body)]
 
 
+def rpc_error(body: bytes) -> Envelope | None:
+    """Return the JSON-RPC error that a refusal's body holds, or None where it is no such thing."""
+    try:
+        message = decode(body)
+    except ValueError:
+        return None  # an HTML page, say
+    return message if message.is_response and memoryview(message.error) else None
+
+
 def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
     """Return where a redirect leads, or None for any other response.
 
@@ -105,14 +116,8 @@ def _same_origin(source: URL, target: URL) -> bool:
     return target.scheme == source.scheme and target.port == source.port
 
 
-def status_fault(server: str, status: int, headers: Mapping[str, str], body: bytes) -> Fault:
-    """Return the fault that an HTTP status above 399 means, or a JSON-RPC error in its body."""
-    try:
-        answer = decode(body)
-        if memoryview(answer.error):
-            return fault_of_error(server, answer.error)
-    except ValueError:
-        pass  # an HTML page, say
+def status_fault(server: str, status: int, headers: Mapping[str, str]) -> Fault:
+    """Return the fault that an HTTP status above 399 means."""
     hint = _HINTS.get(status, "")
     text = f"The server {server} answered with HTTP status {status}"
     retry_after = headers.get("retry-after", "")
@@ -153,6 +158,16 @@ def broken(server: str, url: URL, error: Exception, entry: Pending, answered: bo
         Reason.SERVER_LOST,
         f"{text} ({type(error).__name__}).",
         "yes" if answered else "unknown",
+        {"server": server},
+    )
+
+
+def unexpected(server: str, entry: Pending) -> Fault:
+    """Return the fault for a failure that nobody has foreseen."""
+    return Fault(
+        Reason.INTERNAL,
+        f"A request to the server {server} failed inside the worker; its log says more.",
+        "unknown" if entry.written else "no",
         {"server": server},
     )
 

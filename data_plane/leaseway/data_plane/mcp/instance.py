@@ -16,6 +16,7 @@ import aiohttp
 from mcp.client.session import ClientSession
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.environment import child_environment
@@ -123,6 +124,8 @@ class Instance:
                 LIST_FAILED or START_FAILED; `exit_status` and `stderr` are there if known.
         """
         assert self._owner is None, "An instance starts once."
+        if self._stop.is_set():
+            raise start_fault(self.spec, asyncio.CancelledError(), self._phase, self.stderr)
         self._owner = asyncio.get_running_loop().create_task(
             self._own(), name=f"mcp instance {self.id} of {self._server}"
         )
@@ -178,6 +181,8 @@ class Instance:
                 self._owner.cancel()
         if self._owner is not None:
             await asyncio.wait([self._owner])
+        else:
+            self.state = "closed"
 
     # The owner task.
 
@@ -192,7 +197,8 @@ class Instance:
         finally:
             try:
                 if self._peer is not None:
-                    await self._peer.aclose()
+                    # Who has not come up in all that time gets little more to end by itself.
+                    await self._peer.aclose(hurry=self.state == "failed")
             finally:
                 self._finish()
 
@@ -261,10 +267,11 @@ class Instance:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*ends, listening):
-                task.cancel()
             if self.state == "ready":
                 self.state = "closing"
+            for task in (*ends, listening):
+                task.cancel()
+            await asyncio.gather(*ends, listening, return_exceptions=True)
 
     async def _listen(self, session: ClientSession, peer: Peer) -> None:
         """Modern servers announce changes on a stream that has to be asked for."""
@@ -272,18 +279,22 @@ class Instance:
         tools = capabilities.tools if capabilities is not None else None
         if not peer.era.modern or tools is None or not tools.list_changed:
             return
-        failures = 0
+        failures, again = 0, False
         while not peer.closed.is_set():
             try:
                 async with listen(session, tools_list_changed=True) as changes:
-                    if failures:
+                    if again:
                         self._tools_changed()  # what happened between two streams is lost
-                    failures = 0
+                    failures, again = 0, True
                     async for _ in changes:
                         pass  # the inbox has seen it already
-            except (MCPError, SubscriptionLost):
+            except MCPError as error:
+                if error.error.code == METHOD_NOT_FOUND:
+                    return
                 failures += 1
-            await asyncio.sleep(_RELISTEN.delay(failures) + _RELISTEN.initial)
+            except SubscriptionLost:
+                failures += 1
+            await asyncio.sleep(_RELISTEN.ceiling(failures))
 
     def _tools_changed(self) -> None:
         if self.state == "ready":

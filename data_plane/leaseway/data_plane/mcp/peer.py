@@ -81,8 +81,12 @@ class Peer(Dispatcher[TransportContext]):
         """Say why no call of this size can be taken now."""
         raise NotImplementedError
 
-    async def aclose(self) -> None:
-        """End the connection and whatever it holds; runs to its end though cancelled."""
+    async def aclose(self, *, hurry: bool = False) -> None:
+        """End the connection and whatever it holds; runs to its end though cancelled.
+
+        Args:
+            hurry: Give the server little time to end by itself.
+        """
         raise NotImplementedError
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
@@ -99,12 +103,16 @@ class Peer(Dispatcher[TransportContext]):
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
         """Start a tool call (see `wire.Connection`)."""
         self._next_id = call_id = self._next_id + 1
-        line = encode_call(call_id, request, self.era)
+        try:
+            line = encode_call(call_id, request, self.era)
+            headers = self._call_headers(request)
+        except ValueError:
+            return refuse(done, _no_json(self.server, request.name))
         refusal = self._refusal(len(line))
         if refusal is not None:
             return refuse(done, refusal)
         call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
-        self._send(call_id, line, self._call_headers(request), call)
+        self._send(call_id, line, headers, call)
         return call
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
@@ -245,3 +253,11 @@ class Peer(Dispatcher[TransportContext]):
             metadata={"server": self.server},
         )
         return dataclasses.replace(fault, started=started)
+
+
+def _no_json(server: str, tool: str) -> Fault:
+    return Fault(
+        Reason.INVALID_ARGUMENTS,
+        f"The arguments for the tool {tool} of the server {server} are no JSON object.",
+        metadata={"server": server},
+    )

@@ -21,7 +21,6 @@ __all__ = [
     "Pending",
     "RawRequest",
     "ToolCall",
-    "fault_of_error",
     "refuse",
 ]
 
@@ -172,7 +171,7 @@ def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
 def _outcome(server: str, answer: Envelope) -> Outcome:
     """Return what a server's answer to `tools/call` means."""
     if memoryview(answer.error):
-        return Outcome(b"", fault=fault_of_error(server, answer.error))
+        return Outcome(b"", fault=_fault_of_error(server, answer.error))
     payload = bytes(answer.result)
     if len(payload) > bounds.MAX_RESULT:
         return Outcome(b"", fault=_too_large(server, len(payload)))
@@ -185,7 +184,7 @@ def _outcome(server: str, answer: Envelope) -> Outcome:
     return Outcome(payload, is_error)
 
 
-def fault_of_error(server: str, error: msgspec.Raw) -> Fault:
+def _fault_of_error(server: str, error: msgspec.Raw) -> Fault:
     """Return the fault that a JSON-RPC error means."""
     parsed = _parse_error(error)
     message = parsed.message[:_MAX_TEXT]

@@ -31,8 +31,8 @@ _logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
 """Bytes that wait for a full pipe; beyond it calls are refused."""
 
-_LOST_PATIENCE: Final = 0.2
-"""Seconds given to a process that has closed a pipe or broken the protocol, to end by itself."""
+LITTLE_PATIENCE: Final = 0.2
+"""Seconds that a process which failed to start or broke the protocol has to end by itself."""
 
 _LAST_WORDS: Final = 0.1
 """Seconds that an exit status and the last lines of stderr may come after the end of a pipe."""
@@ -87,9 +87,9 @@ class StdioConnection(Peer):
         )
         self._process.exited.add_done_callback(lambda _: self.pipe_ended())
 
-    async def aclose(self) -> None:
+    async def aclose(self, *, hurry: bool = False) -> None:
         """Close the pipes, on which most servers end, and stop the process. Idempotent."""
-        lost = self.fault is not None
+        hurry = hurry or self.fault is not None
         self._end(self.fault)
         if self._ending is not None:
             self._ending.cancel()
@@ -97,7 +97,7 @@ class StdioConnection(Peer):
             self._flush()
             self._writer.close()
         try:
-            await self._process.stop(_LOST_PATIENCE if lost else PATIENCE)
+            await self._process.stop(LITTLE_PATIENCE if hurry else PATIENCE)
         finally:
             if self._reader is not None:
                 self._reader.close()
