@@ -123,6 +123,21 @@ def test_a_shell_that_asks_gets_our_commands() -> None:
     assert set(done.stdout.split()) == {"plain,worker", "plain,workers"}
 
 
+def test_a_reader_that_has_gone_ends_the_command_in_silence() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leaseway.cli.main", "completion", "bash"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as err:
+        assert err.read() == ""
+    assert process.wait(timeout=60) == 1
+
+
 def test_listing_help_loads_neither_a_plane_nor_grpc() -> None:
     code = (
         "import sys; from leaseway.cli.app import cli\n"
