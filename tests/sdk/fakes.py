@@ -126,7 +126,7 @@ class FakeControlPlane(
     def watchers(self) -> int:
         return len(self._watchers)
 
-    async def ListTools(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListTools(self, request: Any, context: Any) -> Any:
         self.clients.append(request.client)
         self.metadata.append(dict(context.invocation_metadata()))
         tools = sorted(
@@ -156,7 +156,7 @@ class FakeControlPlane(
         self.on_list()
         return answer
 
-    async def ResolveTools(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ResolveTools(self, request: Any, context: Any) -> Any:
         self.clients.append(request.client)
         self.resolves.append(list(request.names))
         for name in request.names:
@@ -180,7 +180,7 @@ class FakeControlPlane(
                 resolved.workers.extend(worker.ref for worker in self.workers)
         return answer
 
-    async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:
         wake = asyncio.Event()
         self._watchers.add(wake)
         try:
@@ -191,7 +191,7 @@ class FakeControlPlane(
         finally:
             self._watchers.discard(wake)
 
-    async def ListServers(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListServers(self, request: Any, context: Any) -> Any:
         answer = catalog_pb2.ListServersResponse(registry_version=self.version)
         for server in sorted({tool.server_id for tool in self.tools.values()}):
             answer.servers.add(
@@ -202,7 +202,7 @@ class FakeControlPlane(
             )
         return answer
 
-    async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Place(self, request: Any, context: Any) -> Any:
         self.places.append(request)
         if self.place_faults:
             await abort(context, self.place_faults.pop(0))
@@ -211,32 +211,32 @@ class FakeControlPlane(
             await abort(context, Fault(Reason.CAPACITY, "No worker has room.", retry_delay=0.01))
         return leases_pb2.PlaceResponse(worker=fit[0].ref, registry_version=self.version)
 
-    async def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def GetStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.GetStatusResponse(
             ready=True, registry_version=self.version, workers=len(self.workers)
         )
 
-    async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListWorkers(self, request: Any, context: Any) -> Any:
         answer = admin_pb2.ListWorkersResponse()
         for worker in self.workers:
             answer.workers.add(worker=worker.ref, state="connected", capacity=512)
         return answer
 
-    async def ListHeldLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListHeldLeases(self, request: Any, context: Any) -> Any:
         leases = [lease for worker in self.workers for lease in worker.leases.values()]
         return admin_pb2.ListHeldLeasesResponse(leases=leases)
 
-    async def ListProblems(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListProblems(self, request: Any, context: Any) -> Any:
         return admin_pb2.ListProblemsResponse(problems=self.problems)
 
-    async def ReportProblem(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ReportProblem(self, request: Any, context: Any) -> Any:
         self.problems.append(request.problem)
         return admin_pb2.ReportProblemResponse()
 
-    async def DrainWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def DrainWorker(self, request: Any, context: Any) -> Any:
         return admin_pb2.DrainWorkerResponse()
 
-    async def RevokeLease(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def RevokeLease(self, request: Any, context: Any) -> Any:
         return admin_pb2.RevokeLeaseResponse()
 
 
@@ -247,6 +247,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.id = worker_id
         self.answer: Answer = answer
         self.faults: list[Fault | None] = []
+        self.stream_fault: Fault | None = None
         self.acquire_faults: list[Fault] = []
         self.batches: list[execution_pb2.ExchangeRequest] = []
         self.calls: list[execution_pb2.Call] = []
@@ -288,9 +289,11 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         for stream in self._outboxes.values():
             stream.outbox.put("going_away", execution_pb2.GoingAway(reason="test"), 16)
 
-    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         self.streams += 1
         self.metadata = dict(context.invocation_metadata())
+        if self.stream_fault is not None:
+            await abort(context, self.stream_fault)
         stream = _Stream(self, context)
         self._outboxes[context] = stream
         self.open_streams += 1
@@ -323,7 +326,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         if lease_id not in self.leases:
             raise Fault(Reason.LEASE_LOST, "This worker does not know the lease.")
 
-    async def AcquireLease(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def AcquireLease(self, request: Any, context: Any) -> Any:
         self.acquires.append(request)
         if self.acquire_faults:
             await abort(context, self.acquire_faults.pop(0))
@@ -331,7 +334,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         lease.ttl.CopyFrom(request.ttl)
         return leases_pb2.AcquireLeaseResponse(lease=lease, created=created)
 
-    async def ReleaseLease(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ReleaseLease(self, request: Any, context: Any) -> Any:
         try:
             self.check(request.lease_id)
         except Fault as fault:
@@ -340,7 +343,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         del self.leases[request.lease_id]
         return leases_pb2.ReleaseLeaseResponse(released=True)
 
-    async def KeepAlive(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def KeepAlive(self, request: Any, context: Any) -> Any:
         return self.renew(request)
 
     def renew(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
@@ -355,18 +358,18 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
                 renewal.error.CopyFrom(status_from_fault(fault))
         return answer
 
-    async def ListLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ListLeases(self, request: Any, context: Any) -> Any:
         return leases_pb2.ListLeasesResponse(leases=list(self.leases.values()))
 
-    async def ReadLogs(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def ReadLogs(self, request: Any, context: Any) -> Any:
         answer = execution_pb2.ReadLogsResponse()
         answer.instances.add(instance_id="i1", lines=["a", "b"][-request.lines :], state="running")
         return answer
 
-    async def CallTool(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def CallTool(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    def CallToolStreaming(self, request: Any, context: Any) -> Any:  # noqa: N802
+    def CallToolStreaming(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
 

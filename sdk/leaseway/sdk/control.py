@@ -66,7 +66,9 @@ class ControlPlane:
             Fault: It refused, or could not be reached.
 
         """
-        give_up = min(deadline, self._loop.time() + CONNECT_BOUND)
+        now = self._loop.time()
+        # A little before the caller's own deadline, which says less about what is wrong.
+        give_up = now + min(CONNECT_BOUND, (deadline - now) * 0.9)
         while True:
             await self._connect(give_up)
             try:

@@ -11,6 +11,7 @@ This is the transport of calls only: it knows neither names nor leases nor retri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from leaseway.sdk.deadlines import Deadlines
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
-from leaseway.wire.fault import Fault, fault_from_rpc_error
+from leaseway.wire.fault import Fault
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION
@@ -35,8 +36,8 @@ _Pending = tuple[asyncio.Future[Reply], execution_pb2.Call]
 
 _CALL_OVERHEAD: Final = 256
 """Rough bytes of a call beside its arguments: ids, names, trace context."""
-_STATUS_PAUSES: Final = (0.0, 0.001, 0.005, 0.02, 0.05)
-"""Seconds between looks at how a stream ended."""
+_GREETING_BOUND: Final = 0.5
+"""Seconds that a worker is given to speak first."""
 _REFUSALS: Final = frozenset(
     {
         Reason.UNAUTHENTICATED,
@@ -227,11 +228,11 @@ class Exchange:
         cause: Fault | None = None
         writer: asyncio.Task[None] | None = None
         try:
-            await self._stream.wait_for_connection()
+            await self._open()
             writer = self._loop.create_task(self._write())
             await self._read()
         except grpc.aio.AioRpcError as error:
-            cause = fault_of_worker(await self._true_end(error), self._worker)
+            cause = fault_of_worker(error, self._worker)
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
@@ -242,26 +243,17 @@ class Exchange:
             self._stream.cancel()
             self._end(cause)
 
-    async def _true_end(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """Return how the worker ended the stream.
+    async def _open(self) -> None:
+        """Wait until the worker has taken the stream, or refused it.
 
-        Where a write meets a stream that the worker has just ended, gRPC first reports an error
-        of its own; the worker's status, with the reason, takes its place a moment later.
+        A worker speaks first. Writing before that, to a stream that it is about to refuse, would
+        make gRPC replace the reason with an error of its own. One that stays silent is written
+        to all the same.
         """
-        stream = self._stream
-        pauses = iter(_STATUS_PAUSES)
-        while error.code() is grpc.StatusCode.INTERNAL and fault_from_rpc_error(error) is None:
-            pause = next(pauses, None)
-            if pause is None:
-                break
-            await asyncio.sleep(pause)
-            error = grpc.aio.AioRpcError(
-                await stream.code(),
-                await stream.initial_metadata(),
-                await stream.trailing_metadata(),
-                await stream.details(),
-            )
-        return error
+        await self._stream.wait_for_connection()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GREETING_BOUND):
+                await self._stream.initial_metadata()
 
     async def _write(self) -> None:
         """Send batches until the stream ends; how it ended is the reader's to say."""

@@ -19,6 +19,7 @@ _REASONS: Final = {
     _Code.CANCELLED: Reason.CANCELLED,
     _Code.UNIMPLEMENTED: Reason.INCOMPATIBLE_VERSION,
 }
+_ENDED: Final = "Internal error from Core"
 _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the address that the client "
     "was given (or LEASEWAY_ADDRESS) is its own.",
@@ -44,7 +45,11 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
     if told is not None:
         return told
     code = error.code()
-    reason = unavailable if code is _Code.UNAVAILABLE else _REASONS.get(code, Reason.INTERNAL)
+    # What gRPC reports where it wrote to an RPC that the peer had just ended.
+    ended = code is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
+    reason = (
+        unavailable if ended or code is _Code.UNAVAILABLE else _REASONS.get(code, Reason.INTERNAL)
+    )
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
     advice = _ADVICE.get(reason, "")
     message = f"{peer} answered {code.name}: {error.details() or 'without a word'}. {advice}"

@@ -34,8 +34,6 @@ _ELSEWHERE: Final = frozenset(
 """Failures of one worker, which another worker may not share."""
 _SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
 """Failures of a control plane that pass by themselves."""
-_STALE: Final = frozenset({Reason.TOOL_NOT_FOUND})
-"""What a name that moved since it was resolved may lead to."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ def decide(
         uniform: Draws the delay's jitter.
 
     """
-    if fault.reason in _STALE:
+    if fault.reason is Reason.TOOL_NOT_FOUND:  # a name in the cache may have moved since
         return Again(resolve=True) if tried.cached and fault.started == "no" else None
     transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere

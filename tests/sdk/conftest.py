@@ -1,0 +1,47 @@
+"""A fake control plane with one fake worker, and a client that is closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.sdk.fakes import FakeControlPlane, FakeWorker
+
+from leaseway.sdk import AsyncClient
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[FakeWorker]:
+    fake = FakeWorker("w1")
+    fake.stateful = {"desk"}
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def second() -> AsyncIterator[FakeWorker]:
+    """A second worker; tests that want it in the system add it themselves."""
+    fake = FakeWorker("w2")
+    fake.stateful = {"desk"}
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def plane(worker: FakeWorker) -> AsyncIterator[FakeControlPlane]:
+    """Serves `time_now`, shared, and `desk_open`, leased, on the first worker."""
+    fake = FakeControlPlane()
+    fake.workers = [worker]
+    fake.add("time", "now")
+    fake.add("desk", "open", shared=False)
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+async def client(plane: FakeControlPlane) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(plane.address, agent="billing") as made:
+        yield made

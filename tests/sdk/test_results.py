@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from leaseway.sdk import InternalError, ToolResult
+
+
+def test_text_items_are_joined_and_others_left_out() -> None:
+    result = ToolResult(
+        b'{"content":[{"type":"text","text":"a"},{"type":"image","data":"x"},'
+        b'{"type":"text","text":"b"}]}'
+    )
+    assert result.text == "a\nb"
+    assert [item["type"] for item in result.content] == ["text", "image", "text"]
+
+
+def test_unknown_members_are_kept() -> None:
+    result = ToolResult(b'{"content":[{"type":"new","x":1}],"_meta":{"a":1},"extra":[2]}')
+    assert result.raw["extra"] == [2]
+    assert result.raw["_meta"] == {"a": 1}
+    assert result.content == [{"type": "new", "x": 1}]
+    assert result.text == ""
+
+
+def test_structured_content_may_be_any_json() -> None:
+    assert ToolResult(b'{"structuredContent":{"n":1}}').structured == {"n": 1}
+    assert ToolResult(b"{}").structured is None
+
+
+def test_nothing_is_parsed_until_it_is_looked_at() -> None:
+    result = ToolResult(b"this is not json", is_error=True)
+    assert result.is_error
+    assert result.payload == b"this is not json"
+    with pytest.raises(InternalError, match="not JSON"):
+        _ = result.text
+
+
+def test_a_result_that_is_no_object_is_an_error_when_read() -> None:
+    with pytest.raises(InternalError, match="not a JSON object"):
+        _ = ToolResult(b"[1]").content
+
+
+def test_a_result_is_parsed_once() -> None:
+    result = ToolResult(b'{"content":[]}')
+    assert result.raw is result.raw
+
+
+def test_an_empty_payload_is_an_empty_result() -> None:
+    result = ToolResult(b"")
+    assert (result.raw, result.content, result.text) == ({}, [], "")
+    assert result.reminder is None
+
+
+@pytest.mark.parametrize("content", [b"null", b'"text"', b"{}"])
+def test_content_that_is_no_list_reads_as_empty(content: bytes) -> None:
+    assert ToolResult(b'{"content":' + content + b"}").content == []
