@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from leaseway.data_plane.core.lease_table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.wire import bounds
@@ -262,5 +269,7 @@ class Leases(RuleBasedStateMachine):
             assert ended is None or ended.how == how
 
 
-TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def test_any_sequence_of_events_keeps_the_table_true_to_its_model() -> None:
+    run_state_machine_as_test(
+        Leases, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )

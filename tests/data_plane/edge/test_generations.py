@@ -9,6 +9,7 @@ import msgspec
 
 from leaseway.data_plane.edge.memory import ECHO
 from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason, fault_from_status
 from leaseway.wire.spec import InstancePolicy, VariantKey
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
@@ -290,10 +291,11 @@ async def test_a_relist_probe_starts_nothing(bench: Bench) -> None:
 
 
 async def test_a_broken_server_is_reported_and_its_recovery_too(bench: Bench) -> None:
-    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "not yet")]
-    await bench.serve("time")
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "not yet")] * 5000
+    await bench.serve("time", instances=InstancePolicy(restart=Backoff(0.02, 0.02)))
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].message == "not yet"
+    bench.servers.faults.clear()
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert report.cleared[0].reason == "SERVER_NOT_READY"
     assert (await bench.caller().call("time")).payload

@@ -54,8 +54,8 @@ class ProblemBook:
         """All open problems, the oldest first."""
         return tuple(self._open.values())
 
-    def see(self, problem: Problem) -> None:
-        """Note a problem; the same one again is counted by whoever reads the reports."""
+    def see(self, problem: Problem) -> bool:
+        """Note a problem; say whether it, or its message, is new."""
         cut = problem.message[:_LONGEST_MESSAGE]
         if cut != problem.message:
             problem = Problem(problem.scope, problem.reason, cut, problem.key, problem.severity)
@@ -63,12 +63,18 @@ class ProblemBook:
             oldest = next(iter(self._open))
             self._cleared[oldest] = self._open.pop(oldest)
             self._seen.pop(oldest, None)
+        is_new = self._open.get(problem.identity) != problem
         self._open[problem.identity] = problem
         self._seen[problem.identity] = problem
         self._cleared.pop(problem.identity, None)
+        return is_new
 
     def clear(self, key: VariantKey | None, *reasons: str) -> bool:
-        """Note that problems of a variant are mended; without reasons all. Say whether any was."""
+        """Note that problems of a variant are mended; without reasons all. Say whether any was.
+
+        One that was mended before it was reported is reported as mended only: a reader of one
+        report could not tell in which order the two happened.
+        """
         mended = [
             identity
             for identity in self._open

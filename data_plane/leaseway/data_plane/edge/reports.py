@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 
 __all__ = ["Reports"]
+
+_logger = logging.getLogger(__name__)
 
 
 class Reports:
@@ -25,8 +28,10 @@ class Reports:
         self._changed = asyncio.Event()
 
     def see(self, problem: Problem) -> None:
-        """Note a problem."""
-        self.problems.see(problem)
+        """Note a problem, and say it in the log where it is new."""
+        if self.problems.see(problem):
+            level = logging.ERROR if problem.severity == "error" else logging.WARNING
+            _logger.log(level, "%s", problem.message, extra={"reason": problem.reason})
         self._changed.set()
 
     def clear(self, problem: Problem) -> None:
