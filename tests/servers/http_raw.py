@@ -1,7 +1,8 @@
 """A hand-written streamable HTTP MCP server on aiohttp; prints its port, then serves.
 
 Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with sessions (the default
-is 2026-07-28 without); `--get` offers a GET stream; `--log PATH` writes every message down.
+is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
+writes every message down.
 What a call's `text` says steers it: see `misbehave`. POST /forget drops all sessions.
 """
 
@@ -18,6 +19,7 @@ options = argparse.ArgumentParser()
 options.add_argument("--sse", action="store_true")
 options.add_argument("--legacy", action="store_true")
 options.add_argument("--get", action="store_true")
+options.add_argument("--no-get", action="store_true")
 options.add_argument("--log")
 options.add_argument("--port", type=int, default=0)
 args = options.parse_args()
@@ -75,6 +77,9 @@ def odd_answer(how):
         return web.Response(status=307, headers={"Location": "http://127.0.0.2:1/mcp"})
     if how == "redirect here":
         return web.Response(status=307, headers={"Location": "/moved"})
+    if how == "rpc error":
+        error = {"code": -32022, "message": "no", "data": {"supported": ["2031-01-01"]}}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
     if how == "html":
         return web.Response(text="<html>hello</html>", content_type="text/html")
     if how == "broken json":
@@ -216,7 +221,7 @@ async def get(request):
         await response.write(event({"jsonrpc": "2.0", "id": key, "result": result}, "last"))
         return response
     if not args.get:
-        return web.Response(status=405)
+        return web.Response(status=404 if args.no_get else 405)
     await response.prepare(request)
     streams.add(response)
     try:

@@ -19,7 +19,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault
-from leaseway.wire.spec import ServerSpec, Value, VariantKey
+from leaseway.wire.spec import ServerSpec, VariantKey
 
 SERVERS = Path(__file__).parents[2] / "servers"
 
@@ -93,6 +93,12 @@ class Bench:
         async with asyncio.timeout(20):
             return await self.begin(instance, tool, arguments, **request)[1]
 
+    async def written(self, call: PendingCall) -> None:
+        """Wait until a call is on its way."""
+        async with asyncio.timeout(5):
+            while not call.written:
+                await asyncio.sleep(0.001)
+
     async def text(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> str:
@@ -130,8 +136,3 @@ async def bench() -> AsyncIterator[Bench]:
         await asyncio.gather(*(instance.close() for instance in bench.instances))
         await reaper.close()
         await http.close()
-
-
-def secret(name: str) -> Value:
-    """Return a reference to an environment variable."""
-    return Value("env", name)

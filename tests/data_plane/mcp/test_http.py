@@ -158,9 +158,7 @@ async def test_progress_and_logs_of_a_stream_reach_its_call(bench: Bench) -> Non
 async def test_a_cancelled_modern_call_closes_its_stream(bench: Bench, modern: str) -> None:
     instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
     call, outcome = bench.begin(instance, "echo", {"text": "never"})
-    async with asyncio.timeout(5):
-        while not call.written:
-            await asyncio.sleep(0.005)
+    await bench.written(call)
     call.cancel("enough")
     call.cancel("again")
     await until(bench, modern, "disconnected", 1)
@@ -171,9 +169,7 @@ async def test_a_cancelled_modern_call_closes_its_stream(bench: Bench, modern: s
 async def test_a_cancelled_legacy_call_is_told_to_the_server(bench: Bench, legacy: str) -> None:
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
     call, outcome = bench.begin(instance, "echo", {"text": "never"})
-    async with asyncio.timeout(5):
-        while not call.written:
-            await asyncio.sleep(0.005)
+    await bench.written(call)
     call.cancel("enough")
     async with asyncio.timeout(5):
         while not (told := (await state(bench, legacy))["cancelled"]):
@@ -231,8 +227,8 @@ async def test_a_session_that_the_server_forgot_ends_the_instance(
     bench: Bench, legacy: str
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
-    _, slow = bench.begin(instance, "echo", {"text": "never"})
-    await asyncio.sleep(0.05)
+    call, slow = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
     await bench.http.post(f"{legacy}/forget")
     fault = await fault_of(bench, instance, "hello")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
@@ -262,6 +258,36 @@ async def test_a_legacy_server_can_say_on_its_get_stream_that_tools_changed(
     await bench.http.post(f"{legacy}/change")
     async with asyncio.timeout(5):
         assert await bench.changed.get() is instance
+
+
+async def test_a_server_without_get_keeps_its_session_whatever_the_status(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--no-get") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        for _ in range(3):
+            assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+        assert instance.state == "ready"
+
+
+async def test_a_json_rpc_error_in_a_refusals_body_keeps_its_data(
+    bench: Bench, modern: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    fault = await fault_of(bench, instance, "rpc error")
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert fault.metadata["code"] == "-32022"
+    assert json.loads(fault.metadata["data"]) == {"supported": ["2031-01-01"]}
+
+
+async def test_a_header_that_cannot_be_sent_is_named_and_not_shown(
+    bench: Bench, modern: str
+) -> None:
+    headers = {"X-Thing": Value("env", "THING")}
+    fault = await bench.fails(
+        bench.http_spec(f"{modern}/mcp", headers=headers), environment={"THING": "two\nlines"}
+    )
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert "headers.X-Thing" in fault.message
+    assert "two" not in fault.message
 
 
 async def test_a_server_that_is_not_there_fails_the_start_with_one_sentence(bench: Bench) -> None:
@@ -297,8 +323,8 @@ async def test_a_url_that_is_none_is_named(bench: Bench) -> None:
 
 async def test_closing_fails_calls_under_way_and_is_quick(bench: Bench, each: str) -> None:
     instance = await bench.start(bench.http_spec(f"{each}/mcp"))
-    _, never = bench.begin(instance, "echo", {"text": "never"})
-    await asyncio.sleep(0.05)
+    call, never = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
     async with asyncio.timeout(2):
         await instance.close()
         fault = (await never).fault

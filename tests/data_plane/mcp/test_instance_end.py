@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leaseway.wire.fault import Reason
+from leaseway.wire.fault import Fault, Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -69,7 +69,8 @@ async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench
 
 async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
-    _, never = bench.begin(instance, "never")
+    call, never = bench.begin(instance, "never")
+    await bench.written(call)
     async with asyncio.timeout(5):
         await instance.close(grace=0.05)
         fault = (await never).fault
@@ -80,7 +81,7 @@ async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -
 async def test_a_cancelled_close_still_reaches_its_end(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
     closing = asyncio.create_task(instance.close())
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)  # it has begun
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
@@ -95,7 +96,8 @@ async def test_a_second_cancel_during_the_end_does_not_leak_the_process(bench: B
     assert owner is not None
     for _ in range(5):
         owner.cancel()
-        await asyncio.sleep(0.01)
+        for _ in range(3):  # let it get a step further each time
+            await asyncio.sleep(0)
     await gone(instance.pid or 0)
     await asyncio.wait([owner], timeout=5)
     assert owner.done()
@@ -165,3 +167,26 @@ async def test_one_instance_of_many_can_end_while_others_work(bench: Bench) -> N
     await instances[0].close()
     texts = await asyncio.gather(*(bench.text(i, "echo", {"text": "on"}) for i in instances[1:]))
     assert texts == ["on"] * 4
+
+
+async def test_without_process_descriptors_a_thread_sees_the_exit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    first = await bench.start(bench.stdio("echo_raw"))
+    second = await bench.start(bench.stdio("faulty", "dies"))
+    await first.close()
+    assert not alive(first.pid or 0)
+    fault = (await bench.call(second, "call")).fault
+    assert fault is not None
+    assert fault.metadata["exit_status"] == "3"
+
+
+async def test_a_server_that_did_not_come_up_is_gone_soon(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("faulty", "mute", startup_timeout=0.3))
+    with pytest.raises(Fault):
+        await instance.start()
+    started = time.monotonic()
+    await instance.close()
+    assert time.monotonic() - started < 1.5
+    assert not alive(instance.pid or 0)

@@ -197,6 +197,15 @@ async def test_closing_while_starting_ends_the_start(bench: Bench) -> None:
             await task
 
 
+async def test_an_instance_closed_before_its_start_never_starts(bench: Bench) -> None:
+    instance = bench.make(bench.stdio("echo_raw"))
+    await instance.close()
+    assert instance.state == "closed"
+    with pytest.raises(Fault, match="called off"):
+        await instance.start()
+    assert instance.pid is None
+
+
 async def test_a_call_before_the_start_is_refused(bench: Bench) -> None:
     instance = bench.make(bench.stdio("echo_raw"))
     fault = (await bench.call(instance, "echo")).fault
@@ -206,13 +215,14 @@ async def test_a_call_before_the_start_is_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize("options", [("--changes",), ("--legacy",)], ids=["modern", "legacy"])
 async def test_a_changed_tool_list_is_reported_and_can_be_listed_again(
-    bench: Bench, options: tuple[str, ...]
+    bench: Bench, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    instance = await bench.start(bench.stdio("echo_raw", *options))
+    log = tmp_path / "log"
+    instance = await bench.start(bench.stdio("echo_raw", *options, "--log", str(log)))
     before = dict(instance.tools)
     async with asyncio.timeout(5):
-        if instance.protocol_version == "2026-07-28":
-            await asyncio.sleep(0.05)  # the stream of changes opens behind the start
+        while "--changes" in options and "subscriptions/listen" not in log.read_text():
+            await asyncio.sleep(0.005)  # the stream of changes opens behind the start
         await bench.text(instance, "change")
         assert await bench.changed.get() is instance
     assert "added" not in instance.tools

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from leaseway.data_plane.mcp.stdio import MAX_QUEUED, StdioConnection
-from leaseway.data_plane.mcp.wire import Outcome
+from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Reason
 
@@ -43,6 +45,13 @@ async def test_arguments_with_raw_newlines_stay_one_message(bench: Bench) -> Non
     instance = await bench.start(bench.stdio("echo_raw"))
     arguments = b'{\n  "text": "a\\nb",\r\n  "n": 1.0\n}'
     assert await bench.text(instance, "echo", arguments) == "a\nb"
+
+
+async def test_arguments_that_are_no_json_are_refused_before_they_are_sent(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    fault = (await bench.call(instance, "echo", b'{"a":\n')).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.INVALID_ARGUMENTS, "no")
 
 
 async def test_empty_arguments_mean_an_empty_object(bench: Bench) -> None:
@@ -180,8 +189,7 @@ async def test_second_and_stray_answers_are_dropped_and_counted(bench: Bench) ->
 async def test_an_answer_to_a_cancelled_call_is_dropped(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "late"))
     call, outcome = bench.begin(instance, "call")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await bench.written(call)
     call.cancel("enough")
     assert (await bench.text(instance, "call")).startswith("late")
     assert not outcome.done()
@@ -243,9 +251,8 @@ async def test_a_line_above_the_bound_ends_the_connection_and_names_it(bench: Be
 async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
-    bench.begin(instance, "call", big)
-    for _ in range(10):  # the first fills the pipe; let that be noticed
-        await asyncio.sleep(0)
+    filling, _ = bench.begin(instance, "call", big)
+    await bench.written(filling)
     waiting, _ = bench.begin(instance, "call", big)
     assert not waiting.written
     bench.begin(instance, "call", {"text": "x" * (MAX_QUEUED - bounds.MAX_ARGUMENTS - 200)})
@@ -260,8 +267,6 @@ async def test_the_callback_of_one_call_can_fail_without_harm(bench: Bench) -> N
 
     def explode(outcome: Outcome) -> None:
         raise RuntimeError("a bug of the caller")
-
-    from leaseway.data_plane.mcp.wire import ToolRequest
 
     instance.call(ToolRequest("echo", instance.prepare("echo"), b"{}"), explode)
     assert await bench.text(instance, "echo", {"text": "fine"}) == "fine"
@@ -303,14 +308,10 @@ async def test_a_call_that_was_not_written_when_the_server_died_never_started(
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
-    _, written = bench.begin(instance, "call", big)
-    for _ in range(10):
-        await asyncio.sleep(0)
+    filling, written = bench.begin(instance, "call", big)
+    await bench.written(filling)
     _, queued = bench.begin(instance, "call", big)
     assert instance.pid is not None
-    import os
-    import signal
-
     os.kill(instance.pid, signal.SIGKILL)
     async with asyncio.timeout(5):
         faults = [(await written).fault, (await queued).fault]

@@ -319,7 +319,7 @@ class HttpConnection(Peer):
             try:
                 if not await self._follow_once(headers, parser):
                     return
-            except (*_BROKEN, Fault) as error:
+            except (*_BROKEN, Fault, SseTooLarge) as error:
                 _logger.debug("The GET stream of the server %s broke: %s", self.server, error)
             steady = time.monotonic() - opened > _STEADY
             failures = 0 if steady else failures + 1
