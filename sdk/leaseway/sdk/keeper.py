@@ -79,11 +79,10 @@ class Keepers:
             due = self._book.next_renewal(worker)
             if due is None or now >= due:
                 return due is not None
-            try:
+            # A call may renew meanwhile: what is due is looked at again afterwards.
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await wake.wait()
-            except TimeoutError:
-                return True
 
     async def _renew(self, worker: Worker) -> None:
         """Renew all leases on a worker.
