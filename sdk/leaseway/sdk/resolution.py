@@ -143,11 +143,20 @@ class Resolver:
         else:
             target.refresh_at = 0.0
 
-    def moved(self, version: int) -> None:
-        """Take note of a registry version: what was resolved at an older one is asked again."""
+    def moved(self, version: int, *, workers_changed: bool = False) -> None:
+        """Take note of a registry version: what was resolved at an older one is asked again.
+
+        Args:
+            version: The version now in force.
+            workers_changed: Whether others serve the tools: then every name is asked again in
+                the background of its next use.
+
+        """
         for target in self._targets.values():
             if target.registry_version < version:
                 target.stale = True
+            elif workers_changed:
+                target.refresh_at = 0.0
 
     async def close(self) -> None:
         """End the watch and all requests."""
@@ -267,7 +276,7 @@ async def _watch(resolver: weakref.ref[Resolver], control: ControlPlane) -> None
                 known = resolver()
                 if known is None:
                     return
-                known.moved(message.registry_version)
+                known.moved(message.registry_version, workers_changed=message.workers_changed)
                 del known
         except grpc.aio.AioRpcError:
             pass

@@ -424,8 +424,13 @@ class WatchToolsResponse(_message.Message):
 
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     CHANGED_SERVERS_FIELD_NUMBER: _builtins.int
+    WORKERS_CHANGED_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The version now in force."""
+    workers_changed: _builtins.bool
+    """Whether other workers serve the tools than in the message before: one has
+    come, gone or caught up. What was resolved stays true, but may be better.
+    """
     @_builtins.property
     def changed_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Servers whose exposed tools differ from the version sent before. Empty in
@@ -437,10 +442,11 @@ class WatchToolsResponse(_message.Message):
         *,
         registry_version: _builtins.int = ...,
         changed_servers: _abc.Iterable[_builtins.str] | None = ...,
+        workers_changed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_servers", b"changed_servers", "registry_version", b"registry_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_servers", b"changed_servers", "registry_version", b"registry_version", "workers_changed", b"workers_changed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -126,6 +126,24 @@ async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
     assert list(second.changed_servers) == ["a"]
 
 
+async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        async with asyncio.timeout(5):
+            first = await watch.read()
+            async with worker(running.address, "w2") as w2:
+                await w2.apply_until("a")
+                second = await watch.read()
+        watch.cancel()
+    assert not first.workers_changed
+    assert second.workers_changed
+    assert second.registry_version == first.registry_version
+
+
 async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> None:
     running.load(spec("a", shared=False))
     async with worker(running.address) as w1:

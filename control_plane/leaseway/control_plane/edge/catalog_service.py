@@ -99,17 +99,20 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             state = self._plane.state
             view = state.visible.view(tenant)
             fleet = frozenset(
-                record.hello.address.incarnation
+                record.hello.address
                 for record in state.workers.values()
                 if record.takes_work and record.subscription.acked_version >= state.visible.version
             )
             if (state.visible.version, fleet) != seen and state.visible.version:
+                workers_changed = before is not None and fleet != seen[1]
                 seen = (state.visible.version, fleet)
                 now = {key: served.hashes.toolset for key, served in view.servers.items()}
                 changed = [] if before is None else _changed(before, now)
                 before = now
                 yield catalog_pb2.WatchToolsResponse(
-                    registry_version=state.visible.version, changed_servers=changed
+                    registry_version=state.visible.version,
+                    changed_servers=changed,
+                    workers_changed=workers_changed,
                 )
             await self._plane.changed(_HEARTBEAT)
 
