@@ -190,3 +190,37 @@ async def test_a_server_that_did_not_come_up_is_gone_soon(bench: Bench) -> None:
     await instance.close()
     assert time.monotonic() - started < 1.5
     assert not alive(instance.pid or 0)
+
+
+async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(instance: object) -> None:
+        raise RuntimeError("a bug")
+
+    instance = bench.make(bench.stdio("echo_raw"))
+    instance._on_tools_changed = explode
+    instance._changed_early = True
+    await instance.start()
+    async with asyncio.timeout(5):
+        closed, fault = await bench.closed.get()
+    assert (closed, closed.state) == (instance, "closed")
+    assert fault is not None
+    assert "inside the worker" in fault.message
+    assert "a bug" in caplog.text
+
+
+async def test_instances_that_come_and_go_do_not_disturb_one_another(bench: Bench) -> None:
+    # Descriptors are reused at once: an end that closes one too early would hit a newcomer.
+    spec = bench.stdio("counter")
+    steady = await bench.start(spec)
+
+    async def come_and_go() -> None:
+        for _ in range(3):
+            instance = await bench.start(spec)
+            assert await bench.text(instance, "next") == "1"
+            await instance.close()
+
+    await asyncio.gather(*(come_and_go() for _ in range(5)))
+    assert await bench.text(steady, "next") == "1"
+    assert steady.state == "ready"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
@@ -36,6 +37,7 @@ from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Instance"]
 
+_logger = logging.getLogger(__name__)
 _RELISTEN: Final = Backoff(initial=1.0, maximum=60.0)
 State = Literal["starting", "ready", "closing", "closed", "failed"]
 
@@ -102,6 +104,7 @@ class Instance:
         self._phase: Phase = "connect"
         self._has_tools = True
         self._changed_early = False
+        self._broken: Fault | None = None
         self._stop = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
@@ -191,7 +194,10 @@ class Instance:
             await self._connect()
             await self._live()
         except BaseException as error:
-            self._fail(error)
+            if not self._ready.done():
+                self._fail(error)
+            elif isinstance(error, Exception):
+                self._break(error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -302,9 +308,17 @@ class Instance:
         else:
             self._changed_early = True
 
+    def _break(self, error: Exception) -> None:
+        """Note that the instance ends by a fault of ours, not by its server's."""
+        _logger.error("Instance %s of %s broke.", self.id, self._server, exc_info=error)
+        self._broken = Fault(
+            Reason.SERVER_LOST,
+            f"The connection to the server {self._server} failed inside the worker; its log says "
+            "more.",
+            metadata={"server": self._server},
+        )
+
     def _fail(self, error: BaseException) -> None:
-        if self._ready.done():
-            return
         self.state = "failed"
         fault = start_fault(self.spec, error, self._phase, self.stderr)
         self._ready.set_exception(fault)
@@ -314,7 +328,7 @@ class Instance:
         if self.state != "failed":
             self.state = "closed"
             lost = self._peer.fault if self._peer is not None else None
-            self._on_closed(self, lost)
+            self._on_closed(self, lost or self._broken)
 
     def _not_open(self) -> Fault:
         if self._peer is not None and self._peer.fault is not None:

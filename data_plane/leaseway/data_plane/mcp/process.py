@@ -37,8 +37,9 @@ class ServerProcess:
         pid: Its id, which is also that of its group and session.
         exited: Its exit status, once it has ended; minus the signal that ended it.
         stderr_ended: Set when nothing more comes from its standard error.
-        stdin: The end that we write to; whoever attaches a transport to it owns it.
-        stdout: The end that we read from; likewise.
+        stdin: The end that we write to; `StdioConnection` attaches to it and closes it.
+        stdout: The end that we read from; likewise. Closing it here as well would free its
+            number under a transport that still watches it.
     """
 
     def __init__(
@@ -117,11 +118,10 @@ class ServerProcess:
             _logger.error("Process %s of the server %s survives SIGKILL.", self.pid, self._server)
         else:
             self._reaper.release(self.pid, self._mark)
-        for pipe in (self.stdin, self.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
         if self._stderr_transport is not None:
             self._stderr_transport.close()
+        elif self._popen.stderr is not None:
+            self._popen.stderr.close()
 
     def _watch(self) -> None:
         if not hasattr(os, "pidfd_open"):

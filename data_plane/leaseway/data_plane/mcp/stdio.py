@@ -78,13 +78,20 @@ class StdioConnection(Peer):
 
     async def open(self) -> None:
         """Attach to the process's pipes."""
-        await self._process.open()
-        self._writer, _ = await self._loop.connect_write_pipe(
-            lambda: _Writer(self), self._process.stdin
-        )
-        self._reader, _ = await self._loop.connect_read_pipe(
-            lambda: _Reader(self), self._process.stdout
-        )
+        process = self._process
+        try:
+            await process.open()
+            self._writer, _ = await self._loop.connect_write_pipe(
+                lambda: _Writer(self), process.stdin
+            )
+            self._reader, _ = await self._loop.connect_read_pipe(
+                lambda: _Reader(self), process.stdout
+            )
+        except BaseException:
+            for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):
+                if transport is None:
+                    pipe.close()
+            raise
         self._process.exited.add_done_callback(lambda _: self.pipe_ended())
 
     async def aclose(self, *, hurry: bool = False) -> None:
