@@ -1,0 +1,81 @@
+"""What operators ask through the SDK."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from tests.sdk.fakes import FakeControlPlane, FakeWorker
+
+from leaseway.sdk import AsyncClient, LeaseInfo, Status
+from leaseway.v1 import admin_pb2
+
+
+async def test_status_says_how_far_the_system_is(client: AsyncClient) -> None:
+    status = await client.status()
+    assert isinstance(status, Status)
+    assert (status.ready, status.registry_version, status.workers) == (True, 1, 1)
+    assert status.config_loaded_at is None
+
+
+async def test_servers_come_with_their_instances(client: AsyncClient) -> None:
+    servers = await client.servers()
+    assert [server.id for server in servers] == ["desk", "time"]
+    assert servers[0].state == "ready"
+    assert servers[0].instances[0].worker == "w1"
+    assert servers[0].instances[0].pid is None
+
+
+async def test_workers_say_where_they_are(client: AsyncClient, worker: FakeWorker) -> None:
+    workers = await client.workers()
+    assert [(w.id, w.address, w.state) for w in workers] == [
+        ("w1", worker.ref.address, "connected")
+    ]
+
+
+async def test_leases_of_all_clients_are_listed(client: AsyncClient) -> None:
+    lease = await client.session("dialog").acquire("desk", ttl=30)
+    leases = await client.leases()
+    assert isinstance(leases[0], LeaseInfo)
+    assert (leases[0].id, leases[0].session, leases[0].ttl) == (lease.id, "dialog", 30)
+
+
+async def test_a_reported_problem_is_among_the_problems(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.report_problem("SCHEMA_REFUSED", "The provider refuses it.", server="time")
+    problem = (await client.problems())[0]
+    assert (problem.scope, problem.server_id) == ("client", "time")
+    assert (problem.reason, problem.message) == ("SCHEMA_REFUSED", "The provider refuses it.")
+    assert (problem.severity, problem.first_seen) == ("warning", None)
+
+
+async def test_a_problem_says_when_it_was_seen(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    problem = admin_pb2.Problem(scope="server", count=3)
+    problem.first_seen.FromSeconds(1_700_000_000)
+    plane.problems = [problem]
+    shown = (await client.problems())[0]
+    assert shown.first_seen == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert (shown.last_seen, shown.count) == (None, 3)
+
+
+async def test_logs_are_asked_of_every_worker(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers = [worker, second]
+    logs = await client.logs("time", 1)
+    assert [(log.worker, log.instance_id, log.lines, log.state) for log in logs] == [
+        ("w1", "i1", ("b",), "running"),
+        ("w2", "i1", ("b",), "running"),
+    ]
+
+
+async def test_a_worker_that_cannot_be_asked_is_named(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers = [worker, second]
+    await second.stop()
+    logs = await client.logs("time")
+    assert [(log.worker, log.state) for log in logs] == [("w1", "running"), ("w2", "unreachable")]
+    assert "'w2'" in logs[1].lines[0]

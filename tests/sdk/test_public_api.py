@@ -1,0 +1,89 @@
+"""What callers may rely on: names, signatures, and what an import loads."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import leaseway.sdk as sdk
+
+PUBLIC = """
+ArtifactLost AsyncClient AsyncSession Cancelled Capacity Client ConfirmationRequired
+ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired
+InstanceInfo InstanceLog InternalError InvalidArguments InvalidRequest Lease LeaseError
+LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError NotApplied NotLeader
+NotLeasable Overloaded PermissionDenied ProblemInfo RateLimited ResultTooLarge ServerError
+ServerInfo ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers
+ToolList ToolNotFound ToolResult Unauthenticated Violation WorkerInfo WorkerLost
+"""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sdk.__all__ == PUBLIC.split()
+    assert all(hasattr(sdk, name) for name in sdk.__all__)
+
+
+def test_everything_public_is_documented() -> None:
+    for name in sdk.__all__:
+        value = getattr(sdk, name)
+        assert inspect.getdoc(value), name
+        for member, attribute in vars(value).items():
+            if not member.startswith("_") and callable(attribute):
+                assert inspect.getdoc(attribute), f"{name}.{member}"
+
+
+def _public(kind: type) -> dict[str, Any]:
+    return {
+        name: member
+        for name, member in vars(kind).items()
+        if not name.startswith("_") and callable(member)
+    }
+
+
+def _plain(signature: inspect.Signature) -> str:
+    return str(signature).replace("AsyncSession", "Session")
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "synchronous"),
+    [(sdk.AsyncClient, sdk.Client), (sdk.AsyncSession, sdk.Session)],
+)
+def test_both_clients_have_the_same_surface(asynchronous: type, synchronous: type) -> None:
+    theirs, ours = _public(asynchronous), _public(synchronous)
+    assert theirs.keys() == ours.keys()
+    for name, member in theirs.items():
+        assert _plain(inspect.signature(member)) == _plain(inspect.signature(ours[name])), name
+    assert hasattr(synchronous, "__enter__") == hasattr(asynchronous, "__aenter__")
+
+
+def test_both_clients_are_made_the_same_way() -> None:
+    assert inspect.signature(sdk.AsyncClient) == inspect.signature(sdk.Client)
+
+
+IMPORTS = """
+import sys
+import grpc, grpc.aio
+before = set(sys.modules)
+import leaseway.sdk
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - sys.stdlib_module_names))
+print(*sorted(name for name in sys.modules if name.startswith(("leaseway.", "opentelemetry."))))
+"""
+
+
+def test_importing_the_sdk_loads_little() -> None:
+    # grpc comes first: it imports its own optional companions where they are installed.
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=60
+    )
+    packages, modules = done.stdout.splitlines()
+    allowed = {"google", "grpc", "leaseway", "opentelemetry", "typing_extensions"}
+    assert set(packages.split()) <= allowed
+    for forbidden in ("control_plane", "data_plane", "cli"):
+        assert f"leaseway.{forbidden}" not in modules
+    assert "opentelemetry.sdk" not in modules
+    assert "leaseway.sdk.client" in modules

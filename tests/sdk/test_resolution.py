@@ -1,0 +1,184 @@
+"""Where names lead: asked together, known afterwards, asked again when the registry moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
+
+from leaseway.sdk import AsyncClient, DeadlineExceeded, ServerNotReady, ToolNotFound
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+
+async def test_a_name_is_asked_for_once(client: AsyncClient, plane: FakeControlPlane) -> None:
+    for _ in range(5):
+        await client.call_tool("time_now")
+    assert plane.resolves == [["time_now"]]
+
+
+async def test_the_same_name_at_the_same_time_is_asked_for_once(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await asyncio.gather(*(client.call_tool("time_now") for _ in range(50)))
+    assert plane.resolves == [["time_now"]]
+
+
+async def test_names_of_the_same_moment_are_asked_for_together(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("many", *(f"t{n}" for n in range(30)))
+    await asyncio.gather(*(client.call_tool(f"many_t{n}") for n in range(30)))
+    assert len(plane.resolves) == 1
+    assert len(plane.resolves[0]) == 30
+
+
+async def test_one_unknown_name_does_not_fail_the_others(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    good, bad = await asyncio.gather(
+        client.call_tool("time_now"), client.call_tool("nope"), return_exceptions=True
+    )
+    assert not isinstance(good, BaseException)
+    assert isinstance(bad, ToolNotFound)
+    assert len(plane.resolves) == 1
+
+
+async def test_a_failure_is_not_remembered(client: AsyncClient, plane: FakeControlPlane) -> None:
+    with pytest.raises(ToolNotFound):
+        await client.call_tool("late_tool")
+    plane.add("late", "tool")
+    assert (await client.call_tool("late_tool")).text == "{}"
+
+
+async def test_a_server_that_is_starting_does_not_hold_up_the_others(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("slow", "tool")
+    plane.hold_resolve["slow_tool"] = asyncio.Event()
+    slow = asyncio.create_task(client.call_tool("slow_tool", timeout=BOUND))
+    quick = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
+    assert (await quick).text == "{}"
+    assert not slow.done()
+    plane.hold_resolve["slow_tool"].set()
+    assert (await slow).text == "{}"
+
+
+async def test_a_starting_server_among_others_is_waited_for_by_itself(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("slow", "tool")
+    plane.resolve_faults["slow_tool"] = Fault(Reason.SERVER_NOT_READY, "It does not start.")
+    slow, quick = await asyncio.gather(
+        client.call_tool("slow_tool"), client.call_tool("time_now"), return_exceptions=True
+    )
+    assert isinstance(slow, ServerNotReady)
+    assert not isinstance(quick, BaseException)
+    assert plane.resolves[1:] == [["slow_tool"]]
+
+
+async def test_a_caller_with_little_time_leaves_the_others_waiting(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.hold_resolve["time_now"] = asyncio.Event()
+    hasty = asyncio.create_task(client.call_tool("time_now", timeout=0.05))
+    patient = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
+    with pytest.raises(DeadlineExceeded):
+        await hasty
+    plane.hold_resolve["time_now"].set()
+    assert (await patient).text == "{}"
+
+
+async def test_a_moved_registry_is_asked_again(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    await until(lambda: plane.watchers)
+    plane.tools["time_now"].original_name = "now_v2"
+    plane.move()
+
+    async def moved() -> bool:
+        await client.call_tool("time_now")
+        return worker.calls[-1].tool == "now_v2"
+
+    async with asyncio.timeout(BOUND):
+        while not await moved():
+            pass
+    assert worker.calls[-1].registry_version == 2
+    assert len(plane.resolves) == 2
+
+
+async def test_an_unchanged_version_asks_nothing(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    address = plane.address
+    await plane.stop()
+    await plane.start(int(address.rpartition(":")[2]))
+    await until(lambda: plane.watchers)
+    await client.call_tool("time_now")
+    assert len(plane.resolves) == 1
+
+
+async def test_the_watch_reconnects_and_learns_what_moved_meanwhile(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    port = int(plane.address.rpartition(":")[2])
+    await plane.stop()
+    assert (await client.call_tool("time_now")).text == "{}"
+    plane.version = 7
+    await plane.start(port)
+    await until(lambda: plane.watchers)
+    async with asyncio.timeout(BOUND):
+        while worker.calls[-1].registry_version != 7:
+            await client.call_tool("time_now")
+
+
+async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    runtime = client._runtime()
+    await plane.stop()
+    await until(lambda: not runtime.control.connected)
+    runtime.resolver.moved(99)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    assert (await client.call_tool("time_now")).text == "{}"
+    assert loop.time() - begun < 1
+
+
+async def test_new_workers_are_found_without_a_new_version(
+    client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    plane.workers.append(second)
+    target = client._runtime().resolver._targets["time_now"]
+    target.refresh_at = 0.0  # as if it had been in use for a while
+    async with asyncio.timeout(BOUND):
+        while not second.calls:
+            await client.call_tool("time_now")
+    assert len(plane.resolves) == 2
+
+
+async def test_one_watch_serves_all_names(client: AsyncClient, plane: FakeControlPlane) -> None:
+    plane.add("many", "a", "b", "c")
+    for name in ("many_a", "many_b", "many_c"):
+        await client.call_tool(name)
+    await until(lambda: plane.watchers)
+    assert plane.watchers == 1
+
+
+async def test_no_watch_starts_before_a_name_is_asked_for(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.list_tools()
+    assert plane.watchers == 0
+
+
+async def test_who_asks_says_who_it_is(client: AsyncClient, plane: FakeControlPlane) -> None:
+    await client.call_tool("time_now")
+    assert plane.clients[0].agent == "billing"
+    assert plane.clients[0].protocol_version == 1
