@@ -461,7 +461,7 @@ class ListServersRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """Whose servers. Empty means `default`."""
+    """Whose servers. Empty means `default`; `*` means every variant of every tenant."""
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
@@ -552,9 +552,9 @@ class ServerStatus(_message.Message):
     tool_count: _builtins.int
     """How many tools are exposed."""
     launch_hash: _builtins.str
-    """The launch hash in force."""
+    """The launch hash in force, or the wanted one while none is."""
     exposure_hash: _builtins.str
-    """The exposure hash in force."""
+    """The exposure hash in force, or the wanted one while none is."""
     protocol_version: _builtins.str
     """The MCP protocol version that the probe negotiated."""
     problem: _builtins.str

@@ -6,10 +6,13 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["DEFAULT_TENANT", "is_valid_name", "nearest", "qualified", "split_qualified"]
+__all__ = ["ALL_TENANTS", "DEFAULT_TENANT", "is_valid_name", "nearest", "qualified", "split_qualified"]
 
 DEFAULT_TENANT = "default"
 """Who everyone is until tenants exist (DESIGN §14)."""
+
+ALL_TENANTS = "*"
+"""Who an operator asks for to have the servers of every tenant listed; no tenant's name."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

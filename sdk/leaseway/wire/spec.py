@@ -29,6 +29,7 @@ __all__ = [
     "Transform",
     "Value",
     "VariantKey",
+    "hidden_from",
 ]
 
 TRANSPORTS: Final = (
@@ -197,6 +198,26 @@ class ServerSpec:
         """Whether an instance starts before it is needed: by default where it is shared."""
         start = self.instances.start
         return self.truely_stateless if start is None else start == "eager"
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
+        return self.transport == "stdio" and not self.command
+
+
+def hidden_from(key: VariantKey) -> ServerSpec:
+    """Return the variant of a tenant for whom a server is disabled that others have.
+
+    It takes the place of the common variant and has no tools. It is shared and lazy, so that
+    nothing is ever started for it.
+    """
+    return ServerSpec(
+        key,
+        "stdio",
+        truely_stateless=True,
+        instances=InstancePolicy(start="lazy"),
+        description="Disabled for this tenant.",
+    )
 
 
 def _digest(content: object) -> str:

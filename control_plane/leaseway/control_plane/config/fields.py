@@ -265,4 +265,5 @@ def _warn(node: Tree, where: Where, kind: str | None) -> None:
         f"{shown(where.key)} holds what looks like {kind}. Keep it out of the file: use"
         " {env: NAME} or {secret: NAME} under 'env' or 'headers'."
     )
-    where.warning(node.at, IssueReason.LITERAL_CREDENTIAL, message)
+    report = where.error if where.log.forbids_credentials(node.at) else where.warning
+    report(node.at, IssueReason.LITERAL_CREDENTIAL, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Literal
@@ -48,6 +48,13 @@ class IssueReason(StrEnum):
     UNKNOWN_SECRET = "UNKNOWN_SECRET"  # noqa: S105 - a reason, not a password
     MISSING_FILE = "MISSING_FILE"
     COMMAND_NOT_FOUND = "COMMAND_NOT_FOUND"
+    MISSING_CONFIG = "CONFIG_MISSING"
+    UNDECLARED_SERVER = "UNDECLARED_SERVER"
+    KEY_NOT_FOR_LAYER = "KEY_NOT_FOR_LAYER"
+    KEY_NOT_TAKEN_OVER = "KEY_NOT_TAKEN_OVER"
+    CLIENT_INPUT = "CLIENT_INPUT"
+    CLIENT_VARIABLE = "CLIENT_VARIABLE"
+    PERMISSIONS_NOT_ENFORCED = "PERMISSIONS_NOT_ENFORCED"
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class ConfigIssue:
         reason: An `IssueReason`.
         message: What is wrong and what to do; never a value that may be secret.
         server_id: The entry that it is in, or None.
+        tenant: Whose variant of the server it concerns, or empty for all.
     """
 
     file: str
@@ -73,6 +81,7 @@ class ConfigIssue:
     reason: str
     message: str
     server_id: str | None = None
+    tenant: str = ""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}"
@@ -85,6 +94,7 @@ class ConfigIssue:
             reason=self.reason,
             message=f"{self.file}:{self.line}:{self.column}: {self.message}",
             server_id=self.server_id or "",
+            tenant=self.tenant,
             severity=self.severity,
             subject=self.key,
         )
@@ -92,14 +102,18 @@ class ConfigIssue:
 
 @dataclass(frozen=True)
 class ParsedConfig:
-    """What a configuration file says.
+    """What a configuration says: one file, or several in layers.
 
     Attributes:
-        servers: The specs of the enabled servers whose entries have no error.
+        servers: The specs of the enabled servers whose entries have no error; a tenant for whom
+            a server is disabled has a variant that hides it.
         rejected: Ids of servers whose entry has an error; what they had stays in force.
-        issues: Everything that was found, in the order of the file.
-        broken: Whether the whole file is refused and changes nothing.
-        places: Where each key's value is, by dotted path.
+        issues: Everything that was found, in the order of the files.
+        broken: Whether all of it is refused and changes nothing.
+        places: Where each key's value is, by dotted path; of the common variants.
+        refused: Variants of tenants whose overrides have an error: they stay as they were, and
+            the tenant never gets the common variant instead.
+        origins: Where each value of a variant is, by its path below the server.
     """
 
     servers: Mapping[VariantKey, ServerSpec]
@@ -107,14 +121,29 @@ class ParsedConfig:
     issues: tuple[ConfigIssue, ...]
     broken: bool
     places: Mapping[str, Position] = field(default_factory=dict, compare=False, repr=False)
+    refused: frozenset[VariantKey] = frozenset()
+    origins: Mapping[VariantKey, Mapping[str, Position]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
 
 class IssueLog:
-    """Collects what the parser finds in one file."""
+    """Collects what the parser finds in one file, or in the layers of several.
 
-    def __init__(self, file: str) -> None:
+    Args:
+        file: What an issue is in whose position names no file.
+        strict: The files in which a literal credential is an error.
+        order: The files in the order in which their issues are listed.
+    """
+
+    def __init__(
+        self, file: str, strict: frozenset[str] = frozenset(), order: Sequence[str] = ()
+    ) -> None:
         self._file = file
+        self._strict = strict
+        self._order = {name: number for number, name in enumerate(order)}
         self._issues: list[ConfigIssue] = []
+        self._seen: set[ConfigIssue] = set()
         self._unlisted = 0
         self.broken = False
         self.failed: set[str] = set()
@@ -124,19 +153,47 @@ class IssueLog:
         """Take an issue; its server, if it is an error, counts as rejected."""
         if issue.severity == "error" and issue.server_id is not None:
             self.failed.add(issue.server_id)
-        if len(self._issues) < MAX_ISSUES:
-            self._issues.append(replace(issue, file=self._file))
-        else:
-            self._unlisted += 1
+        self._list(replace(issue, file=issue.file or self._file))
+
+    def fresh(self) -> IssueLog:
+        """Return an empty log with the same rules."""
+        return IssueLog(self._file, self._strict, list(self._order))
+
+    def absorb(self, other: IssueLog, tenant: str = "") -> None:
+        """List what another log has and this one has not.
+
+        What is wrong with one tenant's variant (`tenant`) is listed only: it refuses no server
+        for others. Neither does it break the file.
+        """
+        for issue in other.issues():
+            if issue not in self._seen:
+                self._list(replace(issue, tenant=tenant))
+        self._seen.update(other.issues())
+        if not tenant:
+            self.failed |= other.failed
+            self.places.update(other.places)
+
+    def forbids_credentials(self, at: Position) -> bool:
+        """Say whether a literal credential at a place is an error; it is a warning otherwise."""
+        return (at.file or self._file) in self._strict
 
     def issues(self) -> tuple[ConfigIssue, ...]:
-        """Return what was found, in the order of the file."""
-        found = sorted(self._issues, key=lambda issue: (issue.line, issue.column, issue.key))
+        """Return what was found, in the order of the files."""
+        found = sorted(
+            self._issues,
+            key=lambda issue: (self._order.get(issue.file, 0), issue.line, issue.column, issue.key),
+        )
         if self._unlisted:
             message = f"{self._unlisted} more issues are not listed; mend these first."
             reason = IssueReason.TOO_MANY_ISSUES
             found.append(ConfigIssue(self._file, 1, 1, "", "error", reason, message))
         return tuple(found)
+
+    def _list(self, issue: ConfigIssue) -> None:
+        if len(self._issues) < MAX_ISSUES:
+            self._issues.append(issue)
+        else:
+            self._unlisted += 1
 
 
 @dataclass(frozen=True)
@@ -190,7 +247,7 @@ class Where:
         self, at: Position, severity: Literal["error", "warning"], reason: str, message: str
     ) -> None:
         issue = ConfigIssue(
-            "", at.line, at.column, self.key, severity, reason, message, self.server_id
+            at.file, at.line, at.column, self.key, severity, reason, message, self.server_id
         )
         self.log.add(issue)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -37,10 +37,15 @@ MAX_NODES: Final = 250_000
 
 @dataclass(frozen=True)
 class Position:
-    """A line and a column, both counted from 1."""
+    """A line and a column, both counted from 1.
+
+    `file` is what they are counted in, or empty where there is but one file; where a value stands
+    is no part of what it is, so it does not count in comparisons.
+    """
 
     line: int
     column: int
+    file: str = field(default="", compare=False, repr=False)
 
 
 START: Final = Position(1, 1)
@@ -92,8 +97,12 @@ class BadYaml(Exception):
         self.message = message
 
 
-def load_tree(text: str) -> Tree | None:
+def load_tree(text: str, file: str = "") -> Tree | None:
     """Return a text's tree, or None where it holds nothing but comments.
+
+    Args:
+        text: YAML, or JSON in as far as it is YAML.
+        file: What the positions of the values say they are in.
 
     Raises:
         BadYaml: It is not YAML, holds several documents, nests too deep, or is too large once
@@ -113,7 +122,7 @@ def load_tree(text: str) -> Tree | None:
         raise BadYaml(_position(error.problem_mark), _said(error)) from None
     except yaml.YAMLError as error:
         raise BadYaml(START, f"This is not valid YAML: {error}.") from None
-    return None if node is None else _Converter().convert(node, 1)
+    return None if node is None else _Converter(file).convert(node, 1)
 
 
 # What YAML lets into a file, less lone surrogates, which no encoding of it can hold.
@@ -167,11 +176,12 @@ def _bound(at: Position, depth: int, nodes: int) -> None:
 class _Converter:
     """Turns composed nodes into a tree; counts, because aliases may repeat them endlessly."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        self._file = file
         self._nodes = 0
 
     def convert(self, node: yaml.Node, depth: int) -> Tree:
-        at = _position(node.start_mark)
+        at = _position(node.start_mark, self._file)
         self._nodes += 1
         _bound(at, depth - 1, self._nodes)
         if isinstance(node, yaml.ScalarNode):
@@ -184,7 +194,7 @@ class _Converter:
 
     def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[Entry]:
         for name, value in node.value:
-            at = _position(name.start_mark)
+            at = _position(name.start_mark, self._file)
             if not isinstance(name, yaml.ScalarNode):
                 raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
             if name.value == "<<" and not name.style:
@@ -219,8 +229,8 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _position(mark: Any) -> Position:
-    return START if mark is None else Position(mark.line + 1, mark.column + 1)
+def _position(mark: Any, file: str = "") -> Position:
+    return START if mark is None else Position(mark.line + 1, mark.column + 1, file)
 
 
 def _said(error: yaml.MarkedYAMLError) -> str:

@@ -88,9 +88,11 @@ class Coordinator:
         problems: Iterable[Problem],
         now: Moment,
         trace: str = "",
+        *,
+        refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
-        """Take a configuration that parsed; rejected servers keep what they last had."""
-        self.servers.configure(servers, rejected)
+        """Take a configuration that parsed; what is rejected or refused keeps what it last had."""
+        self.servers.configure(servers, rejected, refused)
         self.config_loaded_at = now.unix
         self._trace = trace
         self._replan = True
@@ -270,12 +272,17 @@ class Coordinator:
     # What others read.
 
     @property
-    def pending(self) -> list[str]:
-        """Ids of servers that have no first result yet, ordered."""
+    def waiting(self) -> set[VariantKey]:
+        """The variants that have no first result yet."""
         waiting = self.servers.without_result()
         if not self.established:  # listed, but no worker has said that it serves them
             waiting |= {key for key in self.servers.goods if key not in self.visible.served}
-        return sorted({key.server_id for key in waiting})
+        return waiting
+
+    @property
+    def pending(self) -> list[str]:
+        """Ids of servers that have no first result yet, for some tenant or for all, ordered."""
+        return sorted({key.server_id for key in self.waiting})
 
     @property
     def established(self) -> bool:

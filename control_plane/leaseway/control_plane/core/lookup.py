@@ -9,12 +9,19 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget, View
-from leaseway.control_plane.core.variants import Served
 from leaseway.wire.names import nearest, split_qualified
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
-__all__ = ["Denied", "Waiting", "find_tool", "not_served", "place"]
+__all__ = [
+    "Denied",
+    "Waiting",
+    "find_tool",
+    "not_served",
+    "pending_for",
+    "place",
+    "variants_of",
+]
 
 _CAPACITY_RETRY = 1.0
 
@@ -45,8 +52,8 @@ def find_tool(state: Coordinator, tenant: str, name: str) -> ToolTarget | Waitin
     target = view.tools.get(name)
     if target is not None:
         return target
-    waiting = _starting(state, view)
-    return Waiting(waiting) if waiting else _no_tool(state, name, view.tools)
+    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    return Waiting(waiting) if waiting else _no_tool(state, tenant, name, view.tools)
 
 
 def place(
@@ -78,6 +85,26 @@ def place(
     return placement or _no_room(key.server_id, able, excluded)
 
 
+def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
+    """Return which variant of each configured server a tenant has, hidden ones left out."""
+    desired, goods = state.servers.desired or {}, state.servers.goods
+    chosen = {
+        key.server_id: key
+        for key in sorted({*desired, *goods, *state.servers.refused})
+        if key.tenant in ("", tenant)
+    }  # the tenant's own sorts after the common one
+    specs = {key: good.spec for key, good in goods.items()} | dict(desired)
+    return {name: key for name, key in chosen.items() if key not in specs or not specs[key].hidden}
+
+
+def pending_for(state: Coordinator, tenant: str) -> list[str]:
+    """Return the ids of a tenant's servers that have no first result yet, ordered."""
+    if not state.pending:
+        return []
+    waiting = state.waiting
+    return sorted(name for name, key in variants_of(state, tenant).items() if key in waiting)
+
+
 def not_served(server_id: str) -> Denied:
     """Return the refusal for a listed server that no worker serves at the moment."""
     message = (
@@ -97,20 +124,23 @@ def _find_qualified(
     if target is not None:
         return target
     name = f"{server_id}:{original}"
-    return _no_tool(state, name, [f"{server_id}:{t.original}" for t in served.callable_tools])
+    known = [f"{server_id}:{tool.original}" for tool in served.callable_tools]
+    return _no_tool(state, tenant, name, known)
 
 
 def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Denied:
-    if server_id in state.pending:
+    pending = pending_for(state, tenant)
+    if server_id in pending:
         return Waiting((server_id,))
-    for key in (VariantKey(server_id, tenant), VariantKey(server_id)):
-        failure = state.servers.failures.get(key)
-        if failure is not None:
-            return _not_ready(server_id, failure.message)
-    if server_id in state.servers.rejected:
+    key = variants_of(state, tenant).get(server_id)
+    failure = None if key is None else state.servers.failures.get(key)
+    if failure is not None:
+        return _not_ready(server_id, failure.message)
+    own = VariantKey(server_id, tenant)
+    if server_id in state.servers.rejected or own in state.servers.refused:
         message = "its entry in the configuration has an error; run `leaseway problems`"
         return _not_ready(server_id, message)
-    known = list(state.visible.view(tenant).servers) + state.pending
+    known = list(state.visible.view(tenant).servers) + pending
     near = nearest(server_id, known)
     message = f"There is no server '{server_id}'." + _did_you_mean(near)
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
@@ -121,10 +151,15 @@ def _not_ready(server_id: str, problem: str) -> Denied:
     return Denied(Reason.SERVER_NOT_READY, message, metadata={"server": server_id})
 
 
-def _no_tool(state: Coordinator, name: str, known: Collection[str]) -> Denied:
+def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str]) -> Denied:
     near = nearest(name, known)
     message = f"There is no tool '{name}'." + _did_you_mean(near)
-    failed = sorted({key.server_id for key in state.servers.failures} - _listed_ids(state))
+    listed = state.visible.view(tenant).servers
+    failed = [
+        server_id
+        for server_id, key in variants_of(state, tenant).items()
+        if key in state.servers.failures and server_id not in listed
+    ]
     if failed:
         message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
@@ -139,14 +174,6 @@ def _no_room(server_id: str, able: list[Candidate], excluded: Collection[str]) -
         " are not needed, or add workers."
     )
     return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
-
-
-def _starting(state: Coordinator, view: View) -> tuple[str, ...]:
-    return tuple(server_id for server_id in state.pending if server_id not in view.servers)
-
-
-def _listed_ids(state: Coordinator) -> set[str]:
-    return {key.server_id for key in state.visible.served}
 
 
 def _did_you_mean(near: list[str]) -> str:

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.variants import (
     relist,
     renew,
 )
-from leaseway.wire.spec import ServerSpec, VariantKey
+from leaseway.wire.spec import ServerSpec, VariantKey, hidden_from
 
 __all__ = ["Moment", "Servers"]
 
@@ -39,6 +39,8 @@ class Servers:
     Attributes:
         desired: What the newest usable configuration wants; None before there was one.
         rejected: Ids whose entry has an error: they keep what they last had.
+        refused: Variants of tenants whose overrides have an error: they keep what they last had,
+            or are hidden; the tenant does not get the common variant in their place.
         goods: What each variant last was when it worked.
         failures: Why the newest try of a variant failed.
         changed: Whether goods have changed since the owner last looked.
@@ -48,21 +50,28 @@ class Servers:
     problems: ProblemTable
     desired: dict[VariantKey, ServerSpec] | None = None
     rejected: frozenset[str] = frozenset()
+    refused: frozenset[VariantKey] = frozenset()
     goods: dict[VariantKey, Good] = field(default_factory=dict)
     failures: dict[VariantKey, Problem] = field(default_factory=dict)
     probes: ProbeSchedule = field(default_factory=ProbeSchedule)
     changed: bool = False
     withdrawn: list[StartedProbe] = field(default_factory=list)
 
-    def configure(self, servers: Mapping[VariantKey, ServerSpec], rejected: frozenset[str]) -> None:
+    def configure(
+        self,
+        servers: Mapping[VariantKey, ServerSpec],
+        rejected: frozenset[str],
+        refused: frozenset[VariantKey] = frozenset(),
+    ) -> None:
         """Take what a configuration wants; `plan` brings it about."""
         kept = {
             key: spec
             for key, spec in (self.desired or {}).items()
-            if key.server_id in rejected and key not in servers
+            if (key.server_id in rejected or key in refused) and key not in servers
         }
         self.desired = dict(sorted({**kept, **servers}.items()))
         self.rejected = rejected
+        self.refused = refused
 
     def plan(self, owed: Collection[VariantKey], trace: str, now: Moment) -> None:
         """Bring goods and probes in line with what is desired (DESIGN §3.3).
@@ -75,10 +84,15 @@ class Servers:
         if self.desired is None:
             return
         self._forget_undesired(now)
-        for key, spec in self.desired.items():
+        unknown = (self.refused - self.desired.keys()) - self.goods.keys() - set(owed)
+        hidden = [hidden_from(key) for key in sorted(unknown)]
+        for spec in (*self.desired.values(), *hidden):
+            key = spec.key
             good = self.goods.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
                 self._expose_anew(good, spec, now)
+            elif spec.hidden:
+                self._hide(spec, now)
             elif key in owed:
                 self._withdraw(self.probes.drop(key))
             else:
@@ -145,7 +159,7 @@ class Servers:
 
     def _forget_undesired(self, now: Moment) -> None:
         desired = self.desired or {}
-        for key in [k for k in self.goods if k not in desired and k.server_id not in self.rejected]:
+        for key in [key for key in self.goods if key not in desired and not self._keeps(key)]:
             del self.goods[key]
             self.problems.replace(f"exposure:{key}", (), now.unix)
             self.changed = True
@@ -153,6 +167,15 @@ class Servers:
             self._withdraw(self.probes.drop(key))
         for key in [key for key in self.failures if key not in desired]:
             self._forgive(key, now)
+
+    def _keeps(self, key: VariantKey) -> bool:
+        return key.server_id in self.rejected or key in self.refused
+
+    def _hide(self, spec: ServerSpec, now: Moment) -> None:
+        # Nothing is there to be tried: its listing is known to be empty.
+        self._withdraw(self.probes.drop(spec.key))
+        self._forgive(spec.key, now)
+        self._listed(spec.key, make_good(spec, Listing()), now)
 
     def _expose_anew(self, good: Good, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.drop(spec.key))

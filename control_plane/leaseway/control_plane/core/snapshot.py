@@ -36,7 +36,10 @@ class ToolTarget:
 
 @dataclass(frozen=True)
 class View:
-    """What one tenant sees of a snapshot: for each server its own variant or the common one."""
+    """What one tenant sees of a snapshot: for each server its own variant or the common one.
+
+    A server that is hidden from the tenant is not there.
+    """
 
     servers: Mapping[str, Served]
 
@@ -74,8 +77,9 @@ class Snapshot:
         name = tenant if tenant in self.tenants else ""
         view = self._views.get(name)
         if view is None:
+            seen = _seen_by(self.served, name)
             view = self._views[name] = View(
-                {key.server_id: served for key, served in _seen_by(self.served, name).items()}
+                {key.server_id: served for key, served in seen.items() if not served.spec.hidden}
             )
         return view
 

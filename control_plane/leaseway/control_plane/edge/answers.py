@@ -169,6 +169,8 @@ def server(state: Coordinator, key: VariantKey) -> catalog_pb2.ServerStatus:
         _describe(status, spec)
     if good is not None:
         _name_generation(status, good)
+    elif spec is not None:
+        status.launch_hash, status.exposure_hash = spec.launch_hash, spec.exposure_hash
     if served is not None:
         status.tool_count = len(served.callable_tools)
         status.workers.extend(record.id for record in state.serving(served))
@@ -190,7 +192,11 @@ def _name_generation(status: catalog_pb2.ServerStatus, good: Good) -> None:
 def _server_state(
     state: Coordinator, key: VariantKey, served: Served | None
 ) -> catalog_pb2.ServerState.ValueType:
-    troubled = key in state.servers.failures or key.server_id in state.servers.rejected
+    troubled = (
+        key in state.servers.failures
+        or key.server_id in state.servers.rejected
+        or key in state.servers.refused
+    )
     if served is not None:
         return catalog_pb2.SERVER_STATE_DEGRADED if troubled else catalog_pb2.SERVER_STATE_READY
     return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING

@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from leaseway.control_plane.core.lookup import Denied, Waiting, find_tool, not_served
+from leaseway.control_plane.core.lookup import (
+    Denied,
+    Waiting,
+    find_tool,
+    not_served,
+    pending_for,
+    variants_of,
+)
 from leaseway.control_plane.core.snapshot import ToolTarget
 from leaseway.control_plane.edge import answers
 from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
@@ -14,6 +21,7 @@ from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.names import ALL_TENANTS
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["CatalogService"]
@@ -48,14 +56,15 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await check_client(request.client, context)
         await self._established(context)
         state = self._plane.state
+        tenant = tenant_of(request.tenant)
         response = catalog_pb2.ListToolsResponse(
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending,
+            pending=pending_for(state, tenant),
         )
         wanted = set(request.servers)
         size = 0
-        for name, target in state.visible.view(tenant_of(request.tenant)).tools.items():
+        for name, target in state.visible.view(tenant).tools.items():
             if name <= request.page_token:
                 continue
             if wanted and target.served.key.server_id not in wanted:
@@ -124,21 +133,18 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
-        keys = {
-            key
-            for key in (*(state.servers.desired or ()), *state.servers.goods)
-            if key.tenant in ("", tenant)
-        }
-        keys |= {
-            VariantKey(server_id)
-            for server_id in state.servers.rejected
-            if server_id not in {key.server_id for key in keys}
-        }
+        keys = (
+            {*(state.servers.desired or ()), *state.servers.goods, *state.servers.refused}
+            if tenant == ALL_TENANTS
+            else set(variants_of(state, tenant).values())
+        )
+        known = {key.server_id for key in keys}
+        keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         return catalog_pb2.ListServersResponse(
             servers=[answers.server(state, key) for key in sorted(keys)],
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending,
+            pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
         )
 
     async def _established(self, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]

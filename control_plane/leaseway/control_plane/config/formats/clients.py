@@ -1,0 +1,194 @@
+"""Files of MCP clients, all JSON: `mcpServers`, VS Code's `servers`, Claude's local settings.
+
+What a client says of a server is put into native keys. What has no meaning here is a warning,
+because the file belongs to the client; what the server cannot run without is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from leaseway.control_plane.config.document import (
+    Document,
+    DocumentReader,
+    Implied,
+    is_implied,
+    server_entries,
+)
+from leaseway.control_plane.config.formats.texts import rewired
+from leaseway.control_plane.config.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.keys import SERVER_KEYS
+from leaseway.control_plane.config.positions import Entry, Items, Leaf, Position, Table, Tree
+from leaseway.control_plane.config.tables import unique_entries
+
+__all__ = ["read_claude_settings", "read_clients"]
+
+_RENAMED: Final[Mapping[str, str]] = {
+    "type": "transport",
+    "httpUrl": "url",
+    "serverUrl": "url",
+    "disabled": "enabled",
+}
+_TRANSPORTS: Final[Mapping[str, str]] = {
+    "http": "streamable_http",
+    "streamable-http": "streamable_http",
+    "streamableHttp": "streamable_http",
+    "streamablehttp": "streamable_http",
+    "ws": "websocket",
+    "local": "stdio",
+}
+_REWIRED: Final = frozenset({"command", "args", "env", "url", "headers"})
+
+
+def read_clients(root: str, form: str, implied: Implied = "always") -> DocumentReader:
+    """Return a reader of the servers under a dotted path, such as `mcpServers`.
+
+    Args:
+        root: Where the servers are; a file without it has none.
+        form: What the format is called.
+        implied: When an entry that names no transport has one.
+    """
+
+    def read(table: Table, where: Where) -> Document | None:
+        node, place = _find(table, root.split("."), where)
+        _report_inputs(table, root, where)
+        if node is None:
+            return Document(form, root)
+        if not isinstance(node, Table):
+            message = f"{shown(place.key)} must be a mapping of servers."
+            place.fatal(node.at, IssueReason.WRONG_TYPE, message)
+            return None
+        entries = tuple(_server(entry, place, implied) for entry in server_entries(node, place))
+        return Document(form, root, node.at, entries)
+
+    return read
+
+
+def read_claude_settings(implied: Implied = "always") -> DocumentReader:
+    """Return a reader of `.claude/settings.local.json`: servers, and which others are on or off."""
+    read_servers = read_clients("mcpServers", "Claude settings", implied)
+
+    def read(table: Table, where: Where) -> Document | None:
+        document = read_servers(table, where)
+        return None if document is None else _with_switches(document, table, where)
+
+    return read
+
+
+def _with_switches(document: Document, table: Table, where: Where) -> Document:
+    switches = dict(_switches(table, where))
+    servers = [_switched(entry, switches.pop(entry.name, None)) for entry in document.servers]
+    servers += [
+        Entry(name, leaf.at, Table(leaf.at, (Entry("enabled", leaf.at, leaf),)))
+        for name, leaf in switches.items()
+    ]
+    return replace(document, servers=tuple(servers))
+
+
+def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Where]:
+    node: Tree | None = table
+    for name in path:
+        entries = node.entries if isinstance(node, Table) else ()
+        node = next((entry.value for entry in entries if entry.name == name), None)
+        if node is None:
+            return None, where
+        where = where.child(name, node.at)
+    return node, where
+
+
+def _report_inputs(table: Table, root: str, where: Where) -> None:
+    for path in (["inputs"], [*root.split(".")[:-1], "inputs"]):
+        node, place = _find(table, path, where)
+        if node is None:
+            continue
+        names = ", ".join(shown(name) for name in _input_names(node)) or "none by name"
+        message = (
+            f"The file has inputs that its client asks a person for ({names}); Leaseway asks"
+            " nobody. Servers that use them need ${NAME} from the workers' environment instead."
+        )
+        place.warning(node.at, IssueReason.CLIENT_INPUT, message)
+        return
+
+
+def _input_names(node: Tree) -> Iterator[str]:
+    for item in node.items[:20] if isinstance(node, Items) else ():
+        for entry in item.entries if isinstance(item, Table) else ():
+            if entry.name == "id" and isinstance(entry.value, Leaf):
+                yield str(entry.value.text)
+
+
+def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
+    where = replace(servers.child(entry.name, entry.value.at), server_id=entry.name)
+    if not isinstance(entry.value, Table):
+        return entry
+    translated: list[Entry] = []
+    for each in unique_entries(entry.value, where):
+        native = _translated(each, where.child(each.name, each.value.at))
+        if native is not None:
+            translated.append(native)
+    names = {each.name for each in translated}
+    if "transport" not in names and is_implied(implied, names):
+        translated += _implied_transport(entry, translated)
+    return replace(entry, value=replace(entry.value, entries=tuple(translated)))
+
+
+def _translated(entry: Entry, where: Where) -> Entry | None:
+    name = _RENAMED.get(entry.name, entry.name)
+    if name not in SERVER_KEYS:
+        message = (
+            f"{shown(entry.name)} of the server {shown(where.server_id or '')} is not taken over:"
+            " it has no meaning here."
+        )
+        where.warning(entry.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+        return None
+    return Entry(name, entry.at, _value(entry, name, where))
+
+
+def _value(entry: Entry, name: str, where: Where) -> Tree:
+    node = entry.value
+    if name in _REWIRED:
+        return rewired(node, where)
+    if name == "tools" and isinstance(node, Items):
+        return Table(node.at, (Entry("whitelist", entry.at, node),))
+    if isinstance(node, Leaf):
+        if name == "transport" and isinstance(node.value, str):
+            return replace(node, value=_TRANSPORTS.get(node.value, node.value))
+        if entry.name == "disabled" and isinstance(node.value, bool):
+            return replace(node, value=not node.value)
+    return node
+
+
+def _implied_transport(server: Entry, keys: list[Entry]) -> list[Entry]:
+    for each in keys:
+        if each.name == "command":
+            return [_transport("stdio", each.at)]
+        if each.name == "url" and isinstance(each.value, Leaf):
+            path = str(each.value.value).partition("?")[0].rstrip("/")
+            sse = path.endswith("/sse")
+            return [_transport("sse" if sse else "streamable_http", each.at)]
+    # Without either, the server lacks what nearly all have: a command.
+    return [_transport("stdio", server.at)]
+
+
+def _transport(name: str, at: Position) -> Entry:
+    return Entry("transport", at, Leaf(at, name, name))
+
+
+def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
+    for key, enabled in (("enabledMcpjsonServers", True), ("disabledMcpjsonServers", False)):
+        node, _ = _find(table, [key], where)
+        for item in node.items[:1_000] if isinstance(node, Items) else ():
+            if isinstance(item, Leaf) and isinstance(item.value, str):
+                yield item.value, replace(item, value=enabled)
+
+
+def _switched(entry: Entry, switch: Leaf | None) -> Entry:
+    if switch is None or not isinstance(entry.value, Table):
+        return entry
+    kept = [each for each in entry.value.entries if each.name != "enabled"]
+    return replace(
+        entry,
+        value=replace(entry.value, entries=(*kept, Entry("enabled", switch.at, switch))),
+    )

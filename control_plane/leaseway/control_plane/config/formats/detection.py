@@ -1,0 +1,73 @@
+"""Which format a file is in: by what it says, then by what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Final
+
+from leaseway.control_plane.config.document import DocumentReader, Implied
+from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
+from leaseway.control_plane.config.formats.json_text import json_as_yaml
+from leaseway.control_plane.config.formats.three_layer import read_three_layer
+from leaseway.control_plane.config.issues import ParsedConfig
+from leaseway.control_plane.config.layers import Layer, LayerKind, parse_layers
+from leaseway.control_plane.config.native import read_native
+from leaseway.control_plane.config.positions import Leaf, Table
+
+__all__ = ["parse_config", "parse_text"]
+
+_CLIENT_FILES: Final = frozenset(
+    {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}
+)
+_CLAUDE_SETTINGS: Final = ("enabledMcpjsonServers", "disabledMcpjsonServers", "permissions")
+_IMPLIED: Final[Mapping[LayerKind, Implied]] = {"domain": "never", "session": "if_it_runs"}
+
+
+def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
+    """Parse the files of a configuration, each in the format that it is in, the lowest first."""
+    return parse_layers(layers, _reader_of, _prepared)
+
+
+def parse_text(text: str, path: str) -> ParsedConfig:
+    """Parse one file in whatever format it is in.
+
+    Args:
+        text: The file's content.
+        path: Its name, for the issues and the format; it is not opened.
+    """
+    return parse_config([Layer("native", path, text)])
+
+
+def _prepared(layer: Layer) -> str:
+    name = PurePath(layer.path).name
+    is_json = name.endswith((".json", ".jsonc")) or layer.text.lstrip().startswith('{"')
+    return json_as_yaml(layer.text) if is_json else layer.text
+
+
+def _reader_of(root: Table, layer: Layer) -> DocumentReader:
+    values = {entry.name: entry.value for entry in root.entries}
+    name = PurePath(layer.path).name
+    is_json = name.endswith((".json", ".jsonc"))
+    implied = _IMPLIED.get(layer.kind, "always")
+    if name.startswith("settings") and is_json and any(key in values for key in _CLAUDE_SETTINGS):
+        return read_claude_settings(implied)
+    if "mcpServers" in values and ("version" not in values or is_json):
+        return read_clients("mcpServers", "mcpServers", implied)
+    if "inputs" in values or ("servers" in values and is_json and "version" not in values):
+        return read_clients("servers", "VS Code", implied)
+    if is_json and _holds_servers(values.get("mcp")):
+        return read_clients("mcp.servers", "VS Code", implied)
+    version = values.get("version")
+    quoted = isinstance(version, Leaf) and version.value == "1.0"
+    if "schema" in values or "inherit" in values or quoted:
+        return read_three_layer(implied)
+    if is_json and name in _CLIENT_FILES and "servers" not in values:
+        return read_clients("mcpServers", "mcpServers", implied)
+    if is_json and name.startswith("settings") and "servers" not in values:
+        return read_claude_settings(implied)
+    return read_native
+
+
+def _holds_servers(node: object) -> bool:
+    return isinstance(node, Table) and any(entry.name == "servers" for entry in node.entries)

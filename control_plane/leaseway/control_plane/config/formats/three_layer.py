@@ -1,0 +1,172 @@
+"""Three-layer YAML (`schema: mcp-config-v5`): a system file, and domain files that inherit it.
+
+`config` and `override` are a server's parameters: each becomes a variable of its environment,
+named in capitals (`collection` is `COLLECTION`), and an override replaces it by name. Servers
+that are a Python class of another program can't run here and say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from leaseway.control_plane.config.document import (
+    Document,
+    DocumentReader,
+    Implied,
+    is_implied,
+    repeated_root,
+    server_entries,
+)
+from leaseway.control_plane.config.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.keys import ROOT_KEYS
+from leaseway.control_plane.config.positions import START, Entry, Items, Leaf, Table, Tree
+from leaseway.control_plane.config.tables import Key, read_table, unique_entries
+from leaseway.control_plane.config.values import choice, kind_of, plain_text
+
+__all__ = ["SCHEMA", "read_three_layer"]
+
+SCHEMA: Final = "mcp-config-v5"
+
+_PARAMETERS: Final = ("config", "override")
+_OF_CLASSES: Final = ("module", "class")
+_TRANSPORTS: Final[Mapping[str, str]] = {"http": "streamable_http"}
+_TYPE: Final = choice("custom", "external")
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
+
+
+def _version(node: Tree, where: Where) -> str | None:
+    if isinstance(node, Leaf) and node.text == "1.0":
+        return node.text
+    message = 'The version of a three-layer file must be "1.0"; write \'version: "1.0"\'.'
+    where.fatal(node.at, IssueReason.UNSUPPORTED_VERSION, message)
+    return None
+
+
+_ROOT: Final = {
+    key.name: key
+    for key in (
+        Key("version", _version, "version"),
+        Key("schema", choice(SCHEMA), "schema"),
+        Key("inherit", plain_text(longest=4_096, empty=False), "inherit"),
+        ROOT_KEYS["servers"],
+    )
+}
+
+
+def read_three_layer(implied: Implied = "always") -> DocumentReader:
+    """Return a reader of a system file, or of one that goes over it and need not be whole.
+
+    Args:
+        implied: When an entry that names no transport has one; a whole file always implies it.
+    """
+    partial = implied != "always"
+
+    def read(root: Table, where: Where) -> Document | None:
+        entries = unique_entries(root, where, repeated_root)
+        values = read_table(entries, _ROOT, where, "a three-layer file")
+        at = {entry.name: entry.at for entry in entries}
+        if "version" not in at and not partial:
+            where.log.broken = True
+            where.missing(START, "version", "'version' is missing; write 'version: \"1.0\"'.")
+        if "servers" not in at:
+            where.log.broken = True
+            where.missing(START, "servers", "'servers' is missing; write 'servers: {}' for none.")
+        table: Table | None = values.get("servers")
+        if table is None:
+            return None
+        place = where.child("servers", table.at)
+        servers = [_server(entry, place, implied) for entry in server_entries(table, place)]
+        return Document(
+            "three-layer",
+            "servers",
+            table.at,
+            tuple(servers),
+            inherit=values.get("inherit", ""),
+            inherit_at=at.get("inherit", START),
+        )
+
+    return read
+
+
+def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
+    where = replace(servers.child(entry.name, entry.value.at), server_id=entry.name)
+    if not isinstance(entry.value, Table):
+        return entry
+    entries = unique_entries(entry.value, where)
+    names = {each.name for each in entries}
+    native = [made for each in entries for made in _native(each, where)]
+    if names & {*_OF_CLASSES, "type"} and not names & {"command", "url"} and implied != "never":
+        at = next(each.at for each in entries if each.name in (*_OF_CLASSES, "type"))
+        native = [each for each in native if each.name != "transport"]
+        native.append(Entry("transport", at, Leaf(at, "python", "python")))
+    elif "transport" not in names and is_implied(implied, names):
+        native.append(Entry("transport", entry.at, Leaf(entry.at, "stdio", "stdio")))
+    parameters = [each for each in entries if each.name in _PARAMETERS]
+    if parameters:
+        native = _with_parameters(native, parameters, where)
+    return replace(entry, value=replace(entry.value, entries=tuple(native)))
+
+
+def _native(entry: Entry, where: Where) -> Iterator[Entry]:
+    place = where.child(entry.name, entry.value.at)
+    node = entry.value
+    match entry.name:
+        case "type":
+            _TYPE(node, place)
+        case "module" | "class" | "config" | "override":
+            return
+        case "permissions":
+            message = (
+                f"The permissions of the server {shown(where.server_id or '')} are not enforced by"
+                " this version: use 'tools' to say which of its tools exist."
+            )
+            place.warning(entry.at, IssueReason.PERMISSIONS_NOT_ENFORCED, message)
+        case "tools" if isinstance(node, Items):
+            yield replace(entry, value=Table(node.at, (Entry("whitelist", entry.at, node),)))
+        case "transport" if isinstance(node, Leaf) and node.value in _TRANSPORTS:
+            yield replace(entry, value=replace(node, value=_TRANSPORTS[str(node.value)]))
+        case _:
+            yield entry
+
+
+def _with_parameters(
+    native: Sequence[Entry], parameters: Sequence[Entry], where: Where
+) -> list[Entry]:
+    # What `env` says itself wins over `override`, and that over `config`.
+    variables: dict[str, Entry] = {}
+    for each in parameters:
+        place = where.child(each.name, each.value.at)
+        variables.update((one.name, one) for one in _variables(each, place))
+    given = next((each for each in native if each.name == "env"), None)
+    own = given.value.entries if given and isinstance(given.value, Table) else ()
+    if given is not None and not isinstance(given.value, Table):
+        return list(native)
+    kept = [one for name, one in variables.items() if name not in {each.name for each in own}]
+    if not kept:
+        return list(native)
+    head = parameters[0]
+    env = Entry("env", given.at if given else head.at, Table(head.value.at, (*own, *kept)))
+    return [*(each for each in native if each is not given), env]
+
+
+def _variables(parameters: Entry, where: Where) -> Iterator[Entry]:
+    if not isinstance(parameters.value, Table):
+        message = f"{shown(where.key)} must be a mapping, but it is {kind_of(parameters.value)}."
+        where.error(parameters.value.at, IssueReason.WRONG_TYPE, message)
+        return
+    for entry in unique_entries(parameters.value, where):
+        place = where.child(entry.name, entry.value.at)
+        node = entry.value
+        if not isinstance(node, Leaf) or node.value is None:
+            message = (
+                f"{shown(place.key)} must be text, a number, true or false: it becomes a variable"
+                f" of the server's environment, but it is {kind_of(node)}."
+            )
+            place.error(node.at, IssueReason.WRONG_TYPE, message)
+            continue
+        name = _NOT_IN_A_NAME.sub("_", entry.name).upper()
+        text = node.value if isinstance(node.value, str) else node.text
+        yield Entry(name, entry.at, replace(node, value=text))

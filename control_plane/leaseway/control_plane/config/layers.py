@@ -1,0 +1,78 @@
+"""Layers: several files as one configuration, for everyone and for each tenant (DESIGN §2).
+
+*System* declares servers; a *domain* may enable, disable and parametrise declared ones for its
+tenant; *session* may change anything. Pure: files come in as texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from leaseway.control_plane.config.combining import LayerDocument, combine
+from leaseway.control_plane.config.document import DocumentReader, read_root
+from leaseway.control_plane.config.issues import IssueLog, ParsedConfig, Where
+from leaseway.control_plane.config.positions import Table
+
+__all__ = ["Layer", "LayerKind", "ReaderOf", "parse_layers"]
+
+LayerKind = Literal["global", "native", "system", "domain", "session"]
+"""Which layer a file is: `native` is a file alone, `global` what lies under such a one."""
+
+_STRICT: Final = frozenset({"system", "domain"})
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file of a configuration.
+
+    Attributes:
+        kind: Which layer it is.
+        path: The file's name, for issues.
+        text: Its content.
+        tenant: Whose domain it is; empty but for domains.
+    """
+
+    kind: LayerKind
+    path: str
+    text: str
+    tenant: str = ""
+
+
+ReaderOf = Callable[[Table, Layer], DocumentReader]
+"""Tells what reads a file, from its root."""
+
+
+def parse_layers(
+    layers: Sequence[Layer], reader_of: ReaderOf, prepare: Callable[[Layer], str] | None = None
+) -> ParsedConfig:
+    """Parse the files of a configuration, the lowest layer first.
+
+    Args:
+        layers: The files.
+        reader_of: Tells what reads a file.
+        prepare: Makes YAML of a file's text where it is none yet.
+    """
+    log = IssueLog(
+        layers[0].path if layers else "",
+        frozenset(layer.path for layer in layers if layer.kind in _STRICT),
+        list(dict.fromkeys(layer.path for layer in layers)),
+    )
+    documents: list[LayerDocument] = []
+    for layer in layers:
+        own = IssueLog(layer.path)
+        where = Where(own)
+        text = layer.text if prepare is None else prepare(layer)
+        root = read_root(text, where, layer.path)
+        document = None if root is None else reader_of(root, layer)(root, where)
+        log.absorb(own, layer.tenant)
+        log.failed -= own.failed
+        log.broken = log.broken or own.broken or document is None
+        if document is not None:
+            documents.append(
+                LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
+            )
+    if log.broken:
+        return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
+    return combine(documents, log)
