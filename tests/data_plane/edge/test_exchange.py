@@ -113,6 +113,24 @@ async def test_arguments_over_their_bound_are_refused_although_in_chunks(bench: 
     assert "4 MiB" in result.status.message
 
 
+async def test_chunks_of_a_call_that_was_given_up_make_room_for_others(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    piece = b'{"text": "hi"}'
+    for call_id in range(100, 132):
+        await caller.send(chunks=[execution_pb2.Chunk(call_id=call_id, data=piece)])
+    assert (await caller.call("time", id=9, arguments=piece)).payload  # whole, it needs no room
+    caller.results[200] = asyncio.get_running_loop().create_future()
+    call = execution_pb2.Call(id=200, server_id="time", tool="echo")
+    await caller.send(chunks=[execution_pb2.Chunk(call_id=200, data=piece)], calls=[call])
+    assert (await caller.result(200)).status.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=100)])
+    caller.results[201] = asyncio.get_running_loop().create_future()
+    call = execution_pb2.Call(id=201, server_id="time", tool="echo")
+    await caller.send(chunks=[execution_pb2.Chunk(call_id=201, data=piece)], calls=[call])
+    assert (await caller.result(201)).payload
+
+
 async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from leaseway.data_plane.edge import pool
 from leaseway.data_plane.edge.memory import ECHO
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
@@ -213,6 +214,14 @@ async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Ben
     await bench.plane.expect("probe_result")
     await bench.serve("time", args=("wanted",))
     await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("wanted",)])
+
+
+async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pool, "_PARKED_FOR", 0.03)
+    spec = bench.spec("time")
+    bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
+    await bench.plane.expect("probe_result")
+    await bench.until(lambda: bench.servers.opened and not bench.servers.live)
 
 
 async def test_a_failed_probe_says_why_and_leaves_nothing(bench: Bench) -> None:

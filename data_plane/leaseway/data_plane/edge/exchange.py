@@ -157,15 +157,21 @@ class ExchangeStream:
         for answer in message.answers:
             _logger.debug("An answer to question %d came, which nobody asked.", answer.ask_id)
         for cancel in message.cancels:
-            run = self._calls.get(cancel.call_id)
-            if run is not None:
-                run.cancel(cancel.reason[:256] or "the caller cancelled")
+            self._cancel(cancel)
         if message.HasField("keep_alive"):
             response = renew_all(self._leases, message.keep_alive)
             self._outbox.put("keep_alive", response, response.ByteSize())
         if message.HasField("going_away"):
             self._no_more_calls = True
             self._wake.set()
+
+    def _cancel(self, cancel: execution_pb2.Cancel) -> None:
+        run = self._calls.get(cancel.call_id)
+        if run is not None:
+            run.cancel(cancel.reason[:256] or "the caller cancelled")
+        else:  # of a call that has ended, or whose frame will never follow its chunks
+            self._chunks.drop(cancel.call_id)
+            self._refused_chunks.discard(cancel.call_id)
 
     def _take_chunk(self, chunk: execution_pb2.Chunk) -> None:
         if chunk.call_id in self._refused_chunks:
