@@ -45,6 +45,7 @@ def test_importing_the_sdk_loads_neither_plane_nor_what_they_need() -> None:
         "aiohttp",
         "yaml",
         "click",
+        "cryptography",
         "rich",
         "uvloop",
         "opentelemetry.sdk",

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "leases": "leaseway.cli.listings:leases",
     "workers": "leaseway.cli.listings:workers",
     "problems": "leaseway.cli.listings:problems",
+    "vault": "leaseway.cli.vault:vault",
     "logs": "leaseway.cli.listings:logs",
     "version": "leaseway.cli.status:version",
     "completion": "leaseway.cli.completion:completion",
