@@ -22,6 +22,7 @@ from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
 from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.v1 import execution_pb2
+from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import seconds
@@ -51,13 +52,20 @@ class Executor:
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
-        self.in_flight = 0
+        self._runs: dict[int, Run] = {}
+        self._last_number = 0
+        self._deadlines = Deadlines(self._loop, self._runs, self._expire)
         self.draining = False
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that have not ended."""
+        return len(self._runs)
 
     def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> Run:
         """Start a call; how it ends goes to the sink, perhaps before this returns."""
-        run = Run(self, call, arguments, sink)
-        self.in_flight += 1
+        self._last_number = number = self._last_number + 1
+        run = self._runs[number] = Run(self, number, call, arguments, sink)
         if self._traced and wants_trace(call):
             run.trace = CallTrace(call, self._worker_id)
         try:
@@ -115,11 +123,18 @@ class Executor:
         return generation, plan
 
     def _set_deadline(self, run: Run, generation: Generation) -> None:
-        if run.timer is None:
+        if not run.has_deadline:
             timeout = generation.variant.spec.call_timeout
             if run.call.timeout_ms:
                 timeout = min(timeout, run.call.timeout_ms / 1000)
-            run.timer = self._loop.call_later(timeout, run.expire)
+            self._expire_after(run, timeout)
+
+    def _expire_after(self, run: Run, seconds: float) -> None:
+        run.has_deadline = True
+        self._deadlines.add(self._loop.time() + seconds, run.number)
+
+    def _expire(self, number: int) -> None:
+        self._runs[number].expire()
 
     def _ready_instance(self, run: Run, generation: Generation) -> Live | None:
         """Return the instance for a call, or None where there is something to wait for."""
@@ -169,8 +184,8 @@ class Executor:
 
     async def _slowly(self, run: Run) -> None:
         try:
-            if run.call.timeout_ms and run.timer is None:
-                run.timer = self._loop.call_later(run.call.timeout_ms / 1000, run.expire)
+            if run.call.timeout_ms and not run.has_deadline:
+                self._expire_after(run, run.call.timeout_ms / 1000)
             await self._reach_version(run)
             generation, _plan = self._admit(run)
             self._set_deadline(run, generation)
@@ -239,12 +254,12 @@ class Executor:
 
     def ended(self, run: Run) -> None:
         """Note that a call has ended."""
-        self.in_flight -= 1
+        del self._runs[run.number]
         if run.live is not None:
             run.live.end_call()
         if run.lease is not None:
             self._leases.end_call(run.lease)
-        if not self.in_flight:
+        if not self._runs:
             self._idle.set()
 
     def explain(self, run: Run, fault: Fault) -> Fault:

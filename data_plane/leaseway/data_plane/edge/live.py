@@ -47,7 +47,6 @@ class Live:
         "closed",
         "differing",
         "draining",
-        "fault",
         "instance",
         "lease_id",
         "owner",
@@ -67,7 +66,6 @@ class Live:
         self.lease_id = ""
         self.draining = False
         self.differing: frozenset[str] = frozenset()
-        self.fault: Fault | None = None
         self.closed = asyncio.Event()
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
@@ -154,7 +152,6 @@ class Live:
         self.closed.set()
 
     def _on_closed(self, _instance: object, fault: Fault | None) -> None:
-        self.fault = fault
         self.closed.set()
         if self.owner is not None:
             self.owner.live_ended(self, fault)

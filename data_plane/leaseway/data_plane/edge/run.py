@@ -35,6 +35,8 @@ class Run:
     """One call under way; ends exactly once, in its sink.
 
     Attributes:
+        number: Names it in its worker; never reused.
+        has_deadline: Whether its owner ends it in time.
         call: What was asked.
         arguments: Its arguments as JSON.
         lease: The lease that it runs on, or None.
@@ -48,19 +50,26 @@ class Run:
         "_sink",
         "arguments",
         "call",
+        "has_deadline",
         "is_new_lease",
         "lease",
         "live",
+        "number",
         "over",
         "task",
-        "timer",
         "trace",
     )
 
     def __init__(
-        self, owner: RunOwner, call: execution_pb2.Call, arguments: bytes, sink: Sink
+        self,
+        owner: RunOwner,
+        number: int,
+        call: execution_pb2.Call,
+        arguments: bytes,
+        sink: Sink,
     ) -> None:
         self._owner = owner
+        self.number = number
         self._sink = sink
         self._pending: PendingCall | None = None
         self.call = call
@@ -70,7 +79,7 @@ class Run:
         self.is_new_lease = False
         self.over = False
         self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
+        self.has_deadline = False
         self.trace: CallTrace | None = None
 
     def sent(self, pending: PendingCall) -> None:
@@ -132,8 +141,6 @@ class Run:
 
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True
-        if self.timer is not None:
-            self.timer.cancel()
         if self.trace is not None:
             self.trace.end(fault, is_error)
         self._owner.ended(self)
