@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.sdk.deadlines import Deadlines
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
+from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.reasons import Reason

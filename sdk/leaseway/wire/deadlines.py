@@ -1,4 +1,4 @@
-"""When calls are given up: one timer of the event loop for all calls of a stream.
+"""When calls are given up: one timer of the event loop for all calls of a stream or worker.
 
 Nearly every call ends long before its deadline, so a timer each would mostly be set and taken
 back. Here a deadline is pushed onto a heap and forgotten; those of ended calls are dropped when
@@ -19,11 +19,11 @@ _SLACK: Final = 1024
 
 
 class Deadlines:
-    """The deadlines of the calls of one stream.
+    """The deadlines of many calls.
 
     Args:
         loop: Tells the time.
-        live: The ids of calls that have not ended.
+        live: The ids of calls that have not ended; ids are never reused.
         expire: Called with the id of a live call whose deadline has passed; ends it.
 
     """
