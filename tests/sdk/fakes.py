@@ -119,6 +119,10 @@ class FakeControlPlane(
     def move(self) -> None:
         """Begin a new registry version and tell watchers."""
         self.version += 1
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell watchers the version once more: other workers serve the tools."""
         for watcher in self._watchers:
             watcher.set()
 
@@ -183,9 +187,13 @@ class FakeControlPlane(
     async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:
         wake = asyncio.Event()
         self._watchers.add(wake)
+        told = 0
         try:
             while True:
-                yield catalog_pb2.WatchToolsResponse(registry_version=self.version)
+                yield catalog_pb2.WatchToolsResponse(
+                    registry_version=self.version, workers_changed=told == self.version
+                )
+                told = self.version
                 await wake.wait()
                 wake.clear()
         finally:

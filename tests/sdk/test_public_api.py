@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from typing import Any
@@ -73,6 +74,23 @@ loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(*sorted(loaded - sys.stdlib_module_names))
 print(*sorted(name for name in sys.modules if name.startswith(("leaseway.", "opentelemetry."))))
 """
+
+
+def test_a_program_keeps_its_choice_of_grpcs_fork_handlers() -> None:
+    code = "import leaseway.sdk, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
+    for chosen, expected in ((None, "0"), ("1", "1")):
+        environment = {k: v for k, v in os.environ.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}
+        if chosen is not None:
+            environment["GRPC_ENABLE_FORK_SUPPORT"] = chosen
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env=environment,
+        )
+        assert done.stdout.strip() == expected
 
 
 def test_importing_the_sdk_loads_little() -> None:

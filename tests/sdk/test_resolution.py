@@ -163,6 +163,19 @@ async def test_new_workers_are_found_without_a_new_version(
     assert len(plane.resolves) == 2
 
 
+async def test_a_word_that_other_workers_serve_brings_them_calls(
+    client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    await until(lambda: plane.watchers)
+    plane.workers.append(second)
+    plane.tell()
+    async with asyncio.timeout(BOUND):
+        while not second.calls:
+            await client.call_tool("time_now")
+    assert len(plane.resolves) == 2
+
+
 async def test_one_watch_serves_all_names(client: AsyncClient, plane: FakeControlPlane) -> None:
     plane.add("many", "a", "b", "c")
     for name in ("many_a", "many_b", "many_c"):

@@ -8,6 +8,9 @@
 `leaseway.sdk.errors` for the whole tree.
 """
 
+import leaseway.sdk.forking  # noqa: F401 - has to come before gRPC is loaded
+
+# isort: split
 from leaseway.sdk.client import AsyncClient, AsyncSession
 from leaseway.sdk.errors import (
     ArtifactLost,
