@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from leaseway.control_plane.config.sources import Source
 from leaseway.control_plane.edge.admin_service import AdminService
 from leaseway.control_plane.edge.catalog_service import CatalogService
 from leaseway.control_plane.edge.config_feed import follow_config
@@ -40,13 +41,13 @@ class ControlPlaneOptions:
     """How a control plane is started.
 
     Attributes:
-        config: The native file to watch.
+        config: The file to watch, or the files of all layers.
         listen: Where to listen; port 0 for any free one.
         key: The shared key that callers and workers must send, or None on loopback.
         expect_workers: How many workers will join; 0 means unknown.
     """
 
-    config: Path
+    config: Path | tuple[Source, ...]
     listen: Endpoint
     key: str | None = None
     expect_workers: int = 0
@@ -77,7 +78,7 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     stopping = _stop_on_signals()
     await server.start()
     await health.set_serving("", *_SERVICES)
-    _logger.info("listening", extra={"address": str(address), "config": str(options.config)})
+    _logger.info("listening", extra={"address": str(address)})
     ready(str(address))
     try:
         async with asyncio.TaskGroup() as tasks:

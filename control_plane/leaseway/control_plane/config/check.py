@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from leaseway.control_plane.config.issues import ConfigIssue, IssueReason, ParsedConfig
-from leaseway.control_plane.config.native import parse_native
-from leaseway.control_plane.config.positions import START
-from leaseway.control_plane.config.reading import Unreadable, read_config
+from leaseway.control_plane.config.loading import load_sources
+from leaseway.control_plane.config.positions import START, Position
+from leaseway.control_plane.config.sources import Source, parse_sources
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
 
-__all__ = ["Which", "check_file", "unresolved_here"]
+__all__ = ["Which", "check_file", "check_sources", "unresolved_here"]
 
 Which = Callable[[str], str | None]
 """From a command to the program that it would start, or None."""
@@ -26,25 +27,52 @@ Which = Callable[[str], str | None]
 def check_file(
     path: Path, *, environ: Mapping[str, str] | None = None, which: Which = shutil.which
 ) -> list[ConfigIssue]:
-    """Return every issue of a configuration file, in the order of the file.
+    """Return every issue of one configuration file, in whatever format it is in.
 
     Args:
         path: The file.
         environ: The environment that references are looked up in; this process's if None.
         which: How commands are found; on this process's PATH unless told otherwise.
     """
-    file = str(path)
-    try:
-        text = read_config(path)
-    except FileNotFoundError:
-        return [_unreadable(file, f"There is no file {path}.")]
-    except Unreadable as error:
-        return [_unreadable(file, f"The file {path} can't be read: {error}")]
-    parsed = parse_native(text, file)
+    return check_sources(parse_sources([str(path)]), environ=environ, which=which)
+
+
+def check_sources(
+    sources: Sequence[Source],
+    *,
+    environ: Mapping[str, str] | None = None,
+    which: Which = shutil.which,
+) -> list[ConfigIssue]:
+    """Return every issue of a configuration, in the order of its files.
+
+    Args:
+        sources: The files; one that is missing is an error here.
+        environ: The environment that references are looked up in; this process's if None.
+        which: How commands are found; on this process's PATH unless told otherwise.
+    """
+    parsed = load_sources(sources)
+    issues = [_as_checked(issue) for issue in parsed.issues]
     here = unresolved_here(
-        parsed, file, os.environ if environ is None else environ, which, os.path.exists
+        parsed,
+        str(sources[0].path),
+        os.environ if environ is None else environ,
+        which,
+        os.path.exists,
     )
-    return sorted([*parsed.issues, *here], key=lambda issue: (issue.line, issue.column))
+    order = {name: number for number, name in enumerate(_files([*issues, *here]))}
+    return sorted([*issues, *here], key=lambda issue: (order[issue.file], issue.line, issue.column))
+
+
+def _files(issues: Iterable[ConfigIssue]) -> list[str]:
+    return list(dict.fromkeys(issue.file for issue in issues))
+
+
+def _as_checked(issue: ConfigIssue) -> ConfigIssue:
+    # A running system waits for a missing file; whoever checks one wanted it to be there.
+    if issue.reason != IssueReason.MISSING_CONFIG:
+        return issue
+    message = f"There is no file {issue.file}."
+    return replace(issue, severity="error", reason=IssueReason.UNREADABLE, message=message)
 
 
 def unresolved_here(
@@ -54,17 +82,23 @@ def unresolved_here(
     which: Which,
     exists: Callable[[str], bool],
 ) -> list[ConfigIssue]:
-    """Return a warning for each reference and command that this machine can't resolve."""
+    """Return a warning for each reference and command that this machine can't resolve.
+
+    What a tenant's variant shares with the common one is said once.
+    """
     issues: list[ConfigIssue] = []
-    for spec in parsed.servers.values():
-        root = f"servers.{spec.key.server_id}"
-        for key, reason, message in _missing(spec, environ, which, exists):
-            path = f"{root}.{key}"
-            at = parsed.places.get(path, START)
+    said: set[tuple[str, Position, str]] = set()
+    for key, spec in parsed.servers.items():
+        origins = parsed.origins.get(key, {})
+        for name, reason, message in _missing(spec, environ, which, exists):
+            at = origins.get(name, START)
+            path = f"servers.{key.server_id}.{name}"
+            if (path, at, at.file) in said:
+                continue
+            said.add((path, at, at.file))
+            place = at.file or file, at.line, at.column, path
             issues.append(
-                ConfigIssue(
-                    file, at.line, at.column, path, "warning", reason, message, spec.key.server_id
-                )
+                ConfigIssue(*place, "warning", reason, message, key.server_id, key.tenant)
             )
     return issues
 
@@ -130,7 +164,3 @@ def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator
             " or write its full path."
         )
         yield "command", IssueReason.COMMAND_NOT_FOUND, message
-
-
-def _unreadable(file: str, message: str) -> ConfigIssue:
-    return ConfigIssue(file, 1, 1, "", "error", IssueReason.UNREADABLE, message)

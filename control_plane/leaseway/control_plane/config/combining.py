@@ -206,15 +206,13 @@ class _Combination:
         if failed:
             own.failed.add(key.server_id)
         spec = read_entry(declared.entry, declared.by.where(own), self.defaults)
-        if spec is None:
-            return None
         prefix = f"{declared.by.document.root}.{key.server_id}."
         self.origins[key] = {
             name.removeprefix(prefix): at
             for name, at in own.places.items()
             if name.startswith(prefix)
         }
-        return replace(spec, key=key)
+        return None if spec is None else replace(spec, key=key)
 
     def _undeclared(
         self, layer: LayerDocument, entry: Entry, declared: Mapping[str, _Declared]

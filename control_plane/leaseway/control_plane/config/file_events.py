@@ -26,10 +26,16 @@ Identity = tuple[int, int] | None
 
 
 class FileEvents:
-    """Says when something may have changed a file; never more than one wake-up is waiting."""
+    """Says when something may have changed a file; never more than one wake-up is waiting.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file, whose directory is watched.
+        any_name: Whether its neighbours count as well.
+    """
+
+    def __init__(self, path: Path, *, any_name: bool = False) -> None:
         self._path = path
+        self._any_name = any_name
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._watched: Identity = None
@@ -79,6 +85,8 @@ class FileEvents:
             self._say(str(error) or type(error).__name__)
 
     def _concerns(self, paths: Iterable[str]) -> bool:
+        if self._any_name:
+            return True
         names = {Path(path).name for path in paths}
         return self._path.name in names or any(name.startswith("..") for name in names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from leaseway.control_plane.config.native import MAX_CONFIG
+from leaseway.control_plane.config.document import MAX_CONFIG
 
 __all__ = ["Unreadable", "read_config"]
 

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from leaseway.control_plane.config.document import DocumentReader, Implied
+from leaseway.control_plane.config.document import Document, DocumentReader, Implied, read_root
 from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
 from leaseway.control_plane.config.formats.json_text import json_as_yaml
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
-from leaseway.control_plane.config.issues import ParsedConfig
+from leaseway.control_plane.config.issues import IssueLog, ParsedConfig, Where
 from leaseway.control_plane.config.layers import Layer, LayerKind, parse_layers
 from leaseway.control_plane.config.native import read_native
 from leaseway.control_plane.config.positions import Leaf, Table
 
-__all__ = ["parse_config", "parse_text"]
+__all__ = ["parse_config", "parse_text", "read_document"]
 
 _CLIENT_FILES: Final = frozenset(
     {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}
@@ -37,6 +37,14 @@ def parse_text(text: str, path: str) -> ParsedConfig:
         path: Its name, for the issues and the format; it is not opened.
     """
     return parse_config([Layer("native", path, text)])
+
+
+def read_document(text: str, path: str) -> Document | None:
+    """Return what a file says in native keys, or None where it is broken."""
+    layer = Layer("native", path, text)
+    where = Where(IssueLog(path))
+    root = read_root(_prepared(layer), where, path)
+    return None if root is None else _reader_of(root, layer)(root, where)
 
 
 def _prepared(layer: Layer) -> str:

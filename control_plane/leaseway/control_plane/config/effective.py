@@ -1,0 +1,112 @@
+"""What a configuration comes to, value by value, each with the layer and the line it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final
+
+from leaseway.control_plane.config import credentials
+from leaseway.control_plane.config.issues import ParsedConfig
+from leaseway.control_plane.config.keys import SERVER_KEYS
+from leaseway.control_plane.config.positions import START, Position
+from leaseway.control_plane.config.sources import Source
+from leaseway.control_plane.config.tables import Key
+from leaseway.wire.spec import ServerSpec, Value
+
+__all__ = ["MASK", "EffectiveValue", "effective_values"]
+
+MASK: Final = "***"
+"""Shown for a literal that looks like a credential."""
+
+
+@dataclass(frozen=True)
+class EffectiveValue:
+    """One configured value.
+
+    Attributes:
+        server: The server's id.
+        tenant: Whose variant it is of, or empty for the common one.
+        key: Its key, such as `env.MODE`.
+        value: As it is in force, references unresolved.
+        layer: Which layer it is from: `native`, `global`, `system`, `domain` or `session`.
+        file: The file that it is in.
+        line: Its line there, counted from 1.
+    """
+
+    server: str
+    tenant: str
+    key: str
+    value: Any
+    layer: str
+    file: str
+    line: int
+
+
+def effective_values(parsed: ParsedConfig, sources: Sequence[Source]) -> list[EffectiveValue]:
+    """Return what is configured, by server and tenant; what is not written is not there."""
+    layers = {str(source.path): source.kind for source in sources}
+    found: list[EffectiveValue] = []
+    for spec in parsed.servers.values():
+        origins = dict(parsed.origins.get(spec.key, {}))
+        if "transform" not in origins and "defaults.transform" in parsed.places:
+            origins["transform"] = parsed.places["defaults.transform"]
+        for key, value in _values(spec, origins):
+            at = origins.get(key, START)
+            layer = layers.get(at.file) or _of_folder(at, sources)
+            found.append(
+                EffectiveValue(
+                    spec.key.server_id, spec.key.tenant, key, value, layer, at.file, at.line
+                )
+            )
+    return found
+
+
+def _of_folder(at: Position, sources: Sequence[Source]) -> str:
+    folder = str(PurePath(at.file).parent)
+    return next((each.kind for each in sources if str(each.path) == folder), "native")
+
+
+def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple[str, Any]]:
+    if spec.hidden:
+        yield "enabled", False
+        return
+    for key in SERVER_KEYS.values():
+        if key.name not in origins:
+            continue
+        value = _field(spec, key)
+        match value:
+            case Mapping():
+                yield from (
+                    (f"{key.name}.{name}", _shown(name, one)) for name, one in value.items()
+                )
+            case _:
+                yield key.name, _plain(key.name, value)
+
+
+def _field(spec: ServerSpec, key: Key) -> Any:
+    if key.field == "enabled":
+        return True
+    value: Any = spec
+    for name in key.field.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _shown(name: str, value: Value) -> Any:
+    if value.kind != "literal":
+        return {value.kind: value.text}
+    return MASK if credentials.credential_kind(name, value.text) else value.text
+
+
+def _plain(name: str, value: Any) -> Any:
+    if name == "args":
+        before = ["", *value]
+        return [
+            MASK if credentials.credential_in_argument(each, last) else each
+            for each, last in zip(value, before, strict=False)
+        ]
+    if name == "url":
+        return MASK if credentials.credential_in_url(value) else value
+    return value

@@ -1,0 +1,73 @@
+"""A file of any format as a native one, with comments on what could not be taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import yaml
+
+from leaseway.control_plane.config.formats.detection import parse_text, read_document
+from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.positions import Entry, Items, Leaf, Tree
+from leaseway.wire.spec import Transform
+
+__all__ = ["native_text"]
+
+
+def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
+    """Return a configuration file's content as a native file, and what was found in it.
+
+    A server whose entry has an error is there as a comment. A broken file gives an empty text.
+
+    Args:
+        text: The file's content.
+        path: Its name, for the issues and the format; it is not opened.
+    """
+    parsed = parse_text(text, path)
+    document = read_document(text, path)
+    if parsed.broken or document is None:
+        return "", parsed
+    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
+    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
+    lines.append("version: 1")
+    if document.defaults.transforms:
+        steps = [_step(step) for step in document.defaults.transforms]
+        lines += _block({"defaults": {"transform": steps}})
+    live = [entry for entry in document.servers if entry.name not in parsed.rejected]
+    lines.append("servers:" if live else "servers: {}")
+    for entry in document.servers:
+        about = [issue for issue in parsed.issues if issue.server_id == entry.name]
+        lines += [f"  {line}" for line in _server(entry, about, entry.name in parsed.rejected)]
+    return "\n".join(lines) + "\n", parsed
+
+
+def _server(entry: Entry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:
+    block = _block({entry.name: _plain(entry.value)})
+    if rejected:
+        block = [f"# {line}" for line in block]
+    return [*_comments(issues), *block]
+
+
+def _comments(issues: Iterable[ConfigIssue]) -> list[str]:
+    return [f"# {issue.severity}, line {issue.line}: {issue.message}" for issue in issues]
+
+
+def _block(content: dict[str, Any]) -> list[str]:
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100).splitlines()
+
+
+def _plain(node: Tree) -> Any:
+    match node:
+        case Leaf():
+            return node.value
+        case Items():
+            return [_plain(item) for item in node.items]
+        case _:
+            return {entry.name: _plain(entry.value) for entry in node.entries}
+
+
+def _step(step: Transform) -> dict[str, Any]:
+    if step.kind == "prefix" and step.remove:
+        return {"prefix": {"remove": step.remove, "add": step.add}}
+    return {step.kind: step.add}

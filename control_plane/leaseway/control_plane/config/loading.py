@@ -1,0 +1,116 @@
+"""From the files of a configuration, as they were found, to what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.layers import Layer
+from leaseway.control_plane.config.reading import Unreadable, read_config
+from leaseway.control_plane.config.sources import Source, files_in, parse_sources, tenant_file
+from leaseway.wire.names import is_valid_name
+
+__all__ = ["Found", "load_config", "load_sources", "look", "parse_found"]
+
+Found = str | Unreadable | None
+"""What was found at a path: its text, why it can't be read, or nothing."""
+
+
+def load_config(path: Path | str) -> ParsedConfig:
+    """Read and parse one configuration file, in whatever format it is in.
+
+    A `.kode.json` is put over the one in the user's home. Never raises for what a file holds.
+    """
+    return load_sources(parse_sources([str(path)]))
+
+
+def load_sources(sources: Sequence[Source]) -> ParsedConfig:
+    """Read and parse the files of a configuration."""
+    return parse_found({source: look(source.path) for source in _files(sources)})
+
+
+def look(path: Path) -> Found:
+    """Return what is at a path."""
+    try:
+        return read_config(path)
+    except FileNotFoundError:
+        return None
+    except Unreadable as error:
+        return error
+
+
+def parse_found(found: Mapping[Source, Found]) -> ParsedConfig:
+    """Parse a configuration.
+
+    A file that can't be read, or is broken, refuses all of it. One that is missing says nothing,
+    which is a warning.
+
+    Args:
+        found: What was found of each file, the lowest layer first; folders are not among them.
+    """
+    unread = list(_unread(found))
+    layers = [
+        Layer(source.kind, str(source.path), content, source.tenant)
+        for source, content in found.items()
+        if isinstance(content, str) and _names_a_tenant(source)
+    ]
+    parsed = parse_config(layers)
+    issues = (*unread, *parsed.issues)
+    if parsed.broken or any(isinstance(content, Unreadable) for content in found.values()):
+        return ParsedConfig({}, frozenset(), issues, broken=True, places=parsed.places)
+    return replace(parsed, issues=issues)
+
+
+def _files(sources: Iterable[Source]) -> Iterable[Source]:
+    for source in sources:
+        if not source.folder:
+            yield source
+            continue
+        try:
+            paths = files_in(source.path)
+        except OSError:
+            paths = []
+        yield from (tenant_file(source, path) for path in paths)
+
+
+def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
+    for source, content in found.items():
+        if isinstance(content, Unreadable):
+            message = f"The file {source.path} can't be read: {content}"
+            yield _issue(source, "error", IssueReason.UNREADABLE, message)
+        elif content is None and not source.optional:
+            yield _issue(source, "warning", IssueReason.MISSING_CONFIG, _missing(source))
+        elif not _names_a_tenant(source):
+            message = (
+                f"The name of the file {source.path} is no tenant's: use 1 to 64 characters of"
+                " a-z, A-Z, 0-9, '_' and '-'. It is left out."
+            )
+            yield _issue(source, "error", IssueReason.BAD_VALUE, message)
+
+
+def _names_a_tenant(source: Source) -> bool:
+    return source.kind != "domain" or is_valid_name(source.tenant)
+
+
+def _missing(source: Source) -> str:
+    if source.kind == "domain":
+        return (
+            f"There is no file {source.path}: the tenant '{source.tenant}' has no overrides and"
+            " sees what everyone sees."
+        )
+    if source.kind == "session":
+        return f"There is no file {source.path}: nothing is overridden for this session."
+    return (
+        f"There is no file {source.path}: no servers are configured. Write one, or pass --config."
+    )
+
+
+def _issue(
+    source: Source, severity: Literal["error", "warning"], reason: IssueReason, message: str
+) -> ConfigIssue:
+    file = str(source.path)
+    return ConfigIssue(file, 1, 1, "", severity, reason, message, tenant=source.tenant)
