@@ -1,51 +1,58 @@
-"""`leaseway check`: every problem of a configuration file, before anything runs."""
+"""`leaseway check`: every problem of a configuration, before anything runs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
+from leaseway.cli.config_options import described, existing_sources
 from leaseway.cli.failure import FAILED
 from leaseway.cli.options import json_option
 from leaseway.cli.output import plain, print_json
 
-__all__ = ["check"]
+__all__ = ["check", "print_issues"]
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("config", nargs=-1, metavar="[[LAYER=]PATH]...")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of the native file instead.")
 @json_option
-def check(config: Path, as_json: bool) -> int:
-    """Check the configuration file CONFIG.
+def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
+    """Check a configuration: errors keep a server from running, warnings do not.
 
-    Errors keep a server from running; warnings do not.
+    PATH is a file in any format that Leaseway reads (default .minds/mcp.yaml). Several make
+    layers, as for --config: system=PATH, domain=TENANT:PATH, session=PATH.
     """
-    if not config.is_file():
-        raise click.UsageError(f"There is no file {config}.")
-    from leaseway.control_plane.config.check import check_file
+    if schema:
+        from leaseway.control_plane.config.schema import native_schema
 
-    issues = check_file(config)
+        print_json(native_schema())
+        return 0
+    sources = existing_sources(config)
+    from leaseway.control_plane.config.check import check_sources
+
+    issues = check_sources(sources)
     if as_json:
         print_json([plain(issue) for issue in issues])
     else:
-        for issue in issues:
-            click.echo(_line(issue))
+        print_issues(issues)
     errors = sum(issue.severity == "error" for issue in issues)
     if not as_json:
-        click.echo(_summary(config, errors, len(issues) - errors), err=True)
+        click.echo(_summary(described(sources), errors, len(issues) - errors), err=True)
     return FAILED if errors else 0
 
 
-def _line(issue: Any) -> str:
-    place = ":".join(str(part) for part in (issue.file, issue.line, issue.column) if part)
-    return f"{place}: {issue.severity}: {issue.message} [{issue.reason}]"
+def print_issues(issues: Any, *, err: bool = False) -> None:
+    """Print issues, one a line, each with its place and reason."""
+    for issue in issues:
+        place = ":".join(str(part) for part in (issue.file, issue.line, issue.column) if part)
+        click.echo(f"{place}: {issue.severity}: {issue.message} [{issue.reason}]", err=err)
 
 
-def _summary(config: Path, errors: int, warnings: int) -> str:
+def _summary(config: str, errors: int, warnings: int) -> str:
     if not errors and not warnings:
-        return f"{config} is good."
+        return f"{config} is good." if "," not in config else f"{config} are good."
     return f"{config}: {_count(errors, 'error')}, {_count(warnings, 'warning')}."
 
 

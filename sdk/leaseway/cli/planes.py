@@ -9,11 +9,11 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import click
 
+from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.failure import FAILED, CliFailure
 from leaseway.cli.options import ENDPOINT, LogOptions, log_options, require_key_beyond_loopback
 from leaseway.wire import bounds
@@ -33,13 +33,7 @@ _exit_with_stdin = click.option(
 
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default=".minds/mcp.yaml",
-    show_default=True,
-    help="The configuration file to watch.",
-)
+@config_option
 @click.option("--listen", type=ENDPOINT, default=DEFAULT_ADDRESS, show_default=True)
 @click.option(
     "--expect-workers",
@@ -50,7 +44,11 @@ _exit_with_stdin = click.option(
 @_exit_with_stdin
 @log_options
 def control_plane(
-    config: Path, listen: Endpoint, expect_workers: int, exit_with_stdin: bool, log: LogOptions
+    config: tuple[str, ...],
+    listen: Endpoint,
+    expect_workers: int,
+    exit_with_stdin: bool,
+    log: LogOptions,
 ) -> int:
     """Run a control plane.
 
@@ -60,8 +58,13 @@ def control_plane(
     key = require_key_beyond_loopback(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, run
 
+    sources = sources_of(config)
+    alone = len(sources) == 1 and sources[0].kind == "native"
     options = ControlPlaneOptions(
-        config=config, listen=listen, key=key, expect_workers=expect_workers
+        config=sources[0].path if alone else sources,
+        listen=listen,
+        key=key,
+        expect_workers=expect_workers,
     )
     return _serve(
         "control-plane", "", log, lambda ready: run(options, ready=ready), exit_with_stdin

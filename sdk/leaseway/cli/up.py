@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from leaseway.cli.children import Child
+from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.connection import connect
 from leaseway.cli.failure import USAGE, CliFailure
 from leaseway.cli.options import (
@@ -41,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Options:
-    config: Path
+    config: tuple[str, ...]
     workers: int
     listen: Endpoint
     advertise: str
@@ -51,13 +52,7 @@ class _Options:
 
 
 @click.command()
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    default=".minds/mcp.yaml",
-    show_default=True,
-    help="The configuration file to watch.",
-)
+@config_option
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option(
     "--listen",
@@ -81,7 +76,7 @@ class _Options:
 )
 @log_options
 def up(
-    config: Path,
+    config: tuple[str, ...],
     workers: int,
     listen: Endpoint,
     advertise: str | None,
@@ -94,11 +89,7 @@ def up(
     Prints `ready ADDRESS` once every server's first probe has ended.
     """
     require_key_beyond_loopback(listen)
-    if not config.is_file():
-        raise click.UsageError(
-            f"There is no configuration {config}. Write one (see the README's quick start), or "
-            f"name another with --config."
-        )
+    _require_config(config)
     if listen.host in _WILDCARDS and not advertise:
         raise click.UsageError(
             f"Workers that listen on all addresses ({listen.host}) must say at which one callers "
@@ -107,6 +98,16 @@ def up(
     log.configure("up")
     options = _Options(config, workers, listen, advertise or "", trace_file, capacity, log)
     return asyncio.run(_Up(options).run())
+
+
+def _require_config(words: tuple[str, ...]) -> None:
+    for source in sources_of(words):
+        there = source.path.is_dir() if source.folder else source.path.is_file()
+        if not there and not source.optional:
+            raise click.UsageError(
+                f"There is no configuration {source.path}. Write one (see the README's quick "
+                f"start), or name another with --config."
+            )
 
 
 class _Up:
@@ -174,7 +175,7 @@ class _Up:
         listen = self._control_plane.address or str(self._options.listen)
         return [
             "control-plane",
-            *("--config", str(self._options.config)),
+            *(word for path in self._options.config for word in ("--config", path)),
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
             "--exit-with-stdin",
