@@ -209,7 +209,11 @@ async def _collect(stream: asyncio.StreamReader, lines: list[str]) -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    folder: Path, servers: Mapping[str, object], *, workers: int = 1, **environment: str
+    folder: Path,
+    servers: Mapping[str, object],
+    *,
+    workers: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[System, AsyncClient]]:
     """Run a system and a client of it."""
     async with (

@@ -102,6 +102,7 @@ async def test_a_json_rpc_error_keeps_its_code_and_data(
     _, client = system
     with pytest.raises(ServerError) as caught:
         await client.call_tool("raw_error", {})
+    assert caught.value.code is not None
     assert caught.value.code < 0
     assert caught.value.started == "yes"
 

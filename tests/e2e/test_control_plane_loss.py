@@ -24,7 +24,7 @@ async def kill_control_plane(system: System) -> None:
     await system.control_plane.end(signal.SIGKILL)
 
 
-async def instances(client: AsyncClient) -> set[tuple[str, int]]:
+async def instances(client: AsyncClient) -> set[tuple[str, int | None]]:
     return {
         (server.id, instance.pid)
         for server in await client.servers()
@@ -43,7 +43,7 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
         await client.call_tool("shared_echo", {"text": "x"})
         before = await client.list_tools()
         held = await leases(client, 1)
-        processes: set[tuple[str, int]] = set()
+        processes: set[tuple[str, int | None]] = set()
 
         async def all_reported() -> bool:  # a shared instance a worker, and the leased one
             processes.clear()

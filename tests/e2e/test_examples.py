@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,11 +21,15 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 @contextlib.asynccontextmanager
 async def example(
-    name: str, folder: Path, *path: Path, cwd: Path | None = None, **environment: str
+    name: str,
+    folder: Path,
+    *path: Path,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AsyncClient]:
     """Run a system on an example, with folders put in front of its PATH."""
     search = os.pathsep.join([*map(str, path), os.environ["PATH"]])
-    system = System(folder, {}, environment={"PATH": search, **environment})
+    system = System(folder, {}, environment={"PATH": search, **(environment or {})})
     system.cwd = cwd
     system.write_text((ROOT / "deploy" / "examples" / name).read_text())
     async with system, AsyncClient(system.address) as client:
@@ -52,7 +56,7 @@ async def test_quickstart_http_sends_its_credential(tmp_path: Path) -> None:
             "MCP_URL": f"http://127.0.0.1:{port}/mcp",
             "MCP_AUTH_HEADER": "Bearer example",
         }
-        async with example("quickstart-http.yaml", tmp_path, **environment) as client:
+        async with example("quickstart-http.yaml", tmp_path, environment=environment) as client:
             assert (await client.call_tool("remote_echo", {"text": "hi"})).text == "hi"
 
 
@@ -64,7 +68,9 @@ async def test_what_came_from_mcp_servers(tmp_path: Path, npm_server: ServerComm
     note = Path("/tmp") / f"leaseway-example-{os.getpid()}"  # the example offers /tmp
     note.write_text("kept")
     try:
-        async with example("from-mcpservers.yaml", tmp_path, cwd=folder, **environment) as client:
+        async with example(
+            "from-mcpservers.yaml", tmp_path, cwd=folder, environment=environment
+        ) as client:
             listed = {tool.name for tool in await client.list_tools()}
             assert "fs_read_text_file" in listed
             assert "fs_write_file" not in listed

@@ -54,7 +54,7 @@ async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
     async with TraceCollector(path) as collector:
         servers = {"kit": kit(tmp_path, **{"truely-stateless": True})}
         environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
-        async with running(tmp_path, servers, **environment) as (_, client):
+        async with running(tmp_path, servers, environment=environment) as (_, client):
             await client.call_tool("current_time", {"timezone": "UTC"})
             (sdk,) = [s for s in own_spans.get_finished_spans() if "current_time" in s.name]
 
@@ -92,7 +92,7 @@ async def test_a_reload_is_one_trace_from_the_file_to_the_workers_apply(tmp_path
     async with TraceCollector(path) as collector:
         entry = python_server("echo_raw.py", **{"truely-stateless": True})
         environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
-        async with running(tmp_path, {"one": entry}, **environment):
+        async with running(tmp_path, {"one": entry}, environment=environment):
             pass  # its first load is a reload like any other
         spans = read_spans(path)
     reload = next(span for span in spans if span.name == "config reload")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from leaseway.cli.options import (
     require_key_beyond_loopback,
 )
 from leaseway.cli.status import wait_until_ready
+from leaseway.cli.vault_options import vault_words
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
@@ -48,6 +50,7 @@ class _Options:
     advertise: str
     trace_file: Path | None
     capacity: int
+    vault: list[str]
     log: LogOptions
 
 
@@ -74,6 +77,7 @@ class _Options:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Collect the spans of all processes in this file, one JSON object a line.",
 )
+@vault_words
 @log_options
 def up(
     config: tuple[str, ...],
@@ -82,6 +86,7 @@ def up(
     advertise: str | None,
     capacity: int,
     trace_file: Path | None,
+    vault: list[str],
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
@@ -96,7 +101,7 @@ def up(
             f"reach them: add --advertise HOST."
         )
     log.configure("up")
-    options = _Options(config, workers, listen, advertise or "", trace_file, capacity, log)
+    options = _Options(config, workers, listen, advertise or "", trace_file, capacity, vault, log)
     return asyncio.run(_Up(options).run())
 
 
@@ -116,6 +121,7 @@ class _Up:
     def __init__(self, options: _Options) -> None:
         self._options = options
         self._environment: dict[str, str] = {}
+        self._starts: Counter[str] = Counter()
         self._control_plane = Child(
             "control plane", self._control_plane_arguments, self._environment
         )
@@ -184,13 +190,19 @@ class _Up:
 
     def _worker_arguments(self, worker_id: str) -> list[str]:
         host, advertise = self._options.listen.host, self._options.advertise
+        self._starts[worker_id] += 1
+        starts = self._starts[worker_id]
+        # The control plane refuses another run of an id until the first has been gone for 10 s,
+        # since it might still live. This one is known to be dead, so its successor need not wait.
+        name = worker_id if starts == 1 else f"{worker_id}-{starts}"
         return [
             "worker",
             *("--control-plane", str(_reachable(parse_endpoint(self._control_plane.address)))),
             *("--listen", str(Endpoint(host, 0))),
             *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
-            *("--id", worker_id),
+            *("--id", name),
             *("--capacity", str(self._options.capacity)),
+            *self._options.vault,
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]

@@ -42,6 +42,7 @@ class _Order:
     link: WorkerLink | None = None
     held: Held | None = None
     cached = True
+    open_ended = False
     repeated = False
     tries = 0
     avoid: frozenset[Worker] = frozenset()
@@ -84,7 +85,8 @@ class Caller:
             session: The session to call in.
             name: An exposed or a qualified name.
             arguments: Anything that JSON can hold, by name.
-            timeout: Seconds until the call is given up; None means 60.
+            timeout: Seconds until the call is given up; None means the server's `call_timeout`
+                (60 unless configured), counted from when it is known where the call goes.
 
         Raises:
             Fault: It failed for good.
@@ -92,13 +94,12 @@ class Caller:
         """
         span = self._tracer.begin(name, session)
         try:
-            if timeout is None:
-                timeout = CALL_TIMEOUT
-            elif not timeout > 0:
+            if timeout is not None and not timeout > 0:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
-            deadline = self._now() + min(timeout, _LONGEST)
+            deadline = self._now() + min(CALL_TIMEOUT if timeout is None else timeout, _LONGEST)
             payload = encode_arguments(name, arguments)
             order = _Order(session, name, payload, deadline, span)
+            order.open_ended = timeout is None
             while True:
                 try:
                     return await self._try(order)
@@ -124,6 +125,9 @@ class Caller:
             target = await self._resolve(order)
             at = self._now()
         order.target = target
+        if order.open_ended:
+            order.open_ended = False
+            order.deadline = at + target.call_timeout
         if target.shared:
             link = order.link = self._pool.pick(target.workers, order.avoid)
         else:

@@ -18,6 +18,7 @@ from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.backoff import Backoff
+from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
@@ -38,6 +39,7 @@ class Target:
     """Where one name leads, as of one registry version."""
 
     __slots__ = (
+        "call_timeout",
         "name",
         "original_name",
         "refresh_at",
@@ -55,6 +57,8 @@ class Target:
         self.original_name = tool.original_name
         self.shared = tool.shared
         self.repeatable = tool.idempotent or tool.read_only
+        given = tool.call_timeout.ToNanoseconds() / 1e9
+        self.call_timeout = given or CALL_TIMEOUT
         self.workers = tuple(worker_from_wire(worker) for worker in tool.workers)
         self.registry_version = version
         self.refresh_at = refresh_at

@@ -22,48 +22,49 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from leaseway.v1 import spec_pb2 as leaseway_dot_v1_dot_spec__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19leaseway/v1/catalog.proto\x12\x0bleaseway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x16leaseway/v1/spec.proto\"N\n\nClientInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\"R\n\tWorkerRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bunix_socket\x18\x04 \x01(\t\"\xc3\x01\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\roriginal_name\x18\x02 \x01(\t\x12\x11\n\tserver_id\x18\x03 \x01(\t\x12\r\n\x05title\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x14\n\x0cinput_schema\x18\x06 \x01(\x0c\x12\x15\n\routput_schema\x18\x07 \x01(\x0c\x12\x13\n\x0b\x61nnotations\x18\x08 \x01(\x0c\x12\r\n\x05\x65xtra\x18\t \x01(\x0c\x12\x0e\n\x06shared\x18\n \x01(\x08\"p\n\x10ListToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07servers\x18\x03 \x03(\t\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xaf\x01\n\x11ListToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.leaseway.v1.Tool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\t\"]\n\x13ResolveToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\"Z\n\x14ResolveToolsResponse\x12(\n\x05tools\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"\xc9\x01\n\x0cResolvedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x15\n\roriginal_name\x18\x03 \x01(\t\x12\x0e\n\x06shared\x18\x04 \x01(\x08\x12\x12\n\nidempotent\x18\x05 \x01(\x08\x12\x11\n\tread_only\x18\x06 \x01(\x08\x12\'\n\x07workers\x18\x07 \x03(\x0b\x32\x16.leaseway.v1.WorkerRef\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\"L\n\x11WatchToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"`\n\x12WatchToolsResponse\x12\x18\n\x10registry_version\x18\x01 \x01(\x04\x12\x17\n\x0f\x63hanged_servers\x18\x02 \x03(\t\x12\x17\n\x0fworkers_changed\x18\x03 \x01(\x08\"M\n\x12ListServersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"\xa2\x01\n\x13ListServersResponse\x12*\n\x07servers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.ServerStatus\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\"\xbe\x02\n\x0cServerStatus\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.leaseway.v1.ServerState\x12\x11\n\ttransport\x18\x04 \x01(\t\x12\x0e\n\x06shared\x18\x05 \x01(\x08\x12\x12\n\ntool_count\x18\x06 \x01(\r\x12\x13\n\x0blaunch_hash\x18\x07 \x01(\t\x12\x15\n\rexposure_hash\x18\x08 \x01(\t\x12\x18\n\x10protocol_version\x18\t \x01(\t\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x0b \x01(\t\x12\x0f\n\x07workers\x18\x0c \x03(\t\x12.\n\tinstances\x18\r \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\"\xac\x01\n\x0eInstanceStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12(\n\x07variant\x18\x06 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x0e\n\x06starts\x18\x07 \x01(\r\x12\x13\n\x0blaunch_hash\x18\x08 \x01(\t*\x91\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVER_STATE_PENDING\x10\x01\x12\x16\n\x12SERVER_STATE_READY\x10\x02\x12\x19\n\x15SERVER_STATE_DEGRADED\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\xd4\x02\n\x0e\x43\x61talogService\x12J\n\tListTools\x12\x1d.leaseway.v1.ListToolsRequest\x1a\x1e.leaseway.v1.ListToolsResponse\x12S\n\x0cResolveTools\x12 .leaseway.v1.ResolveToolsRequest\x1a!.leaseway.v1.ResolveToolsResponse\x12O\n\nWatchTools\x12\x1e.leaseway.v1.WatchToolsRequest\x1a\x1f.leaseway.v1.WatchToolsResponse0\x01\x12P\n\x0bListServers\x12\x1f.leaseway.v1.ListServersRequest\x1a .leaseway.v1.ListServersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19leaseway/v1/catalog.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17google/rpc/status.proto\x1a\x16leaseway/v1/spec.proto\"N\n\nClientInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12\r\n\x05\x61gent\x18\x03 \x01(\t\"R\n\tWorkerRef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x13\n\x0bunix_socket\x18\x04 \x01(\t\"\xc3\x01\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\roriginal_name\x18\x02 \x01(\t\x12\x11\n\tserver_id\x18\x03 \x01(\t\x12\r\n\x05title\x18\x04 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x05 \x01(\t\x12\x14\n\x0cinput_schema\x18\x06 \x01(\x0c\x12\x15\n\routput_schema\x18\x07 \x01(\x0c\x12\x13\n\x0b\x61nnotations\x18\x08 \x01(\x0c\x12\r\n\x05\x65xtra\x18\t \x01(\x0c\x12\x0e\n\x06shared\x18\n \x01(\x08\"p\n\x10ListToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0f\n\x07servers\x18\x03 \x03(\t\x12\x12\n\npage_token\x18\x04 \x01(\t\"\xaf\x01\n\x11ListToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.leaseway.v1.Tool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x17\n\x0fnext_page_token\x18\x05 \x01(\t\"]\n\x13ResolveToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\r\n\x05names\x18\x03 \x03(\t\"Z\n\x14ResolveToolsResponse\x12(\n\x05tools\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.ResolvedTool\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"\xfa\x01\n\x0cResolvedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x15\n\roriginal_name\x18\x03 \x01(\t\x12\x0e\n\x06shared\x18\x04 \x01(\x08\x12\x12\n\nidempotent\x18\x05 \x01(\x08\x12\x11\n\tread_only\x18\x06 \x01(\x08\x12\'\n\x07workers\x18\x07 \x03(\x0b\x32\x16.leaseway.v1.WorkerRef\x12!\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.Status\x12/\n\x0c\x63\x61ll_timeout\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\"L\n\x11WatchToolsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"`\n\x12WatchToolsResponse\x12\x18\n\x10registry_version\x18\x01 \x01(\x04\x12\x17\n\x0f\x63hanged_servers\x18\x02 \x03(\t\x12\x17\n\x0fworkers_changed\x18\x03 \x01(\x08\"M\n\x12ListServersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"\xa2\x01\n\x13ListServersResponse\x12*\n\x07servers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.ServerStatus\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\"\xbe\x02\n\x0cServerStatus\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.leaseway.v1.ServerState\x12\x11\n\ttransport\x18\x04 \x01(\t\x12\x0e\n\x06shared\x18\x05 \x01(\x08\x12\x12\n\ntool_count\x18\x06 \x01(\r\x12\x13\n\x0blaunch_hash\x18\x07 \x01(\t\x12\x15\n\rexposure_hash\x18\x08 \x01(\t\x12\x18\n\x10protocol_version\x18\t \x01(\t\x12\x0f\n\x07problem\x18\n \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x0b \x01(\t\x12\x0f\n\x07workers\x18\x0c \x03(\t\x12.\n\tinstances\x18\r \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\"\xac\x01\n\x0eInstanceStatus\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x08lease_id\x18\x04 \x01(\t\x12\x0b\n\x03pid\x18\x05 \x01(\r\x12(\n\x07variant\x18\x06 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x0e\n\x06starts\x18\x07 \x01(\r\x12\x13\n\x0blaunch_hash\x18\x08 \x01(\t*\x91\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVER_STATE_PENDING\x10\x01\x12\x16\n\x12SERVER_STATE_READY\x10\x02\x12\x19\n\x15SERVER_STATE_DEGRADED\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\xd4\x02\n\x0e\x43\x61talogService\x12J\n\tListTools\x12\x1d.leaseway.v1.ListToolsRequest\x1a\x1e.leaseway.v1.ListToolsResponse\x12S\n\x0cResolveTools\x12 .leaseway.v1.ResolveToolsRequest\x1a!.leaseway.v1.ResolveToolsResponse\x12O\n\nWatchTools\x12\x1e.leaseway.v1.WatchToolsRequest\x1a\x1f.leaseway.v1.WatchToolsResponse0\x01\x12P\n\x0bListServers\x12\x1f.leaseway.v1.ListServersRequest\x1a .leaseway.v1.ListServersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leaseway.v1.catalog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SERVERSTATE']._serialized_start=2086
-  _globals['_SERVERSTATE']._serialized_end=2231
-  _globals['_CLIENTINFO']._serialized_start=124
-  _globals['_CLIENTINFO']._serialized_end=202
-  _globals['_WORKERREF']._serialized_start=204
-  _globals['_WORKERREF']._serialized_end=286
-  _globals['_TOOL']._serialized_start=289
-  _globals['_TOOL']._serialized_end=484
-  _globals['_LISTTOOLSREQUEST']._serialized_start=486
-  _globals['_LISTTOOLSREQUEST']._serialized_end=598
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=601
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=776
-  _globals['_RESOLVETOOLSREQUEST']._serialized_start=778
-  _globals['_RESOLVETOOLSREQUEST']._serialized_end=871
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=873
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=963
-  _globals['_RESOLVEDTOOL']._serialized_start=966
-  _globals['_RESOLVEDTOOL']._serialized_end=1167
-  _globals['_WATCHTOOLSREQUEST']._serialized_start=1169
-  _globals['_WATCHTOOLSREQUEST']._serialized_end=1245
-  _globals['_WATCHTOOLSRESPONSE']._serialized_start=1247
-  _globals['_WATCHTOOLSRESPONSE']._serialized_end=1343
-  _globals['_LISTSERVERSREQUEST']._serialized_start=1345
-  _globals['_LISTSERVERSREQUEST']._serialized_end=1422
-  _globals['_LISTSERVERSRESPONSE']._serialized_start=1425
-  _globals['_LISTSERVERSRESPONSE']._serialized_end=1587
-  _globals['_SERVERSTATUS']._serialized_start=1590
-  _globals['_SERVERSTATUS']._serialized_end=1908
-  _globals['_INSTANCESTATUS']._serialized_start=1911
-  _globals['_INSTANCESTATUS']._serialized_end=2083
-  _globals['_CATALOGSERVICE']._serialized_start=2234
-  _globals['_CATALOGSERVICE']._serialized_end=2574
+  _globals['_SERVERSTATE']._serialized_start=2167
+  _globals['_SERVERSTATE']._serialized_end=2312
+  _globals['_CLIENTINFO']._serialized_start=156
+  _globals['_CLIENTINFO']._serialized_end=234
+  _globals['_WORKERREF']._serialized_start=236
+  _globals['_WORKERREF']._serialized_end=318
+  _globals['_TOOL']._serialized_start=321
+  _globals['_TOOL']._serialized_end=516
+  _globals['_LISTTOOLSREQUEST']._serialized_start=518
+  _globals['_LISTTOOLSREQUEST']._serialized_end=630
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=633
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=808
+  _globals['_RESOLVETOOLSREQUEST']._serialized_start=810
+  _globals['_RESOLVETOOLSREQUEST']._serialized_end=903
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=905
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=995
+  _globals['_RESOLVEDTOOL']._serialized_start=998
+  _globals['_RESOLVEDTOOL']._serialized_end=1248
+  _globals['_WATCHTOOLSREQUEST']._serialized_start=1250
+  _globals['_WATCHTOOLSREQUEST']._serialized_end=1326
+  _globals['_WATCHTOOLSRESPONSE']._serialized_start=1328
+  _globals['_WATCHTOOLSRESPONSE']._serialized_end=1424
+  _globals['_LISTSERVERSREQUEST']._serialized_start=1426
+  _globals['_LISTSERVERSREQUEST']._serialized_end=1503
+  _globals['_LISTSERVERSRESPONSE']._serialized_start=1506
+  _globals['_LISTSERVERSRESPONSE']._serialized_end=1668
+  _globals['_SERVERSTATUS']._serialized_start=1671
+  _globals['_SERVERSTATUS']._serialized_end=1989
+  _globals['_INSTANCESTATUS']._serialized_start=1992
+  _globals['_INSTANCESTATUS']._serialized_end=2164
+  _globals['_CATALOGSERVICE']._serialized_start=2315
+  _globals['_CATALOGSERVICE']._serialized_end=2655
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ What tools exist: the part of the control plane that callers ask."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -348,6 +349,7 @@ class ResolvedTool(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name as asked."""
     server_id: _builtins.str
@@ -368,6 +370,10 @@ class ResolvedTool(_message.Message):
     def error(self) -> _status_pb2.Status:
         """Why the name leads nowhere: TOOL_NOT_FOUND or SERVER_NOT_READY."""
 
+    @_builtins.property
+    def call_timeout(self) -> _duration_pb2.Duration:
+        """How long a call may take whose caller names no time of its own."""
+
     def __init__(
         self,
         *,
@@ -379,10 +385,11 @@ class ResolvedTool(_message.Message):
         read_only: _builtins.bool = ...,
         workers: _abc.Iterable[Global___WorkerRef] | None = ...,
         error: _status_pb2.Status | None = ...,
+        call_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "idempotent", b"idempotent", "name", b"name", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "error", b"error", "idempotent", b"idempotent", "name", b"name", "original_name", b"original_name", "read_only", b"read_only", "server_id", b"server_id", "shared", b"shared", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -272,8 +272,8 @@ class Call(_message.Message):
     server is leased.
     """
     timeout_ms: _builtins.int
-    """Milliseconds until the caller gives up, from when it sent the call. Zero
-    means the server's own call timeout.
+    """Milliseconds until the caller gives up, from when it sent the call, at most
+    24 h. Zero means the server's own call timeout.
     """
     traceparent: _builtins.str
     """The W3C trace context of the caller. Empty means none."""

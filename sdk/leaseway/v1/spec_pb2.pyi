@@ -373,8 +373,8 @@ class ServerSpec(_message.Message):
 
     @_builtins.property
     def call_timeout(self) -> _duration_pb2.Duration:
-        """The longest that a call may take when its caller asks for more or for
-        nothing. Unset means 60 s.
+        """How long a call may take whose caller names no time of its own. Unset
+        means 60 s.
         """
 
     @_builtins.property

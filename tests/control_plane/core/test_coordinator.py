@@ -124,6 +124,21 @@ def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
     assert state.ready
 
 
+def test_a_listed_server_is_pending_until_its_commit_is_served() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("fast"), spec("slow"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    fast = next(probe for probe in worker.probes if probe.spec.key.server_id == "fast")
+    state.probe_ended(fast.id, listing("echo"), START)
+    run(state, [worker])
+    assert state.pending == ["fast", "slow"]  # its result waits for those of the next 50 ms
+    state.tick(at(0.06))
+    run(state, [worker], at(0.06))
+    assert state.pending == ["slow"]
+    assert exposed(state) == {"fast_echo": "fast"}
+
+
 def test_each_new_server_is_probed_by_exactly_one_worker() -> None:
     state = coordinator(expected_workers=2)
     workers = [FakeWorker("w1"), FakeWorker("w2")]

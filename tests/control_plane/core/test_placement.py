@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from leaseway.control_plane.core.placement import (
     Candidate,
@@ -155,5 +160,6 @@ class Placements(RuleBasedStateMachine):
             assert self.table.knows(lease.key)
 
 
-TestPlacements = Placements.TestCase
-TestPlacements.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+def test_counts_stay_true_whatever_workers_report() -> None:
+    chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Placements, settings=chosen)

@@ -22,6 +22,12 @@ async def resolve(
     return list((await running.catalog.ResolveTools(request, timeout=timeout)).tools)
 
 
+async def heard(watch: object) -> catalog_pb2.WatchToolsResponse:
+    message = await watch.read()  # type: ignore[attr-defined]
+    assert isinstance(message, catalog_pb2.WatchToolsResponse)
+    return message
+
+
 async def fault_of(call: object) -> Fault:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call  # type: ignore[misc]
@@ -116,10 +122,10 @@ async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
         await running.until(lambda state: state.ready)
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
         async with asyncio.timeout(5):
-            first = await watch.read()
+            first = await heard(watch)
             running.load(spec("a", prefix="other_"))
             await w1.hear("delta")
-            second = await watch.read()
+            second = await heard(watch)
         watch.cancel()
     assert list(first.changed_servers) == []
     assert second.registry_version > first.registry_version
@@ -134,10 +140,10 @@ async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) ->
         await running.until(lambda state: state.ready)
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
         async with asyncio.timeout(5):
-            first = await watch.read()
+            first = await heard(watch)
             async with worker(running.address, "w2") as w2:
                 await w2.apply_until("a")
-                second = await watch.read()
+                second = await heard(watch)
         watch.cancel()
     assert not first.workers_changed
     assert second.workers_changed

@@ -10,7 +10,7 @@ import pytest
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 
 Bench = Any
 
@@ -157,8 +157,19 @@ async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
 async def test_a_server_without_an_answer_has_its_own_call_timeout(bench: Bench) -> None:
     await bench.serve("time", call_timeout=0.03)
     bench.servers.holds = True
-    fault = await bench.caller().refused("time", timeout_ms=60_000)
+    fault = await bench.caller().refused("time", timeout_ms=0)
     assert fault.reason is Reason.DEADLINE_EXCEEDED
+
+
+async def test_a_callers_own_deadline_comes_before_the_servers(bench: Bench) -> None:
+    await bench.serve("time", call_timeout=0.03)
+    bench.servers.holds = True
+    caller = bench.caller()
+    patient = await caller.begin("time", timeout_ms=60_000)
+    assert (await caller.refused("time", timeout_ms=0)).reason is Reason.DEADLINE_EXCEEDED
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=patient)])
+    ended = fault_from_status((await caller.result(patient)).status)
+    assert ended.reason is Reason.CANCELLED
 
 
 async def test_a_deadline_passes_while_the_server_is_starting(bench: Bench) -> None:

@@ -275,7 +275,7 @@ class Coordinator:
     def waiting(self) -> set[VariantKey]:
         """The variants that have no first result yet."""
         waiting = self.servers.without_result()
-        if not self.established:  # listed, but no worker has said that it serves them
+        if self._commit_at is not None or not self.established:  # listed, but not served yet
             waiting |= {key for key in self.servers.goods if key not in self.visible.served}
         return waiting
 

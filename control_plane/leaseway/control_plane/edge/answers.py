@@ -83,6 +83,7 @@ def resolved(
         idempotent=definition.idempotent,
         read_only=definition.read_only,
         workers=[worker_ref(record) for record in workers],
+        call_timeout=duration(served.spec.call_timeout),
     )
 
 

@@ -79,7 +79,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         """Serve one worker until its stream ends."""
         messages = _joined(request_iterator)
         try:
-            hello = await self._greet(messages, context)
+            hello = await self._greet(messages)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         stream = _Stream(self._plane)
@@ -88,13 +88,12 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         except WorkerRefused as refusal:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(refusal))
         try:
+            await self._welcome(context)
             await self._serve(hello, messages, stream, context)
         finally:
             self._leave(hello, stream)
 
-    async def _greet(
-        self, messages: AsyncIterator[sync_pb2.SyncRequest], context: _Context
-    ) -> WorkerHello:
+    async def _greet(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT):
                 first = await anext(messages, None)
@@ -107,14 +106,15 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 f"The worker speaks protocol version {first.hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
-        hello = hello_from_wire(first.hello, self._plane.clock().mono)
+        return hello_from_wire(first.hello, self._plane.clock().mono)
+
+    async def _welcome(self, context: _Context) -> None:
         welcome = sync_pb2.Welcome(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
             epoch=self._plane.state.epoch,
         )
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
-        return hello
 
     def _join(self, hello: WorkerHello, stream: _Stream) -> None:
         worker_id = hello.address.id

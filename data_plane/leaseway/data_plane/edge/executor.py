@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from typing import Final
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
@@ -31,6 +32,7 @@ from leaseway.wire.telemetry import tracing_active
 __all__ = ["Executor"]
 
 _logger = logging.getLogger(__name__)
+_LONGEST_CALL: Final = 24 * 3600.0
 
 
 class Executor:
@@ -124,14 +126,13 @@ class Executor:
 
     def _set_deadline(self, run: Run, generation: Generation) -> None:
         if not run.has_deadline:
-            timeout = generation.variant.spec.call_timeout
-            if run.call.timeout_ms:
-                timeout = min(timeout, run.call.timeout_ms / 1000)
-            self._expire_after(run, timeout)
+            timeout_ms = run.call.timeout_ms
+            own = generation.variant.spec.call_timeout
+            self._expire_after(run, timeout_ms / 1000 if timeout_ms else own)
 
     def _expire_after(self, run: Run, seconds: float) -> None:
         run.has_deadline = True
-        self._deadlines.add(self._loop.time() + seconds, run.number)
+        self._deadlines.add(self._loop.time() + min(seconds, _LONGEST_CALL), run.number)
 
     def _expire(self, number: int) -> None:
         self._runs[number].expire()
