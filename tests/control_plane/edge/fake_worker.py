@@ -49,6 +49,11 @@ class FakeWorker:
 
     async def join(self, **hello: object) -> sync_pb2.Welcome:
         """Say hello and return the welcome."""
+        await self.greet(**hello)
+        return (await self.hear("welcome")).welcome
+
+    async def greet(self, **hello: object) -> None:
+        """Say hello."""
         await self.say(
             hello=sync_pb2.Hello(
                 protocol_version=PROTOCOL_VERSION,
@@ -59,7 +64,6 @@ class FakeWorker:
                 **hello,  # type: ignore[arg-type]
             )
         )
-        return (await self.hear("welcome")).welcome
 
     async def say(self, **message: object) -> None:
         """Send a message, in parts where it is long."""
@@ -120,7 +124,7 @@ class FakeWorker:
     async def _next(self) -> sync_pb2.SyncResponse:
         while True:
             message = await self._call.read()
-            assert message is not END, "the stream ended"
+            assert isinstance(message, sync_pb2.SyncResponse), "the stream ended"
             if message.WhichOneof("message") != "part":
                 return message
             self.parts += 1

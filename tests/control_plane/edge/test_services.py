@@ -197,7 +197,7 @@ async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: R
     running.load(spec("a"))
     async with worker(running.address) as w1:
         twin = FakeWorker(running.address, incarnation="run-2")
-        await twin.join()
+        await twin.greet()
         assert await twin.ended() is grpc.StatusCode.ALREADY_EXISTS
         await twin.close()
         problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
