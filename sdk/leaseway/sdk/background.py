@@ -25,12 +25,13 @@ ResultT = TypeVar("ResultT")
 class _Ticket:
     """One piece of work for the loop, and what came of it."""
 
-    __slots__ = ("_done", "context", "error", "make", "result", "task")
+    __slots__ = ("_done", "abandoned", "context", "error", "make", "result", "task")
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.make = make
         self.context: Context = copy_context()  # the caller's trace context goes along
         self.task: asyncio.Task[Any] | None = None
+        self.abandoned = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._done = threading.Lock()
@@ -76,14 +77,17 @@ class Background:
         """
         self._check()
         ticket = _Ticket(make)
-        self._inbox.append(ticket)
-        # Whoever finds the flag set knows that the loop has yet to empty the inbox.
-        if not self._awake:
-            self._awake = True
-            self.loop.call_soon_threadsafe(self._drain)
         try:
+            self._inbox.append(ticket)
+            # Whoever finds the flag set knows that the loop has yet to empty the inbox.
+            if not self._awake:
+                self._awake = True
+                self.loop.call_soon_threadsafe(self._drain)
             ticket.wait()
         except BaseException:
+            # An interrupt may strike between any two of these steps, the wake-up included.
+            ticket.abandoned = True
+            self.loop.call_soon_threadsafe(self._drain)
             self.loop.call_soon_threadsafe(self._cancel, ticket)
             raise
         if ticket.error is not None:
@@ -117,6 +121,8 @@ class Background:
         inbox = self._inbox
         while inbox:
             ticket = inbox.popleft()
+            if ticket.abandoned:
+                continue
             try:
                 task = self.loop.create_task(ticket.make(), context=ticket.context)
             except Exception as error:

@@ -176,7 +176,8 @@ def fault_from_status(status: Status) -> Fault:
         elif detail.Is(request.DESCRIPTOR):
             detail.Unpack(request)
     if not has_info or info.domain != DOMAIN or info.reason not in Reason.__members__:
-        name = code_pb2.Code.Name(status.code) if status.code else "UNKNOWN"
+        known = status.code and status.code in code_pb2.Code.values()
+        name = code_pb2.Code.Name(status.code) if known else f"UNKNOWN ({status.code})"
         return Fault(Reason.INTERNAL, status.message or f"The peer failed with {name}.", "unknown")
     return Fault(
         reason=Reason(info.reason),

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("127.0.0.1:7600", Endpoint("127.0.0.1", 7600)),
+        ("example.org:1", Endpoint("example.org", 1)),
+        ("[::1]:65535", Endpoint("::1", 65535)),
+        ("localhost:0", Endpoint("localhost", 0)),
+    ],
+)
+def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> None:
+    assert parse_endpoint(text) == endpoint
+    assert str(endpoint) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("", "HOST:PORT"),
+        ("7600", "HOST:PORT"),
+        ("host:", "HOST:PORT"),
+        ("host:-1", "HOST:PORT"),
+        ("host:65536", "HOST:PORT"),
+        ("host:http", "HOST:PORT"),
+        (":7600", "127.0.0.1:7600"),
+        ("::1:7600", "[::1]:7600"),
+    ],
+)
+def test_a_wrong_address_says_what_to_write(text: str, advice: str) -> None:
+    with pytest.raises(ValueError, match="write") as caught:
+        parse_endpoint(text)
+    assert advice in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_only_this_machine_reaches_loopback(host: str) -> None:
+    assert Endpoint(host, 1).is_loopback
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.evil"])
+def test_others_may_reach_everything_else(host: str) -> None:
+    assert not Endpoint(host, 1).is_loopback
+
+
+def test_the_default_address_is_of_this_machine() -> None:
+    assert parse_endpoint(DEFAULT_ADDRESS) == Endpoint("127.0.0.1", 7600)
