@@ -30,6 +30,7 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
 from leaseway.data_plane.edge.log_shelf import LogShelf
 from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
@@ -37,6 +38,8 @@ from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.resolve import Resolved, resolve
+from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import check_listen
@@ -44,6 +47,7 @@ from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.spec import ServerSpec
+from leaseway.wire.vault_key import VaultPlace
 
 __all__ = ["Stop", "Worker", "WorkerOptions", "run", "serve"]
 
@@ -66,6 +70,7 @@ class WorkerOptions:
         capacity: The most leases that it takes.
         key: The shared key, or None where anybody on this machine may call.
         labels: What it says of itself, for placement.
+        vault: Where secrets are that its environment does not have, or None for nowhere.
 
     """
 
@@ -76,6 +81,7 @@ class WorkerOptions:
     capacity: int = bounds.MAX_LEASES
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    vault: VaultPlace | None = None
 
 
 class Stop:
@@ -112,11 +118,13 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     server = make_server(key=options.key)
     bound = bind(server, options.listen)
     stop = Stop()
-    async with _connections(options.id) as open_instance, asyncio.TaskGroup() as group:
+    vault = WorkerVault(options.vault)
+    await asyncio.to_thread(vault.refresh)
+    async with _connections(options.id, vault) as open_instance, asyncio.TaskGroup() as group:
         background = Background(group)
         try:
             with _signals(stop):
-                worker = Worker(options, bound, open_instance, background, stop)
+                worker = Worker(options, bound, open_instance, background, stop, vault)
                 await serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
             background.cancel_all()
@@ -149,6 +157,7 @@ async def serve(
     try:
         ready()
         background.spawn(worker.sync.run(), "keep joined to the control plane")
+        background.spawn(worker.references.run(), "follow changes of secrets and files")
         background.spawn(_say_when_serving(worker.sync, health), "health")
         await stop.asked.wait()
         _logger.info("Worker %s ends: %s.", worker.id, stop.reason)
@@ -170,6 +179,7 @@ class Worker:
         pool: What is served.
         leases: What is held.
         executor: What is in flight.
+        references: Follows changes of the vault and of files.
         sync: Keeps it joined.
 
     """
@@ -181,6 +191,7 @@ class Worker:
         open_instance: OpenInstance,
         background: Background,
         stop: Stop,
+        vault: WorkerVault | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
@@ -194,6 +205,10 @@ class Worker:
         self.pool = Pool(around)
         table = LeaseTable(me.incarnation, options.capacity)
         self.leases = LeaseKeeper(self.pool, table, clock)
+        known = vault or WorkerVault(options.vault)
+        self.references = ReferenceWatch(
+            self.pool, self.leases, known, lambda spec: resolve(spec, os.environ, known)
+        )
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)
         self._exchanges = Exchanges(self.executor, self.leases, describe, me)
@@ -211,6 +226,7 @@ class Worker:
     async def leave(self, stop: Stop) -> None:
         """Finish what is in flight, within its bound, and end everything else."""
         self._reports.instances_changed()
+        self.references.stop()
         self.executor.draining = True
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
@@ -240,7 +256,7 @@ def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
 
 
 @contextlib.asynccontextmanager
-async def _connections(worker_id: str) -> AsyncIterator[OpenInstance]:
+async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[OpenInstance]:
     """Yield what makes instances; afterwards no process of theirs is left."""
     numbers = itertools.count(1)
     reaper = Reaper()
@@ -253,6 +269,7 @@ async def _connections(worker_id: str) -> AsyncIterator[OpenInstance]:
                 on_closed: Callable[[Any, Fault | None], None],
                 on_tools_changed: Callable[[Any], None],
                 known_version: str = "",
+                reading: Resolved | None = None,
             ) -> Instance:
                 return Instance(
                     spec,
@@ -262,7 +279,9 @@ async def _connections(worker_id: str) -> AsyncIterator[OpenInstance]:
                     http=http,
                     on_closed=on_closed,
                     on_tools_changed=on_tools_changed,
+                    vault=vault,
                     known_version=known_version,
+                    reading=reading,
                 )
 
             yield open_instance

@@ -12,7 +12,7 @@ import click
 
 from leaseway.wire.vault_key import VaultError, VaultPlace, find_vault
 
-__all__ = ["vault_option", "vault_paths"]
+__all__ = ["vault_option", "vault_words"]
 
 Command = Callable[..., Any]
 
@@ -33,25 +33,39 @@ _OPTIONS: Final = (
 )
 
 
-def vault_paths(command: Command) -> Command:
-    """Add both options, as the arguments `vault_path` and `vault_key_file`; None is not said."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
 def vault_option(command: Command) -> Command:
     """Add both options, as one argument `vault`: where the vault is and what opens it."""
 
     @functools.wraps(command)
     def wrapper(**kwargs: Any) -> Any:
-        return command(vault=_find(kwargs), **kwargs)
+        path, key_file = kwargs.pop("vault_path"), kwargs.pop("vault_key_file")
+        return command(vault=_find(path, key_file), **kwargs)
 
-    return vault_paths(wrapper)
+    return _decorate(wrapper)
 
 
-def _find(kwargs: dict[str, Any]) -> VaultPlace:
+def vault_words(command: Command) -> Command:
+    """Add both options, as one argument `vault`: the words that give a child process the same."""
+
+    @functools.wraps(command)
+    def wrapper(**kwargs: Any) -> Any:
+        path, key_file = kwargs.pop("vault_path"), kwargs.pop("vault_key_file")
+        _find(path, key_file)  # what is wrong with it is said once, and here
+        given = {"--vault": path, "--vault-key-file": key_file}
+        words = [word for name, at in given.items() if at for word in (name, os.fspath(at))]
+        return command(vault=words, **kwargs)
+
+    return _decorate(wrapper)
+
+
+def _decorate(command: Command) -> Command:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _find(path: Path | None, key_file: Path | None) -> VaultPlace:
     try:
-        return find_vault(os.environ, kwargs.pop("vault_path"), kwargs.pop("vault_key_file"))
+        return find_vault(os.environ, path, key_file)
     except VaultError as error:
         raise click.UsageError(str(error)) from None

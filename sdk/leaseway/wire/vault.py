@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from leaseway.wire.private_file import PrivateFileError, locked, read_private, write_private
 from leaseway.wire.vault_key import (
@@ -28,6 +28,9 @@ from leaseway.wire.vault_key import (
     read_keys,
     write_keys,
 )
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 __all__ = [
     "MAX_ENTRIES",
@@ -255,7 +258,7 @@ def _entries(opened: bytes) -> Mapping[str, Entry]:
     }
 
 
-def _cipher(key: str, header: bytes) -> Any:
+def _cipher(key: str, header: bytes) -> AESGCM:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec
@@ -44,6 +45,10 @@ class InstancePort(Protocol):
     @property
     def tools(self) -> Mapping[str, bytes]:
         """What it listed last: definitions by original name, in the server's order."""
+
+    @property
+    def reading(self) -> Resolved | None:
+        """What its references stood for when it started; None before."""
 
     @property
     def stderr(self) -> StderrPort:
@@ -85,6 +90,7 @@ class OpenInstance(Protocol):
         on_closed: Callable[[Any, Fault | None], None],
         on_tools_changed: Callable[[Any], None],
         known_version: str = "",
+        reading: Resolved | None = None,
     ) -> InstancePort:
         """Make one.
 
@@ -93,5 +99,6 @@ class OpenInstance(Protocol):
             on_closed: Called once when it has ended, with why where nobody asked it to.
             on_tools_changed: Called when the server says that its tools changed.
             known_version: What another instance of the same server agreed on, or empty.
+            reading: What the server's references stand for, or None to read them at its start.
 
         """

@@ -17,6 +17,7 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import describe_differences
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.surroundings import Surroundings
+from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import VariantKey
 
@@ -36,6 +37,8 @@ class Generation:
         starts: Starts so far.
         retry_at: When the shared instance is started again, on the loop's clock.
         last_id: The id of the newest instance; empty before the first.
+        reading: What the references stood for when the first instance read them; the instances
+            that follow get the same.
 
     """
 
@@ -47,6 +50,7 @@ class Generation:
         self.starts = 0
         self.retry_at = 0.0
         self.last_id = ""
+        self.reading: Resolved | None = None
         self._around = around
         self._lives: dict[str, Live] = {}
         self._spares: deque[Live] = deque()
@@ -86,6 +90,7 @@ class Generation:
     def adopt(self, live: Live) -> None:
         """Take an instance that a probe started: as the shared one or as a spare."""
         live.owner = self
+        self.reading = self.reading or live.instance.reading
         self._lives[live.instance.id] = live
         self.last_id = live.instance.id
         self.starts += 1
@@ -103,6 +108,15 @@ class Generation:
             self._around.background.spawn(live.close(), f"close a second instance of {self.key}")
         else:
             self.adopt(live)
+
+    def outdates(self, live: Live) -> bool:
+        """Say whether an instance was started with other values than the newest ones are."""
+        return self.reading is not None and self.reading.differs(live.instance.reading)
+
+    def lags(self, reading: Resolved) -> bool:
+        """Say whether anything here has other values than these."""
+        held = [self.reading, *(live.instance.reading for live in self._lives.values())]
+        return any(reading.differs(each) for each in held)
 
     def begin(self) -> None:
         """Start what is to be up before it is needed."""
@@ -242,7 +256,7 @@ class Generation:
 
         """
         known = self.variant.toolset.protocol_version
-        live = Live(self._around.open_instance, self.variant.spec, self, known)
+        live = Live(self._around.open_instance, self.variant.spec, self, known, self.reading)
         live.lease_id = lease_id
         self._lives[live.instance.id] = live
         self.last_id = live.instance.id
@@ -255,8 +269,10 @@ class Generation:
             if isinstance(error, Fault):
                 self._report(error)
             raise
+        finally:
+            self.reading = self.reading or live.instance.reading
         self._check_contract(live)
-        self._mend(*self._start_problems)
+        self.mend(*self._start_problems)
         self._start_problems.clear()
         self._around.reports.instances_changed()
         return live
@@ -292,7 +308,7 @@ class Generation:
             if not live.calls:
                 self.discard(live)
         self._spares.clear()
-        self._mend(*tuple(self._reported))
+        self.mend(*tuple(self._reported))
 
     def discard(self, live: Live, grace: float = 0) -> asyncio.Task[None]:
         """Close an instance in the background and forget it."""
@@ -352,7 +368,7 @@ class Generation:
                 "installations of the server equal.",
             )
         elif not any(other.differing for other in self._lives.values()):
-            self._mend("TOOL_DIFFERS")
+            self.mend("TOOL_DIFFERS")
 
     def _note_down(self, fault: Fault) -> None:
         self._down = fault
@@ -370,7 +386,8 @@ class Generation:
         self._reported.add(reason)
         self._around.reports.see(Problem("server", reason, message, self.key, severity))
 
-    def _mend(self, *reasons: str) -> None:
+    def mend(self, *reasons: str) -> None:
+        """Tell operators that problems are over; those that were not reported are not touched."""
         for reason in reasons:
             if reason in self._reported:
                 self._reported.discard(reason)

@@ -224,6 +224,8 @@ class LeaseKeeper:
         self.end_call(lease)
         self._around.reports.lease_gained(lease.id)
         done.set_result(None)
+        if generation.draining:  # replaced while the instance was starting
+            self.follow()
 
     def begin_call(self, lease: Lease) -> None:
         """Note that a call is in flight on a lease."""
@@ -278,15 +280,19 @@ class LeaseKeeper:
             except Fault:
                 self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
                 continue
+            what = "the configuration"
             if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):
-                self._table.keep(lease)
-            else:
-                self._table.end_by(
-                    lease,
-                    now + current.variant.spec.lease_drain_timeout,
-                    f"the configuration of server {lease.key.server_id} has changed and the time "
-                    "for leases of the old one is over",
-                )
+                live = self.live(lease)
+                if live is None or not current.outdates(live):
+                    self._table.keep(lease)
+                    continue
+                what = "a secret or file"
+            self._table.end_by(
+                lease,
+                now + current.variant.spec.lease_drain_timeout,
+                f"{what} of server {lease.key.server_id} has changed and the time for leases of "
+                "the old one is over",
+            )
         self._tick()
 
     def _instance_ended(self, live: Live, fault: Fault | None) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools
+from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
@@ -59,6 +60,7 @@ class Live:
         spec: ServerSpec,
         owner: LiveOwner | None,
         known_version: str = "",
+        reading: Resolved | None = None,
     ) -> None:
         self.spec = spec
         self.owner = owner
@@ -74,6 +76,7 @@ class Live:
             on_closed=self._on_closed,
             on_tools_changed=self._on_tools_changed,
             known_version=known_version,
+            reading=reading,
         )
 
     @property

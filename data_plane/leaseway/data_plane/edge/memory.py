@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from leaseway.data_plane.mcp.resolve import Resolved, resolve
 from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
@@ -59,9 +60,11 @@ class MemoryServers:
         on_closed: Callable[[Any, Fault | None], None],
         on_tools_changed: Callable[[Any], None],
         known_version: str = "",
+        reading: Resolved | None = None,
     ) -> MemoryInstance:
         """Open an instance that is not started yet."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, on_closed, on_tools_changed)
+        instance.reading = reading
         self.opened.append(instance)
         return instance
 
@@ -117,6 +120,7 @@ class MemoryInstance:
 
     Attributes:
         calls: Calls that wait to be answered.
+        reading: What its references stood for when it started.
 
     """
 
@@ -134,6 +138,7 @@ class MemoryInstance:
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"
         self.tools: Mapping[str, bytes] = {}
+        self.reading: Resolved | None = None
         self.stderr = _Stderr()
         self.calls: list[MemoryCall] = []
         self._servers = servers
@@ -142,6 +147,7 @@ class MemoryInstance:
 
     async def start(self) -> None:
         """Become ready, or fail as the servers say."""
+        self.reading = self.reading or self._resolve()
         if self._servers.gate is not None:
             await self._servers.gate.wait()
         if self._servers.faults:
@@ -149,6 +155,13 @@ class MemoryInstance:
             raise self._servers.faults.pop(0)
         self.tools = dict(self._servers.tools)
         self.state = "ready"
+
+    def _resolve(self) -> Resolved:
+        try:
+            return resolve(self.spec, {})
+        except Fault:
+            self.state = "failed"
+            raise
 
     def prepare(self, tool_name: str) -> bytes:
         """Return the tool's name."""

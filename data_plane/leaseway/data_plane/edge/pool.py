@@ -61,6 +61,11 @@ class Pool:
         self._draining = [old for old in self._draining if not old.is_empty]
         return (*self._current.values(), *self._draining)
 
+    @property
+    def current(self) -> Iterable[Generation]:
+        """The generations that new calls use."""
+        return self._current.values()
+
     def find(self, server_id: str, tenant: str) -> Generation:
         """Return the generation that new calls of a tenant use.
 
@@ -120,6 +125,27 @@ class Pool:
             self._unpark(variant.key)
         self._report_schemas(variant)
         generation.begin()
+
+    def replace(self, old: Generation, live: Live | None = None) -> bool:
+        """Have a new generation of the same definition take over (DESIGN §3, local generations).
+
+        Args:
+            old: What is replaced; it drains.
+            live: The first instance of the new one, up already; or None to start with none.
+
+        Returns:
+            False where something newer has taken over already; nothing is done then.
+
+        """
+        if self._current.get(old.key) is not old:
+            return False
+        self._retire(old.key)
+        fresh = self._current[old.key] = Generation(old.variant, self._around)
+        if live is not None:
+            fresh.adopt(live)
+        self._index()
+        fresh.begin()
+        return True
 
     def _retire(self, key: VariantKey) -> None:
         generation = self._current.pop(key, None)

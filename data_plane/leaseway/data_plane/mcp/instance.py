@@ -59,6 +59,7 @@ class Instance:
             left: with the fault that ended it, or None when `close` did.
         on_tools_changed: Called when the server says that its tools changed.
         known_version: What another instance of the same server agreed on, or empty.
+        reading: What the server's references stand for, or None to read them at the start.
 
     Attributes:
         id: As given.
@@ -66,6 +67,7 @@ class Instance:
         state: `starting`, `ready`, `closing`, `closed`, or `failed` (it never became ready).
         pid: The process, or None where there is none (yet).
         protocol_version: What was agreed on; empty before.
+        reading: What the references stood for at the start; None before, or where one is missing.
         tools: Each tool's definition as the server sent it, by original name, in its order.
         stderr: The last lines of its standard error.
         started_at: When it became ready, Unix time in seconds; 0 before.
@@ -83,12 +85,14 @@ class Instance:
         on_tools_changed: Callable[[Instance], None],
         vault: Vault = NO_VAULT,
         known_version: str = "",
+        reading: Resolved | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
         self.state: State = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
+        self.reading = reading
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
         self.started_at = 0.0
@@ -209,7 +213,9 @@ class Instance:
                 self._finish()
 
     async def _connect(self) -> None:
-        resolved = resolve(self.spec, self._environment, self._vault)
+        if self.reading is None:
+            self.reading = resolve(self.spec, self._environment, self._vault)
+        resolved = self.reading
         self.stderr.hide(resolved.secrets)
         if self.spec.transport == "stdio":
             self._peer = await self._connect_stdio(resolved)

@@ -6,8 +6,13 @@ log or a span (DESIGN §2).
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,17 +20,25 @@ from leaseway.data_plane.mcp.environment import looks_secret
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
+from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError
 
 __all__ = ["NO_VAULT", "Resolved", "Vault", "resolve"]
 
 _MAX_FILE: Final = 1 << 20
+_SALT: Final = secrets.token_bytes(32)
+"""So that a digest says nothing outside of this process."""
 
 
 class Vault(Protocol):
     """Where secrets are kept that are not in the environment."""
 
     def get(self, name: str) -> str | None:
-        """Return a secret, or None where there is none of that name."""
+        """Return a secret, or None where there is none of that name.
+
+        Raises:
+            VaultError: There is a vault, and it cannot be read.
+
+        """
 
 
 class _Empty:
@@ -48,6 +61,21 @@ class Resolved:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide from whatever the server prints."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the server gets: two readings with the same digest are the same."""
+        content = (self.command, self.args, self.url, self.session_id, *_pairs(self))
+        encoded = json.dumps(content).encode()
+        return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
+
+    def differs(self, other: Resolved | None) -> bool:
+        """Say whether another reading is there and has other values."""
+        return other is not None and other.digest != self.digest
+
+
+def _pairs(resolved: Resolved) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    return sorted(resolved.env.items()), sorted(resolved.headers.items())
 
 
 class _Missing(Exception):
@@ -82,6 +110,7 @@ class _Resolver:
         try:
             expanded = expand(text, self._environment)
         except UnresolvedReference as error:
+            _refuse_vault_key(error.name)
             raise _Missing(
                 f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
                 f"environment, or write ${{{error.name}:-default}}"
@@ -94,18 +123,29 @@ class _Resolver:
     def _reference(self, value: Value) -> str:
         if value.kind == "file":
             return self._file(value.text)
+        _refuse_vault_key(value.text)
         found = self._environment.get(value.text)
         if found is None and value.kind == "secret":
-            found = self._vault.get(value.text)
-            if found is None:
-                raise _Missing(
-                    f"refers to the secret {value.text}, which neither the worker's environment "
-                    "nor its vault has: set it in one of them"
-                )
+            found = self._from_vault(value.text)
         if found is None:
             raise _Missing(
                 f"refers to the environment variable {value.text}, which is not set: set it in "
                 "the worker's environment"
+            )
+        return found
+
+    def _from_vault(self, name: str) -> str:
+        try:
+            found = self._vault.get(name)
+        except VaultError as error:
+            raise _Missing(
+                f"refers to the secret {name}, which the worker's environment does not have, and "
+                f"its vault cannot be read ({str(error).rstrip('.')})"
+            ) from None
+        if found is None:
+            raise _Missing(
+                f"refers to the secret {name}, which neither the worker's environment nor its "
+                f"vault has: set it there, with: leaseway vault set {name}"
             )
         return found
 
@@ -137,7 +177,8 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
     Raises:
         Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
     """
-    resolver = _Resolver(environment, vault)
+    known = {name: text for name, text in environment.items() if name not in VAULT_VARIABLES}
+    resolver = _Resolver(known, vault)
     resolved = Resolved(
         command=resolver.text("command", spec.command),
         args=tuple(resolver.text(f"args[{i}]", arg) for i, arg in enumerate(spec.args)),
@@ -156,6 +197,11 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
     return resolved
+
+
+def _refuse_vault_key(name: str) -> None:
+    if name in VAULT_VARIABLES:
+        raise _Missing(f"refers to {name}, which opens the vault and is given to no server")
 
 
 def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:

@@ -1,0 +1,261 @@
+"""Follows changes of the vault and of referenced files (DESIGN §3, local generations).
+
+A changed value is tried first: one new instance starts with it, and only when that is up does a
+new local generation take over. Until then, and if it fails, the old one serves with the values
+that it has. Nothing of this reaches the control plane but problems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.edge.generation import Generation
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.mcp.resolve import Resolved
+from leaseway.data_plane.mcp.vault import Mark, WorkerVault, mark_of
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+__all__ = ["ReferenceWatch"]
+
+POLL: Final = 1.0
+"""Seconds between two looks: files that are mounted or on a network send no events."""
+
+_QUIET: Final = 0.1
+"""Seconds without a change before what changed is read: a file may be written in pieces."""
+_QUIET_AT_MOST: Final = 0.5
+
+_UNREADABLE: Final = "MISSING_REFERENCE"
+_FAILED: Final = "CHANGED_VALUE_FAILED"
+
+_logger = logging.getLogger(__name__)
+
+Marks = tuple[str, tuple[Mark, ...]]
+"""The launch hash, and a mark of each thing that its references are read from."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the references of a variant stood for, when its marks were these."""
+
+    marks: Marks
+    outcome: Resolved | Fault
+
+
+@dataclass
+class _Trial:
+    """How starting a server with changed values goes."""
+
+    reading: Resolved
+    failures: int = 0
+    not_before: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+
+class ReferenceWatch:
+    """Brings servers up to date with what their references stand for.
+
+    Args:
+        pool: What is served.
+        leases: Told when leases stand on values of old.
+        vault: Read again when it changes.
+        read: Resolves the references of a server, or raises a Fault that names what is missing.
+
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        leases: LeaseKeeper,
+        vault: WorkerVault,
+        read: Callable[[ServerSpec], Resolved],
+    ) -> None:
+        self._pool = pool
+        self._around = pool.around
+        self._leases = leases
+        self._vault = vault
+        self._read = read
+        self._seen: dict[VariantKey, _Seen] = {}
+        self._trials: dict[VariantKey, _Trial] = {}
+        self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Look again and again, until `stop`."""
+        while not self._stopped:
+            await self.look()
+            await asyncio.sleep(POLL)
+
+    def stop(self) -> None:
+        """Begin nothing new: the worker is leaving."""
+        self._stopped = True
+        for key in tuple(self._trials):
+            self._give_up(key)
+
+    async def look(self) -> None:
+        """Read what has changed, and start the servers that use it anew."""
+        served = {each.key: each.variant.spec for each in self._pool.current}
+        specs = {key: spec for key, spec in served.items() if _can_change(spec)}
+        for forgotten in (self._seen.keys() | self._trials.keys()) - specs.keys():
+            self._seen.pop(forgotten, None)
+            self._give_up(forgotten)
+        marks = await asyncio.to_thread(self._look_at, specs)
+        if any(key in self._seen and self._seen[key].marks != at for key, at in marks.items()):
+            marks = await self._quiet(specs, marks)
+        fresh = await asyncio.to_thread(self._read_changed, specs, marks)
+        self._tell_of_vault()
+        for generation in tuple(self._pool.current):
+            seen = fresh.get(generation.key)
+            if seen is not None and seen.marks[0] == generation.launch_hash:
+                self._note(generation, seen)
+            self._follow(generation)
+
+    def _look_at(self, specs: Mapping[VariantKey, ServerSpec]) -> dict[VariantKey, Marks]:
+        vault = self._vault.marks
+
+        def marks(spec: ServerSpec) -> tuple[Mark, ...]:
+            values = _values(spec)
+            files = (mark_of(Path(value.text)) for value in values if value.kind == "file")
+            return (*files, *(vault if any(value.kind == "secret" for value in values) else ()))
+
+        return {key: (spec.launch_hash, marks(spec)) for key, spec in specs.items()}
+
+    async def _quiet(
+        self, specs: Mapping[VariantKey, ServerSpec], marks: dict[VariantKey, Marks]
+    ) -> dict[VariantKey, Marks]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _QUIET_AT_MOST
+        while loop.time() < until:
+            before = marks
+            await asyncio.sleep(_QUIET)
+            marks = await asyncio.to_thread(self._look_at, specs)
+            if marks == before:
+                break
+        return marks
+
+    def _read_changed(
+        self, specs: Mapping[VariantKey, ServerSpec], marks: Mapping[VariantKey, Marks]
+    ) -> dict[VariantKey, _Seen]:
+        self._vault.refresh()
+        fresh = {}
+        for key, at in marks.items():
+            known = self._seen.get(key)
+            if known is None or known.marks != at:
+                fresh[key] = _Seen(at, self._outcome(specs[key]))
+        return fresh
+
+    def _outcome(self, spec: ServerSpec) -> Resolved | Fault:
+        try:
+            return self._read(spec)
+        except Fault as fault:
+            return fault
+
+    def _tell_of_vault(self) -> None:
+        trouble = self._vault.trouble
+        problem = Problem("worker", "VAULT_UNREADABLE", str(trouble or ""))
+        if trouble is None:
+            self._around.reports.clear(problem)
+        else:
+            self._around.reports.see(problem)
+
+    def _note(self, generation: Generation, seen: _Seen) -> None:
+        """Keep what was read, and tell operators where it is less than the server has."""
+        self._seen[generation.key] = seen
+        if isinstance(seen.outcome, Resolved):
+            if generation.reading is not None:
+                generation.mend(_UNREADABLE)
+            elif generation.is_backing_off:  # what it waits for is there
+                self._pool.replace(generation)
+        elif generation.reading is not None:
+            generation.report(
+                _UNREADABLE,
+                f"On worker {self._around.worker_id}, server {generation.key} goes on with the "
+                f"values that it was started with, because a reference no longer resolves: "
+                f"{seen.outcome.message}",
+            )
+
+    def _follow(self, generation: Generation) -> None:
+        """Have a generation replaced that has other values than the newest."""
+        key, seen = generation.key, self._seen.get(generation.key)
+        if seen is None or seen.marks[0] != generation.launch_hash:
+            return
+        if not isinstance(seen.outcome, Resolved) or not generation.lags(seen.outcome):
+            self._give_up(key)
+            generation.mend(_FAILED)
+        elif generation.is_empty:
+            self._give_up(key)
+            generation.reading = None  # the next start reads
+            if generation.is_backing_off:
+                self._pool.replace(generation)
+        else:
+            self._try(generation, seen.outcome)
+
+    def _try(self, generation: Generation, reading: Resolved) -> None:
+        trial = self._trials.get(generation.key)
+        if trial is None or reading.differs(trial.reading):
+            self._give_up(generation.key)
+            trial = self._trials[generation.key] = _Trial(reading)
+        if trial.task is None and asyncio.get_running_loop().time() >= trial.not_before:
+            trial.task = self._around.background.spawn(
+                self._start_and_swap(generation, trial), f"start {generation.key} with new values"
+            )
+
+    def _give_up(self, key: VariantKey) -> None:
+        trial = self._trials.pop(key, None)
+        if trial is not None and trial.task is not None:
+            trial.task.cancel()
+
+    async def _start_and_swap(self, old: Generation, trial: _Trial) -> None:
+        try:
+            async with self._slots:
+                spec, known = old.variant.spec, old.variant.toolset.protocol_version
+                live = Live(self._around.open_instance, spec, None, known, trial.reading)
+                try:
+                    await live.start()
+                except Fault as fault:
+                    self._around.logs.keep(old.key, live.instance, "did not come up")
+                    self._failed(old, trial, fault)
+                else:
+                    await self._swap(old, live)
+        finally:
+            trial.task = None
+
+    def _failed(self, old: Generation, trial: _Trial, fault: Fault) -> None:
+        delay = old.variant.spec.instances.restart.delay(trial.failures)
+        trial.failures += 1
+        trial.not_before = asyncio.get_running_loop().time() + delay
+        if not old.draining:
+            old.report(
+                _FAILED,
+                f"On worker {self._around.worker_id}, server {old.key} did not start with the "
+                f"values that its secrets or files have now; it goes on with the old ones and is "
+                f"tried again: {fault.message}",
+            )
+
+    async def _swap(self, old: Generation, live: Live) -> None:
+        if self._stopped or not live.is_ready or not self._pool.replace(old, live):
+            await live.close()
+            return
+        self._leases.follow()
+        _logger.info(
+            "Server %s was started with the new values of its secrets or files; new calls use it.",
+            old.key,
+        )
+
+
+def _values(spec: ServerSpec) -> tuple[Value, ...]:
+    return (*spec.env.values(), *spec.headers.values())
+
+
+def _can_change(spec: ServerSpec) -> bool:
+    """Say whether what a server's references are read from can change while the worker runs."""
+    return any(value.kind in ("file", "secret") for value in _values(spec))
