@@ -1,0 +1,147 @@
+"""Other clients' files, in the shapes that they use: what is taken over and what is said."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.sources import parse_sources
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
+
+CORPUS = Path(__file__).resolve().parents[3] / "corpus"
+
+
+def server(parsed: ParsedConfig, server_id: str) -> ServerSpec:
+    return parsed.servers[VariantKey(server_id)]
+
+
+def about(parsed: ParsedConfig, server_id: str | None) -> list[ConfigIssue]:
+    return [issue for issue in parsed.issues if issue.server_id == server_id]
+
+
+def mcp_servers(**servers: object) -> ParsedConfig:
+    return parse_text(json.dumps({"mcpServers": servers}), "mcp.json")
+
+
+def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> None:
+    parsed = load_config(CORPUS / "claude_desktop" / "claude_desktop_config.json")
+    assert parsed.issues == ()
+    assert list(parsed.servers) == [VariantKey("files")]
+    files = server(parsed, "files")
+    assert (files.transport, files.command) == ("stdio", "npx")
+    assert files.args == ("-y", "@modelcontextprotocol/server-filesystem", "/srv/reports")
+    assert files.env == {"LOG_LEVEL": Value("literal", "info"), "PAGE_SIZE": Value("literal", "50")}
+
+
+def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
+    parsed = load_config(CORPUS / "cursor" / "mcp.json")
+    search = server(parsed, "search")
+    assert (search.transport, search.url) == ("streamable_http", "https://search.example/mcp")
+    assert search.headers == {"Authorization": Value("literal", "Bearer ${SEARCH_TOKEN}")}
+    assert server(parsed, "smile").args == ("\N{GRINNING FACE}",)
+    assert parsed.rejected == {"notes"}
+    (refusal,) = about(parsed, "notes")
+    assert (refusal.reason, refusal.line) == ("CLIENT_VARIABLE", 7)
+    assert "${workspaceFolder}" in refusal.message
+    (ignored,) = about(parsed, "smile")
+    assert (ignored.severity, ignored.reason) == ("warning", "KEY_NOT_TAKEN_OVER")
+    assert "'autoApprove'" in ignored.message
+
+
+def test_vs_code_inputs_are_a_problem_and_a_server_that_needs_one_an_error() -> None:
+    parsed = load_config(CORPUS / "vscode" / "mcp.json")
+    (inputs,) = about(parsed, None)
+    assert (inputs.severity, inputs.reason, inputs.line) == ("warning", "CLIENT_INPUT", 3)
+    assert "'tracker-token'" in inputs.message
+    (refusal,) = about(parsed, "tracker")
+    assert (refusal.severity, refusal.reason, refusal.line) == ("error", "CLIENT_INPUT", 10)
+    assert "the input 'tracker-token'" in refusal.message
+    assert (refusal.file, refusal.key) == (
+        str(CORPUS / "vscode" / "mcp.json"),
+        "servers.tracker.headers.Authorization",
+    )
+    local = server(parsed, "local")
+    assert (local.command, local.args, local.env) == ("python3", ("-m", "local_server"), {})
+
+
+def test_claude_settings_switch_servers_of_the_layers_below() -> None:
+    settings = CORPUS / "claude_code" / "settings.local.json"
+    system = CORPUS / "layers" / "system.yaml"
+    parsed = load_sources(parse_sources([f"system={system}", f"session={settings}"]))
+    assert list(parsed.servers) == [VariantKey("scratch"), VariantKey("spare")]
+    assert server(parsed, "scratch").env == {"MODE": Value("literal", "${SCRATCH_MODE:-dry}")}
+    undeclared = [issue for issue in parsed.issues if issue.reason == "UNDECLARED_SERVER"]
+    assert ["nowhere" in issue.message for issue in undeclared] == [True]
+
+
+def test_a_projects_kode_file_replaces_the_users_server_by_server() -> None:
+    project = CORPUS / "kode" / "project" / ".kode.json"
+    parsed = load_sources(parse_sources([str(project)], home=CORPUS / "kode" / "home"))
+    assert parsed.issues == ()
+    assert [key.server_id for key in parsed.servers] == ["docs", "mail", "wiki"]
+    docs = server(parsed, "docs")
+    assert (docs.args, docs.env) == (("--project",), {})
+    assert server(parsed, "wiki").transport == "streamable_http"
+    assert parsed.origins[VariantKey("mail")]["command"].file.endswith("home/.kode.json")
+
+
+def test_a_client_without_servers_has_none() -> None:
+    parsed = parse_text('{"theme": "dark"}', "/home/u/.kode.json")
+    assert (parsed.servers, parsed.issues, parsed.broken) == ({}, (), False)
+
+
+def test_vs_code_settings_hold_servers_under_mcp() -> None:
+    text = '{"editor.fontSize": 12, "mcp": {"servers": {"a": {"command": "x"}}}}'
+    assert server(parse_text(text, "settings.json"), "a").command == "x"
+
+
+@pytest.mark.parametrize(
+    ("entry", "transport"),
+    [
+        ({"type": "http", "url": "http://a/mcp"}, "streamable_http"),
+        ({"type": "streamable-http", "url": "http://a/mcp"}, "streamable_http"),
+        ({"transport": "streamable_http", "url": "http://a/mcp"}, "streamable_http"),
+        ({"serverUrl": "http://a/mcp"}, "streamable_http"),
+        ({"type": "stdio", "command": "x"}, "stdio"),
+        ({"command": "x"}, "stdio"),
+    ],
+)
+def test_a_transport_has_many_spellings(entry: dict[str, object], transport: str) -> None:
+    parsed = mcp_servers(a=entry)
+    assert parsed.issues == ()
+    assert server(parsed, "a").transport == transport
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({}, "MISSING_KEY"),
+        ({"type": "carrier-pigeon", "command": "x"}, "UNSUPPORTED_TRANSPORT"),
+        ({"command": ["x"]}, "WRONG_TYPE"),
+        ({"command": "x", "args": ["${input:dir}"]}, "CLIENT_INPUT"),
+        ("x", "WRONG_TYPE"),
+    ],
+)
+def test_a_bad_entry_refuses_its_server_only(entry: object, reason: str) -> None:
+    parsed = mcp_servers(bad=entry, good={"command": "x"})
+    assert parsed.rejected == {"bad"}
+    assert [issue.reason for issue in about(parsed, "bad")] == [reason]
+    assert VariantKey("good") in parsed.servers
+
+
+def test_a_literal_credential_is_a_warning_that_does_not_tell_it() -> None:
+    secret = "sk-" + "a1b2c3d4" * 4
+    parsed = mcp_servers(a={"command": "x", "env": {"API_KEY": secret}})
+    (warning,) = parsed.issues
+    assert (warning.severity, warning.reason) == ("warning", "LITERAL_CREDENTIAL")
+    assert secret not in warning.message
+
+
+def test_a_server_that_is_defined_twice_breaks_the_file() -> None:
+    text = '{"mcpServers": {\n"a": {"command": "x"},\n"a": {"command": "y"}}}'
+    parsed = parse_text(text, "mcp.json")
+    assert parsed.broken
+    assert [(issue.reason, issue.line) for issue in parsed.issues] == [("DUPLICATE_SERVER", 3)]

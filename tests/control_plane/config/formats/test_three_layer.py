@@ -1,0 +1,75 @@
+"""Three-layer YAML: parameters, permissions, classes that can't run here."""
+
+from pathlib import Path
+
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.sources import parse_sources
+from leaseway.wire.spec import ToolFilter, Value, VariantKey
+
+LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
+HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
+
+
+def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
+    parsed = load_config(LAYERS / "system.yaml")
+    files = parsed.servers[VariantKey("files")]
+    assert (files.transport, files.command) == ("stdio", "npx")
+    assert files.env == {"ROOT": Value("literal", "reports"), "PAGE_SIZE": Value("literal", "20")}
+    assert files.tools == ToolFilter(whitelist=("read_file", "list_files"))
+
+
+def test_a_class_of_another_program_is_a_transport_that_is_not_available() -> None:
+    parsed = load_config(LAYERS / "system.yaml")
+    assert parsed.rejected == {"knowledge"}
+    (refusal,) = [issue for issue in parsed.issues if issue.severity == "error"]
+    assert (refusal.reason, refusal.server_id) == ("TRANSPORT_NOT_AVAILABLE", "knowledge")
+
+
+def test_permissions_are_a_warning_until_something_enforces_them() -> None:
+    parsed = load_config(LAYERS / "system.yaml")
+    warned = [one.server_id for one in parsed.issues if one.reason == "PERMISSIONS_NOT_ENFORCED"]
+    assert warned == ["knowledge", "files"]
+
+
+def test_a_domain_overrides_parameters_enables_and_declares_nothing() -> None:
+    words = [f"system={LAYERS / 'system.yaml'}", f"domain={LAYERS / 'tenants'}"]
+    parsed = load_sources(parse_sources(words))
+    acme, globex = VariantKey("files", "acme"), VariantKey("files", "globex")
+    assert parsed.servers[acme].env["ROOT"] == Value("literal", "acme")
+    assert parsed.servers[acme].env["PAGE_SIZE"] == Value("literal", "20")
+    assert parsed.servers[globex].hidden
+    assert VariantKey("spare", "acme") in parsed.servers
+    assert VariantKey("spare") not in parsed.servers
+    (undeclared,) = [one for one in parsed.issues if one.reason == "UNDECLARED_SERVER"]
+    assert (undeclared.tenant, undeclared.line) == ("acme", 8)
+    assert all("sellers" not in key.server_id for key in parsed.servers)
+
+
+def test_a_domain_alone_lies_over_the_file_that_it_inherits() -> None:
+    sources = parse_sources([f"domain=globex:{LAYERS / 'tenants' / 'globex.yaml'}"])
+    assert [source.kind for source in sources] == ["system", "domain"]
+    assert sources[0].path.resolve() == LAYERS / "system.yaml"
+
+
+def test_what_env_says_itself_wins_over_override_and_that_over_config() -> None:
+    entry = "{command: x, config: {a: 1, b: 1, c: 1}, override: {b: 2, c: 2}, env: {C: '3'}}"
+    spec = parse_text(f"{HEAD}servers: {{s: {entry}}}\n", "s.yaml").servers[VariantKey("s")]
+    assert {name: value.text for name, value in spec.env.items()} == {"A": "1", "B": "2", "C": "3"}
+
+
+def test_a_parameter_that_no_variable_can_hold_is_an_error() -> None:
+    parsed = parse_text(f"{HEAD}servers: {{s: {{command: x, config: {{a: [1]}}}}}}\n", "s.yaml")
+    assert parsed.rejected == {"s"}
+    assert [issue.key for issue in parsed.issues] == ["servers.s.config.a"]
+
+
+def test_another_version_breaks_the_file() -> None:
+    parsed = parse_text('version: "2.0"\nschema: mcp-config-v5\nservers: {}\n', "s.yaml")
+    assert parsed.broken
+    assert [issue.reason for issue in parsed.issues] == ["UNSUPPORTED_VERSION"]
+
+
+def test_an_unknown_schema_names_the_known_one() -> None:
+    parsed = parse_text('version: "1.0"\nschema: mcp-config-v4\nservers: {}\n', "s.yaml")
+    assert ["mcp-config-v5" in issue.message for issue in parsed.issues] == [True]
