@@ -2,6 +2,7 @@
 #
 #   make demo     start a system, make real calls, print what happened and one call's trace
 #   make test     every check, then all tests
+#   make soak     the long tests: 200 edits under load, 500 servers; prints times and memory
 #   make check    every check without the tests
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
@@ -11,7 +12,7 @@ BIN := .venv/bin
 SOURCES := sdk control_plane data_plane tests tools deploy
 PYTEST_ARGS ?=
 
-.PHONY: demo test check fmt fmt-check lint types imports protos generate legacy-servers \
+.PHONY: demo test soak check fmt fmt-check lint types imports protos generate legacy-servers \
         npm-servers clean
 .DEFAULT_GOAL := test
 
@@ -20,6 +21,9 @@ demo: .venv/runtime.stamp
 
 test: check legacy-servers npm-servers
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: .venv/dev.stamp
+	$(BIN)/python -m pytest -m soak -rP $(PYTEST_ARGS)
 
 check: fmt-check lint types imports protos
 

@@ -1,0 +1,277 @@
+"""A storm of edits: what is edited, what is called meanwhile, and what of it may fail.
+
+Steady servers keep their tools' names through every edit, so no call of them may ever fail.
+Loose ones come, go and change names, so their tools may be unknown for a while, and nothing else.
+One leased server is never edited: what happens to the others must not reach its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+from tests.conftest import descendants
+from tests.e2e.system import System, eventually, python_server
+
+from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError, ServerNotReady, ToolNotFound
+
+CALLERS = 32
+BYSTANDER = "counter"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How one server's entry stands in the file.
+
+    Attributes:
+        launch: Changes its command line.
+        rename: Changes its tools' prefix.
+        hint: Changes its exposure and no name.
+        starts: Whether it starts at all.
+        valid: Whether the entry can be read.
+    """
+
+    launch: int = 0
+    rename: int = 0
+    hint: int = 0
+    starts: bool = True
+    valid: bool = True
+
+
+@dataclass
+class Edits:
+    """Makes one random edit after another; a seed makes them the same again."""
+
+    seed: int
+    steady: tuple[str, ...]
+    loose: tuple[str, ...]
+    entries: dict[str, Entry] = field(default_factory=dict)
+    made: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.entries = {name: Entry() for name in (*self.steady, *self.loose)}
+
+    def gap(self) -> float:
+        """Return the seconds until the next edit."""
+        return self._random.uniform(0.02, 0.4)
+
+    def next(self) -> str:
+        """Make an edit and return the file's new text."""
+        draw = self._random
+        kind = draw.choice(
+            ["launch", "launch", "hint", "rename", "come or go", "starts", "valid", "broken file"]
+        )
+        self.made[kind] += 1
+        if kind == "broken file":
+            return f"{self.text()}\nservers: [\n"
+        if kind in ("rename", "come or go"):
+            self._edit(kind, draw.choice(self.loose))
+        else:
+            self._edit(kind, draw.choice([*self.steady, *self.loose]))
+        return self.text()
+
+    def _edit(self, kind: str, name: str) -> None:
+        entry = self.entries.get(name)
+        if entry is None or kind == "come or go":
+            if self.entries.pop(name, None) is None:
+                self.entries[name] = Entry(launch=self._random.randrange(1000))
+        elif kind in ("starts", "valid"):
+            change = {kind: not getattr(entry, kind)}
+            self.entries[name] = replace(entry, **change)
+        else:
+            change = {kind: getattr(entry, kind) + 1}
+            self.entries[name] = replace(entry, starts=True, valid=True, **change)
+
+    def mend(self) -> str:
+        """Undo all breakage and return the file's text."""
+        self.entries = {
+            name: replace(entry, starts=True, valid=True) for name, entry in self.entries.items()
+        }
+        return self.text()
+
+    def text(self) -> str:
+        """Return the file with the entries as they stand."""
+        servers = {name: _server(name, entry) for name, entry in self.entries.items()}
+        servers[BYSTANDER] = python_server("counter.py", transform=[{"prefix": "counter_"}])
+        return yaml.safe_dump({"version": 1, "servers": servers})
+
+    def name_of(self, server_id: str, tool: str) -> str:
+        """Return a tool's name as the file now has it."""
+        entry = self.entries.get(server_id, Entry())
+        return f"{server_id}_{entry.rename}_{tool}"
+
+
+def _server(name: str, entry: Entry) -> dict[str, object]:
+    tools = ["env", "slow", "echo"] if entry.hint % 2 else ["*"]
+    arguments = ("--name", f"n{entry.launch}") if entry.starts else ("--no-such-option",)
+    return {
+        **python_server("echo_raw.py", *arguments),
+        "truely-stateless": True,
+        "inherit_env": "none",
+        "env": {"WHO": name},
+        "description": f"Edit {entry.hint}",
+        "tools": {"whitelist": tools},
+        "transform": [{"prefix": f"{name}_{entry.rename}_"}],
+        **({} if entry.valid else {"comand": "misspelled"}),
+    }
+
+
+@dataclass
+class Traffic:
+    """Calls in flight through the whole storm.
+
+    Attributes:
+        answered: How many calls had a result.
+        excused: How many failed as a loose server's may, by error.
+        failures: What nothing excuses.
+    """
+
+    client: AsyncClient
+    edits: Edits
+    answered: int = 0
+    counted: int = 0
+    excused: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    _over: bool = False
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Start the callers."""
+        session = self.client.session("bystander")
+        self._tasks = [asyncio.create_task(self._call_on(n)) for n in range(CALLERS - 1)]
+        self._tasks.append(asyncio.create_task(self._count_on(session)))
+
+    async def end(self) -> None:
+        """Let the calls in flight end; no more begin."""
+        self._over = True
+        async with asyncio.timeout(60):
+            await asyncio.gather(*self._tasks)
+
+    async def _call_on(self, number: int) -> None:
+        draw = random.Random(number)
+        while not self._over:
+            steady = draw.random() < 0.6
+            server_id = draw.choice(self.edits.steady if steady else self.edits.loose)
+            try:
+                await self._call(server_id, "slow" if draw.random() < 0.9 else "env")
+            except LeasewayError as error:
+                self._judge(server_id, error)
+                await asyncio.sleep(0.05)  # a tool that is gone answers at once
+
+    async def _call(self, server_id: str, tool: str) -> None:
+        name = self.edits.name_of(server_id, tool)
+        result = await self.client.call_tool(name, {"seconds": 0.1}, timeout=30)
+        self.answered += 1
+        if result.is_error:
+            self.failures.append(f"{name} gave {result.text[:200]}")
+        elif tool == "env" and json.loads(result.text)["WHO"] != server_id:
+            self.failures.append(f"{name} was answered by {json.loads(result.text)['WHO']}")
+
+    def _judge(self, server_id: str, error: LeasewayError) -> None:
+        kinds = ToolNotFound | ServerNotReady
+        if server_id in self.edits.loose and isinstance(error, kinds):
+            self.excused[type(error).__name__] += 1
+        else:
+            self.failures.append(f"{server_id}: {error!r}")
+
+    async def _count_on(self, session: AsyncSession) -> None:
+        while not self._over:
+            self.counted += 1
+            result = await session.call_tool(f"{BYSTANDER}_next", timeout=30)
+            if result.text != str(self.counted):
+                self.failures.append(f"call {self.counted} of the lease gave {result.text[:200]}")
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Versions:
+    """The registry versions that were in force, as far as one that polls can see."""
+
+    client: AsyncClient
+    seen: set[int] = field(default_factory=set)
+
+    async def watch(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            self.seen.add((await self.client.status()).registry_version)
+            await asyncio.sleep(0.02)
+
+
+async def rage(system: System, edits: Edits, *, least_edits: int, least_versions: int) -> Traffic:
+    """Edit until there were so many edits and versions in force; calls run all the while."""
+    async with AsyncClient(system.address, agent="storm") as client:
+        traffic, versions = Traffic(client, edits), Versions(client)
+        traffic.begin()
+        watch = asyncio.create_task(versions.watch())
+        count = 0
+        while count < least_edits or len(versions.seen) < least_versions + 1:
+            system.write_text(edits.next())
+            count += 1
+            await asyncio.sleep(edits.gap())
+        watch.cancel()
+        system.write_text(edits.mend())
+        await settled(system, client, edits)
+        await traffic.end()
+        print(
+            f"{count} edits {dict(edits.made)}, {len(versions.seen) - 1} registry versions seen, "
+            f"{traffic.answered} calls answered, {traffic.counted} on the lease, excused: "
+            f"{dict(traffic.excused)}"
+        )
+    return traffic
+
+
+async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
+    """Wait until the file as it stands is in force, with no instance of an older one."""
+    wanted = {*edits.entries, BYSTANDER}
+
+    async def in_force() -> bool:
+        servers = await client.servers()
+        return (
+            {server.id for server in servers} == wanted
+            and all(server.state == "ready" for server in servers)
+            and all(
+                instance.launch_hash == server.launch_hash and instance.state == "ready"
+                for server in servers
+                for instance in server.instances
+            )
+            and await _names(client) >= {edits.name_of(name, "env") for name in edits.entries}
+            and all(len(s.instances) == len(system.workers) for s in servers if s.shared)
+            and not [p for p in await client.problems() if p.reason != "TOOLS_FILTERED"]
+        )
+
+    await eventually(in_force, within=60)
+
+
+async def _names(client: AsyncClient) -> set[str]:
+    return {tool.name for tool in await client.list_tools()}
+
+
+async def what_is_served(client: AsyncClient) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Return what an equal system would serve too: names, and what the servers are made from."""
+    servers = await client.servers()
+    hashes = [(server.id, server.launch_hash, server.exposure_hash) for server in servers]
+    return [tool.name for tool in await client.list_tools()], sorted(hashes)
+
+
+def server_processes(system: System, edits: Edits) -> dict[str, int]:
+    """Return how many processes of shared servers each worker has, beside how many it needs."""
+    counts = {}
+    for name, part in system.workers.items():
+        lines = descendants(part.process.pid).values()
+        counts[name] = sum("echo_raw.py" in line for line in lines) - len(edits.entries)
+    return counts
+
+
+async def fresh_start(folder: Path, text: str) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Return what a new system serves that was given this file."""
+    folder.mkdir()
+    system = System(folder, {})
+    system.write_text(text)
+    async with system, AsyncClient(system.address) as client:
+        return await what_is_served(client)
