@@ -102,7 +102,8 @@ class Servers:
         """Take what a worker holds, if it is nearer to what is desired than what is known."""
         good = self.goods.get(served.key)
         wanted = (self.desired or {}).get(served.key)
-        nearer = good is None or (
+        stood_in = good is not None and good.spec.hidden and served.key in self.refused
+        nearer = (good is None or stood_in) or (
             wanted is not None
             and good.launch_hash != wanted.launch_hash
             and served.hashes.launch == wanted.launch_hash

@@ -1,0 +1,131 @@
+"""Variants of tenants: hidden servers, refused overrides, what is pending for whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import START, at, coordinator, hello, listing, spec
+from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.lookup import Denied, Waiting, find_tool, pending_for, variants_of
+from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import ServerSpec, VariantKey, hidden_from
+
+ACME = VariantKey("a", "acme")
+
+
+def of_acme(**changes: object) -> ServerSpec:
+    return replace(spec("a", command="acme"), key=ACME, **changes)  # type: ignore[arg-type]
+
+
+def load(
+    state: Coordinator, *specs: ServerSpec, refused: frozenset[VariantKey] = frozenset()
+) -> None:
+    servers = {one.key: one for one in specs}
+    state.config_loaded(servers, frozenset(), (), START, refused=refused)
+
+
+def running(
+    *specs: ServerSpec, refused: frozenset[VariantKey] = frozenset()
+) -> tuple[Coordinator, FakeWorker]:
+    state, worker = coordinator(), FakeWorker()
+    load(state, *specs, refused=refused)
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, listing("echo"))
+    return state, worker
+
+
+def seen(state: Coordinator, tenant: str) -> list[str]:
+    return list(state.visible.view(tenant).tools)
+
+
+def test_a_hidden_server_is_not_there_for_its_tenant_and_nothing_is_tried_for_it() -> None:
+    state, worker = running(spec("a"), spec("b"), hidden_from(ACME))
+    assert seen(state, "acme") == ["b_echo"]
+    assert seen(state, "other") == ["a_echo", "b_echo"]
+    assert list(variants_of(state, "acme")) == ["b"]
+    for name in ("a_echo", "a:echo"):
+        outcome = find_tool(state, "acme", name)
+        assert isinstance(outcome, Denied)
+        assert outcome.reason == Reason.TOOL_NOT_FOUND
+    assert worker.held[ACME].exposed == ()  # workers do not run its tools either
+
+
+def test_a_hidden_server_comes_back_without_a_probe() -> None:
+    state, worker = running(spec("a"), hidden_from(ACME))
+    load(state, spec("a"))
+    run(state, [worker])
+    assert seen(state, "acme") == ["a_echo"]
+    assert ACME not in worker.held
+    assert worker.probes == []
+
+
+def test_a_variant_that_becomes_hidden_needs_no_probe() -> None:
+    state, worker = running(spec("a"), of_acme())
+    load(state, spec("a"), hidden_from(ACME))
+    run(state, [worker])
+    assert seen(state, "acme") == []
+    assert worker.probes == []
+
+
+def test_a_tenant_may_have_a_server_that_nobody_else_has() -> None:
+    state, _ = running(of_acme())
+    assert seen(state, "acme") == ["a_echo"]
+    assert seen(state, "other") == []
+
+
+def test_a_refused_variant_keeps_what_it_had() -> None:
+    state, worker = running(spec("a"), of_acme())
+    before = worker.held[ACME]
+    load(state, spec("a"), refused=frozenset({ACME}))
+    run(state, [worker])
+    assert worker.held[ACME] == before
+    assert state.visible.view("acme").servers["a"].spec.command == "acme"
+
+
+def test_a_refused_variant_that_never_was_is_hidden_rather_than_common() -> None:
+    state, _ = running(spec("a"), refused=frozenset({ACME}))
+    assert seen(state, "acme") == []
+    assert seen(state, "other") == ["a_echo"]
+
+
+def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
+    _, worker = running(spec("a"), of_acme())
+    state = coordinator()
+    load(state, spec("a"), refused=frozenset({ACME}))
+    held = {key: served.hashes for key, served in worker.held.items()}
+    state.worker_joined(hello(held=held, highest_version=worker.version), START)
+    run(state, [worker])
+    assert state.visible.view("acme").servers["a"].spec.command == "acme"
+
+
+def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> None:
+    _, worker = running(spec("a"), hidden_from(ACME))
+    state = coordinator()
+    state.config_failed((), START)
+    held = {key: served.hashes for key, served in worker.held.items()}
+    state.worker_joined(hello(held=held, highest_version=worker.version), START)
+    run(state, [worker])
+    assert seen(state, "acme") == []
+    assert seen(state, "other") == ["a_echo"]
+
+
+def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("b"), of_acme())
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    for number, probe in enumerate(worker.probes):
+        if probe.spec.key.server_id == "b":
+            del worker.probes[number]
+            state.probe_ended(probe.id, listing("echo"), START)
+            break
+    state.tick(at(0.1))
+    run(state, [worker])
+    assert state.pending == ["a"]
+    assert (pending_for(state, "acme"), pending_for(state, "other")) == (["a"], [])
+    assert isinstance(find_tool(state, "acme", "a_echo"), Waiting)
+    assert isinstance(find_tool(state, "other", "a_echo"), Denied)
