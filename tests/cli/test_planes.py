@@ -15,6 +15,7 @@ from click.testing import Result
 from leaseway.control_plane import app as control_plane_app
 from leaseway.data_plane import app as worker_app
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.vault_key import VaultPlace
 
 Run = Callable[..., Result]
 
@@ -59,6 +60,7 @@ def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _P
     done = run(
         *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
         *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
+        *("--vault", "/v/vault", "--vault-key-file", "/v/key"),
         env={"LEASEWAY_KEY": "k"},
     )
     assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
@@ -70,6 +72,7 @@ def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _P
         capacity=3,
         key="k",
         labels={"zone": "a", "gpu": "x=y"},
+        vault=VaultPlace(Path("/v/vault"), Path("/v/key")),
     )
 
 

@@ -16,8 +16,10 @@ import click
 from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.failure import FAILED, CliFailure
 from leaseway.cli.options import ENDPOINT, LogOptions, log_options, require_key_beyond_loopback
+from leaseway.cli.vault_options import vault_option
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
+from leaseway.wire.vault_key import VaultPlace
 
 __all__ = ["control_plane", "worker"]
 
@@ -90,6 +92,7 @@ def control_plane(
     help="The most leases that it takes.",
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Said of itself.")
+@vault_option
 @_exit_with_stdin
 @log_options
 def worker(
@@ -99,6 +102,7 @@ def worker(
     worker_id: str | None,
     capacity: int,
     labels: tuple[str, ...],
+    vault: VaultPlace,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -117,6 +121,7 @@ def worker(
         capacity=capacity,
         key=key,
         labels=_labels(labels),
+        vault=vault,
     )
     return _serve(
         "worker",

@@ -129,8 +129,9 @@ def rotate(new_key_file: Path | None, vault: VaultPlace) -> None:
 
 def _rotate(place: VaultPlace, given: str | None, new_file: Path | None) -> str:
     """Rotate, and return what is to be done about it."""
+    if not place.path.exists():
+        raise VaultError(f"There is no vault {place.path}; nothing to rotate.")
     if new_file is not None:
-        # Only made here: it is part of the vault's way once it opens it.
         keys = read_keys(replace(place, key_file=new_file, passphrase=None))
         if not keys:
             read_vault(place)  # no new key for a vault that does not open
