@@ -119,7 +119,8 @@ def test_an_error_of_the_system_layer_is_said_once() -> None:
 
 def test_a_session_may_change_anything_and_declare_servers() -> None:
     parsed = layered(
-        session="on: { transport: streamable_http, url: 'http://b/mcp' }\n  new: { transport: stdio, command: n }"
+        session="on: { transport: streamable_http, url: 'http://b/mcp' }\n"
+        "  new: { transport: stdio, command: n }"
     )
     on = parsed.servers[VariantKey("on")]
     assert (on.transport, on.url, on.command, on.env) == ("streamable_http", "http://b/mcp", "", {})

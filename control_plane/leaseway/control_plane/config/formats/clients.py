@@ -72,17 +72,20 @@ def read_claude_settings(implied: Implied = "always") -> DocumentReader:
 
     def read(table: Table, where: Where) -> Document | None:
         document = read_servers(table, where)
-        return None if document is None else _with_switches(document, table, where)
+        # Alone, the file switches servers that nothing declares: they are left out.
+        lower = implied != "always"
+        return None if document is None else _with_switches(document, table, where, lower)
 
     return read
 
 
-def _with_switches(document: Document, table: Table, where: Where) -> Document:
+def _with_switches(document: Document, table: Table, where: Where, lower: bool) -> Document:
     switches = dict(_switches(table, where))
     servers = [_switched(entry, switches.pop(entry.name, None)) for entry in document.servers]
     servers += [
         Entry(name, leaf.at, Table(leaf.at, (Entry("enabled", leaf.at, leaf),)))
         for name, leaf in switches.items()
+        if lower
     ]
     return replace(document, servers=tuple(servers))
 

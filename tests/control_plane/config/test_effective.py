@@ -1,0 +1,63 @@
+"""Each configured value with the layer, the file and the line that it came from."""
+
+from pathlib import Path
+
+from leaseway.control_plane.config.effective import MASK, EffectiveValue, effective_values
+from leaseway.control_plane.config.loading import load_sources
+from leaseway.control_plane.config.sources import parse_sources
+
+
+def values(folder: Path, **files: str) -> list[EffectiveValue]:
+    words = []
+    for layer, text in files.items():
+        path = folder / f"{layer}.yaml"
+        path.write_text(f"version: 1\n{text}")
+        words.append(f"domain=acme:{path}" if layer == "domain" else f"{layer}={path}")
+    sources = parse_sources(words)
+    return effective_values(load_sources(sources), sources)
+
+
+def test_every_value_names_its_layer_file_and_line(tmp_path: Path) -> None:
+    found = values(
+        tmp_path,
+        system="defaults: {transform: [{prefix: p_}]}\nservers:\n  a:\n    transport: stdio\n"
+        "    command: x\n    env: {A: '1'}\n",
+        domain="servers:\n  a:\n    env:\n      B: {secret: b}\n",
+        session="servers:\n  a:\n    warm: 2\n",
+    )
+    of_tenant = {one.key: one for one in found if one.tenant == "acme"}
+    assert {key: (one.layer, one.line) for key, one in of_tenant.items()} == {
+        "transport": ("system", 5),
+        "command": ("system", 6),
+        "env.A": ("system", 7),
+        "env.B": ("domain", 5),
+        "transform": ("system", 2),
+        "warm": ("session", 4),
+    }
+    assert of_tenant["env.B"].value == {"secret": "b"}
+    assert of_tenant["env.B"].file == str(tmp_path / "domain.yaml")
+    assert {one.key for one in found if not one.tenant} == of_tenant.keys() - {"env.B"}
+
+
+def test_a_hidden_server_shows_who_disabled_it(tmp_path: Path) -> None:
+    found = values(
+        tmp_path,
+        system="servers:\n  a: {transport: stdio, command: x}\n",
+        domain="servers:\n  a:\n    enabled: false\n",
+    )
+    (one,) = [one for one in found if one.tenant]
+    assert (one.key, one.value, one.layer, one.line) == ("enabled", False, "domain", 4)
+
+
+def test_what_looks_like_a_credential_is_not_shown(tmp_path: Path) -> None:
+    secret = "sk-" + "a1b2c3d4" * 4
+    found = values(
+        tmp_path,
+        session="servers:\n  a: {transport: stdio, command: x, args: [--key, "
+        f"{secret}], env: {{A: {secret}}}}}\n",
+        system="servers: {}\n",
+    )
+    shown = {one.key: one.value for one in found}
+    assert shown["args"] == ["--key", MASK]
+    assert shown["env.A"] == MASK
+    assert secret not in repr(found)

@@ -1,0 +1,56 @@
+"""A file of another client, written as a native one."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from leaseway.control_plane.config.exporting import native_text
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.native import parse_native
+
+CORPUS = Path(__file__).resolve().parents[2] / "corpus"
+FILES = sorted(
+    path
+    for path in CORPUS.rglob("*")
+    if path.suffix in (".json", ".yaml") and path.parent.name != "tenants"
+)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CORPUS)))
+def test_the_native_file_gives_the_same_servers_without_errors(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    written, parsed = native_text(text, str(path))
+    again = parse_native(written, "out.yaml")
+    assert again.servers == parsed.servers == parse_text(text, str(path)).servers
+    assert [issue for issue in again.issues if issue.severity == "error"] == []
+
+
+def test_what_is_not_taken_over_is_a_comment() -> None:
+    path = CORPUS / "vscode" / "mcp.json"
+    written, parsed = native_text(path.read_text(encoding="utf-8"), str(path))
+    assert parsed.rejected == {"tracker", "events"}
+    assert "# warning, line 3: The file has inputs" in written
+    assert "# error, line 10: 'servers.tracker.headers.Authorization' needs" in written
+    assert "  # tracker:\n" in written
+    assert list(yaml.safe_load(written)["servers"]) == ["local"]
+
+
+def test_a_disabled_server_stays_disabled() -> None:
+    text = '{"mcpServers": {"a": {"command": "x", "disabled": true}}}'
+    written, _ = native_text(text, "mcp.json")
+    assert yaml.safe_load(written)["servers"]["a"]["enabled"] is False
+
+
+def test_defaults_are_kept() -> None:
+    text = (
+        "version: 1\ndefaults: {transform: [{prefix: {remove: a, add: '{server}_'}}]}\n"
+        "servers: {b: {transport: stdio, command: x}}\n"
+    )
+    written, parsed = native_text(text, "mcp.yaml")
+    assert parse_native(written, "out.yaml").servers == parsed.servers
+
+
+def test_a_broken_file_gives_nothing() -> None:
+    written, parsed = native_text("{", "mcp.json")
+    assert (written, parsed.broken) == ("", True)
