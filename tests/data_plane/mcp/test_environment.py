@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leaseway.data_plane.mcp.environment import child_environment, looks_secret
+from leaseway.wire.spec import InheritEnv
 
 PARENT = {
     "PATH": "/bin",
@@ -84,3 +85,9 @@ def test_what_is_wired_wins_whatever_its_name(inherit: str) -> None:
     wired = {"PATH": "/opt", "GITHUB_TOKEN": "wired", "LEASEWAY_KEY": "meant"}
     child = child_environment(PARENT, inherit, wired)  # type: ignore[arg-type]
     assert {name: child[name] for name in wired} == wired
+
+
+@pytest.mark.parametrize("inherit", ["safe", "all", "none"])
+def test_no_child_inherits_what_opens_the_vault(inherit: InheritEnv) -> None:
+    ours = dict.fromkeys(("LEASEWAY_VAULT", "LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"), "x")
+    assert not ours.keys() & child_environment({**PARENT, **ours}, inherit, {}).keys()

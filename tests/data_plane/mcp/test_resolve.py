@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from leaseway.data_plane.mcp.resolve import resolve
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
+from leaseway.wire.vault_key import VaultError
 
 
 class Drawer:
@@ -103,3 +105,47 @@ def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
     for name, words in (("bin", "not UTF-8"), ("big", "larger than")):
         with pytest.raises(Fault, match=words):
             resolve(spec(env={"A": Value("file", str(tmp_path / name))}), {})
+
+
+class Closed:
+    def get(self, name: str) -> str | None:
+        raise VaultError("The vault /v does not open.")
+
+
+def test_a_secret_that_nobody_has_says_how_to_set_it() -> None:
+    with pytest.raises(Fault, match="leaseway vault set db_password"):
+        resolve(spec(env={"DB": Value("secret", "db_password")}), {}, Drawer())
+
+
+def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None:
+    wants = spec(env={"DB": Value("secret", "db_password")})
+    with pytest.raises(Fault) as caught:
+        resolve(wants, {}, Closed())
+    assert caught.value.metadata["problem"] == "MISSING_REFERENCE"
+    assert "db_password" in caught.value.message
+    assert "The vault /v does not open" in caught.value.message
+    assert resolve(wants, {"db_password": "x"}, Closed()).env == {"DB": "x"}
+
+
+@pytest.mark.parametrize("name", ["LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"])
+@pytest.mark.parametrize("kind", ["env", "secret", "literal"])
+def test_no_server_is_given_the_vaults_key(name: str, kind: Any) -> None:
+    wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
+    with pytest.raises(Fault, match="is given to no server"):
+        resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
+    with_default = spec(args=(f"${{{name}:-none}}",))
+    assert resolve(with_default, {name: "the key itself"}).args == ("none",)
+
+
+def test_readings_are_told_apart_by_what_the_server_gets() -> None:
+    wants = spec(env={"A": Value("env", "A"), "B": Value("literal", "b")})
+    first = resolve(wants, {"A": "1", "OTHER": "x"})
+    assert first.digest == resolve(wants, {"A": "1", "OTHER": "y"}).digest
+    assert not first.differs(resolve(wants, {"A": "1"}))
+    assert not first.differs(None)
+    for other in (
+        resolve(wants, {"A": "2"}),
+        resolve(spec(headers={"A": Value("literal", "1")}, env={"B": Value("literal", "b")}), {}),
+        resolve(spec(env={"A": Value("literal", "1"), "B": Value("literal", "c")}), {}),
+    ):
+        assert first.differs(other)
