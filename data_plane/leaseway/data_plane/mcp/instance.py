@@ -24,7 +24,7 @@ from leaseway.data_plane.mcp.environment import child_environment
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
-from leaseway.data_plane.mcp.process import ServerProcess
+from leaseway.data_plane.mcp.process import ServerProcess, sandbox_missing
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
@@ -127,8 +127,8 @@ class Instance:
 
         Raises:
             Fault: SERVER_NOT_READY; what had been started is on its way out, `close` waits for
-                it. Its `problem` is MISSING_REFERENCE, COMMAND_NOT_FOUND, EXITED, START_TIMEOUT,
-                LIST_FAILED or START_FAILED; `exit_status` and `stderr` are there if known.
+                it. Its `problem` is MISSING_REFERENCE, COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE,
+                EXITED, START_TIMEOUT, LIST_FAILED or START_FAILED; `exit_status` and `stderr` are there if known.
         """
         assert self._owner is None, "An instance starts once."
         if self._stop.is_set():
@@ -230,6 +230,8 @@ class Instance:
             )
 
     async def _connect_stdio(self, resolved: Resolved) -> StdioConnection:
+        if self.spec.sandbox.enabled:
+            raise sandbox_missing(self._server)
         environment = child_environment(self._environment, self.spec.inherit_env, resolved.env)
         command = (resolved.command, *resolved.args)
         process = ServerProcess(self._server, command, environment, self.stderr, self._reaper)

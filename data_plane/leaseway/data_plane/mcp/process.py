@@ -21,7 +21,7 @@ from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.wire.fault import Fault, Reason
 
-__all__ = ["ServerProcess", "describe_exit"]
+__all__ = ["ServerProcess", "describe_exit", "sandbox_missing"]
 
 _logger = logging.getLogger(__name__)
 PATIENCE: Final = 2.0
@@ -196,6 +196,15 @@ def _spawn(
         reason = getattr(error, "strerror", None) or str(error)
         text = f"starting its command {command[0]!r} failed: {reason}."
         raise _start_fault(server, "START_FAILED", text) from None
+
+
+def sandbox_missing(server: str) -> Fault:
+    """Return why a server that is to be sandboxed is not started: it must not run without."""
+    text = (
+        "it is configured with a sandbox, which this version cannot make. Remove 'sandbox' from "
+        "its entry, or confine the worker itself."
+    )
+    return _start_fault(server, "SANDBOX_NOT_AVAILABLE", text)
 
 
 def _start_fault(server: str, problem: str, text: str) -> Fault:
