@@ -128,7 +128,8 @@ class Instance:
         Raises:
             Fault: SERVER_NOT_READY; what had been started is on its way out, `close` waits for
                 it. Its `problem` is MISSING_REFERENCE, COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE,
-                EXITED, START_TIMEOUT, LIST_FAILED or START_FAILED; `exit_status` and `stderr` are there if known.
+                EXITED, START_TIMEOUT, LIST_FAILED or START_FAILED; `exit_status` and `stderr` are
+                there if known.
         """
         assert self._owner is None, "An instance starts once."
         if self._stop.is_set():
