@@ -398,3 +398,33 @@ async def test_a_server_that_became_leased_is_called_on_a_lease(
     assert lease is not None
     await session.call_tool("time_now")
     assert worker.calls[-1].lease_id == lease.id
+
+
+async def test_a_lease_outlasts_that_its_server_became_shared(
+    client: AsyncClient, worker: FakeWorker, second: FakeWorker, plane: FakeControlPlane
+) -> None:
+    session = client.session("dialog")
+    lease = await session.acquire("desk")
+    plane.tools["desk_open"].shared = True
+    plane.workers = [second, worker]
+    for _ in range(4):  # a shared tool's calls take turns between the workers
+        await session.call_tool("desk_open")
+    assert [call.lease_id for call in worker.calls] == [lease.id] * 4
+    worker.lease_faults[lease.id] = Fault(Reason.LEASE_REVOKED, "Its time is over.")
+    for _ in range(2):
+        with pytest.raises(LeaseRevoked):
+            await session.call_tool("desk_open")
+    await session.release("desk")
+    worker.stateful = second.stateful = set()
+    assert (await session.call_tool("desk_open")).new_lease is None
+
+
+async def test_a_call_that_finds_its_server_shared_by_now_needs_no_lease(
+    client: AsyncClient, worker: FakeWorker, plane: FakeControlPlane
+) -> None:
+    await client.session("earlier").call_tool("desk_open")
+    worker.stateful = set()
+    plane.tools["desk_open"].shared = True
+    plane.place_faults = [Fault(Reason.NOT_LEASABLE, "Server 'desk' is shared.")]
+    assert (await client.session("later").call_tool("desk_open")).new_lease is None
+    assert worker.calls[-1].lease_id == ""

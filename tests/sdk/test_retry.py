@@ -123,6 +123,13 @@ def test_a_name_from_the_cache_is_resolved_once_more() -> None:
     assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), Tried(2, 60.0, cached=False)) is None
 
 
+def test_a_call_whose_server_became_shared_is_resolved_again_and_an_acquire_is_not() -> None:
+    fault = Fault(Reason.NOT_LEASABLE, "No.")
+    assert decide(fault, Tried(1, 60.0, leased=True)) == Again(resolve=True)
+    assert decide(fault, Tried(MAX_TRIES, 60.0, leased=True)) is None
+    assert decide(fault, Tried(1, 60.0, placing=True, elsewhere=True)) is None
+
+
 def test_a_full_worker_sends_a_placement_elsewhere_but_ends_a_call() -> None:
     fault = Fault(Reason.CAPACITY, "Full.")
     again = decide(fault, Tried(1, 60.0, placing=True, elsewhere=True))

@@ -128,7 +128,7 @@ class Caller:
         if order.open_ended:
             order.open_ended = False
             order.deadline = at + target.call_timeout
-        if target.shared:
+        if target.shared and not self._desk.book.concerns(order.session, target.server_id):
             link = order.link = self._pool.pick(target.workers, order.avoid)
         else:
             link = order.link = await self._route(order, target, at)
@@ -138,7 +138,7 @@ class Caller:
             tracing.describe(order.span, target.server_id, link.worker.id, frame.lease_id)
         result, payload = await link.exchange.call(frame, order.payload, order.deadline)
         new_lease = None
-        if not target.shared or result.HasField("new_lease"):
+        if not target.shared or order.held is not None or result.HasField("new_lease"):
             new_lease = await self._note_lease(order, target, link, result, at)
         # A result that has a payload has no status: most need not be asked.
         if not payload and result.HasField("status"):
@@ -224,7 +224,7 @@ class Caller:
         if placing and target is not None and link is not None:
             self._desk.book.unplace(Key(order.session, target.server_id), link.worker)
         others = False
-        if link is not None and target is not None and target.shared:
+        if link is not None and target is not None and target.shared and held is None:
             others = self._pool.others(target.workers, order.avoid | {link.worker})
         again = decide(
             fault,
@@ -235,6 +235,7 @@ class Caller:
                 repeated=order.repeated,
                 cached=order.cached and link is not None,
                 pinned=held is not None,
+                leased=leased,
                 placing=placing,
                 elsewhere=others or placing,
             ),

@@ -127,6 +127,10 @@ class LeaseBook:
         """Say whether a lease of a key is held or has ended."""
         return key in self._held or key in self._ended
 
+    def concerns(self, session: str, server_id: str) -> bool:
+        """Say the same, in no time for a client without leases; every shared call asks."""
+        return bool(self._held or self._ended) and self.knows(Key(session, server_id))
+
     def placed(self, key: Key, now: float) -> Worker | None:
         """Return the worker that first calls of a key were sent to, while that still counts."""
         placed = self._placed.get(key)

@@ -47,6 +47,7 @@ class Tried:
         repeated: Whether a call that may have started was repeated before.
         cached: Whether the name came from the cache, so that it may have moved.
         pinned: Whether the call is bound to one worker by its lease.
+        leased: Whether a call took its server for one that is leased.
         placing: Whether a lease was to be acquired, so that a full worker is not the end.
         elsewhere: Whether another worker could be tried.
     """
@@ -57,6 +58,7 @@ class Tried:
     repeated: bool = False
     cached: bool = False
     pinned: bool = False
+    leased: bool = False
     placing: bool = False
     elsewhere: bool = False
 
@@ -94,6 +96,8 @@ def decide(
     """
     if fault.reason is Reason.TOOL_NOT_FOUND:  # a name in the cache may have moved since
         return Again(resolve=True) if tried.cached and fault.started == "no" else None
+    if fault.reason is Reason.NOT_LEASABLE:  # the server has become shared since it was resolved
+        return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
     transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
     if not (transient or full) or tried.tries >= _limit(fault.reason):

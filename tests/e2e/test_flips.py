@@ -1,0 +1,142 @@
+"""Turning `truely-stateless` over while a server is in use (DESIGN §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import System, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, LeaseRevoked, NotLeasable
+
+
+def counter(*, shared: bool, **settings: object) -> dict[str, object]:
+    return {
+        "counter": python_server("counter.py", **{"truely-stateless": shared, **settings}),
+    }
+
+
+async def flip(system: System, client: AsyncClient, *, shared: bool, **settings: object) -> None:
+    """Turn the server over and wait until that is in force."""
+    system.write(counter(shared=shared, **settings))
+
+    async def in_force() -> bool:
+        (server,) = await client.servers()
+        return server.shared is shared and server.state == "ready" and bool(server.workers)
+
+    await eventually(in_force)
+
+
+async def processes(client: AsyncClient) -> set[int | None]:
+    (server,) = await client.servers()
+    return {instance.pid for instance in server.instances}
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_server_made_stateless_keeps_its_leases_and_shares_the_rest(tmp_path: Path) -> None:
+    async with running(tmp_path, counter(shared=False)) as (system, client):
+        old, new = client.session("old"), client.session("new")
+        assert (await old.call_tool("next")).text == "1"
+        leased = (await old.call_tool("pid")).text
+        await flip(system, client, shared=True)
+        assert (await old.call_tool("next")).text == "2"  # what its holder left there is there
+        shared = (await client.call_tool("pid")).text
+        answer = await new.call_tool("pid")
+        assert (answer.text, answer.new_lease) == (shared, None)
+        assert shared != leased
+        with pytest.raises(NotLeasable):
+            await new.acquire("counter")
+        assert await old.release("counter")
+        assert (await old.call_tool("pid")).text == shared
+
+        async def old_process_gone() -> bool:
+            return await processes(client) == {int(shared)}
+
+        await eventually(old_process_gone)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_lease_left_over_from_a_flip_is_revoked_and_its_session_told(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, counter(shared=False)) as (system, client):
+        session = client.session("old")
+        await session.call_tool("next")
+        await flip(system, client, shared=True, lease_drain_timeout=0.5)
+
+        async def no_lease() -> bool:
+            return not await client.leases()
+
+        await eventually(no_lease)
+        for _ in range(2):  # until its holder has taken note, no other client takes its place
+            with pytest.raises(LeaseRevoked):
+                await session.call_tool("next")
+        await session.release("counter")
+        assert (await session.call_tool("next")).text == "1"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_server_made_stateful_finishes_shared_calls_and_leases_the_next(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, counter(shared=True)) as (system, client):
+        session = client.session("s")
+        shared = (await session.call_tool("pid")).text
+        slow = [asyncio.create_task(session.call_tool("sleep", {"seconds": 3.0})) for _ in range(4)]
+        await flip(system, client, shared=False)
+        first = await session.call_tool("pid")
+        assert first.new_lease is not None
+        assert first.text != shared
+        assert not any(task.done() for task in slow)  # they were in flight all the while
+        assert [result.text for result in await asyncio.gather(*slow)] == ["slept"] * 4
+
+        async def shared_process_gone() -> bool:
+            return await processes(client) == {int(first.text)}
+
+        await eventually(shared_process_gone)
+
+
+@asynccontextmanager
+async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
+    """Call in ever new sessions and outside of any until the block ends; no call may fail."""
+    over, counts = asyncio.Event(), [0] * 6
+
+    async def in_sessions(number: int) -> None:
+        while not over.is_set():
+            async with client.session(f"{number}-{counts[number]}") as session:
+                for _ in range(2):
+                    await session.call_tool("next", timeout=20)
+            counts[number] += 1
+
+    async def outside(number: int) -> None:
+        while not over.is_set():
+            await client.call_tool("next", timeout=20)
+            counts[number] += 1
+            await asyncio.sleep(0.01)
+
+    tasks = [asyncio.create_task(in_sessions(number)) for number in range(4)]
+    tasks += [asyncio.create_task(outside(number)) for number in (4, 5)]
+    try:
+        yield counts
+    finally:
+        over.set()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*tasks)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_no_call_fails_while_a_server_is_flipped_back_and_forth(tmp_path: Path) -> None:
+    async with running(tmp_path, counter(shared=False), workers=2) as (system, client):
+        async with callers(client) as counts:
+            for number in range(6):
+                await flip(system, client, shared=number % 2 == 0)
+                before = list(counts)
+                await eventually(lambda before=before: _all_above(counts, before))
+        assert min(counts) > 0
+
+
+def _all_above(counts: list[int], before: list[int]) -> bool:
+    return all(now > then for now, then in zip(counts, before, strict=True))
