@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -68,7 +68,7 @@ class FakeTool:
     shared: bool = True
     idempotent: bool = False
     read_only: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)
+    call_timeout: float | None = None
 
 
 class FakeControlPlane(
@@ -181,6 +181,8 @@ class FakeControlPlane(
                 resolved.shared = tool.shared
                 resolved.idempotent = tool.idempotent
                 resolved.read_only = tool.read_only
+                if tool.call_timeout is not None:
+                    resolved.call_timeout.CopyFrom(duration(tool.call_timeout))
                 resolved.workers.extend(worker.ref for worker in self.workers)
         return answer
 
@@ -423,7 +425,8 @@ class _Stream:
         for call in message.calls:
             worker.calls.append(call)
             arguments = self._assembler.take(call.id, call.arguments)
-            self._tasks[call.id] = asyncio.create_task(self._answer(call, arguments))
+            fault = worker.faults.pop(0) if worker.faults else None
+            self._tasks[call.id] = asyncio.create_task(self._answer(call, arguments, fault))
         for cancel in message.cancels:
             worker.cancels.append(cancel)
             if cancel.call_id in self._tasks:
@@ -432,12 +435,13 @@ class _Stream:
             answer = worker.renew(message.keep_alive)
             self.outbox.put("keep_alive", answer, answer.ByteSize())
 
-    async def _answer(self, call: execution_pb2.Call, arguments: bytes) -> None:
+    async def _answer(
+        self, call: execution_pb2.Call, arguments: bytes, fault: Fault | None
+    ) -> None:
         worker = self._worker
         result = execution_pb2.Result(call_id=call.id)
         with contextlib.suppress(asyncio.CancelledError):
             try:
-                fault = worker.faults.pop(0) if worker.faults else None
                 if fault is not None:
                     raise fault
                 if call.lease_id:

@@ -53,6 +53,18 @@ async def test_a_call_without_a_timeout_has_a_minute(
     assert 59_000 < worker.calls[0].timeout_ms <= 60_000
 
 
+async def test_a_call_without_a_timeout_has_its_servers(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["time_now"].call_timeout = 0.05
+    worker.answer = never
+    with pytest.raises(DeadlineExceeded):
+        await client.call_tool("time_now")
+    worker.answer = lambda *_: text_result("late")
+    assert (await client.call_tool("time_now", timeout=5)).text == "late"
+    assert worker.calls[-1].timeout_ms > 4_000
+
+
 async def test_a_tool_error_is_a_result(client: AsyncClient, worker: FakeWorker) -> None:
     worker.answer = lambda *_: b'{"content": [], "isError": true}'
     result = await client.call_tool("time_now")

@@ -124,7 +124,8 @@ class AsyncClient:
         Args:
             name: The tool's name, or its qualified name (`server:tool`).
             arguments: Its arguments; what JSON can hold, at most 4 MiB.
-            timeout: Seconds until the call is given up, retries included; None means 60.
+            timeout: Seconds until the call is given up, retries included; None means the
+                server's `call_timeout`, 60 unless it is configured.
 
         Returns:
             The result; one with `is_error` is a result too.
@@ -282,7 +283,8 @@ class AsyncSession:
         Args:
             name: The tool's name, or its qualified name (`server:tool`).
             arguments: Its arguments; what JSON can hold, at most 4 MiB.
-            timeout: Seconds until the call is given up, retries included; None means 60.
+            timeout: Seconds until the call is given up, retries included; None means the
+                server's `call_timeout`, 60 unless it is configured.
 
         """
         runtime = self._client._runtime()

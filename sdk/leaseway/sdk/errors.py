@@ -44,6 +44,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from leaseway.wire.fault import Fault, Reason, Started
@@ -101,6 +102,10 @@ class Violation:
     message: str
 
 
+_CLASSES: Final[dict[Reason, type[LeasewayError]]] = {}
+"""The class of each reason; the classes below enter themselves."""
+
+
 class LeasewayError(Exception):
     """Something was refused or failed; the base of all others.
 
@@ -114,6 +119,11 @@ class LeasewayError(Exception):
     """
 
     reason: ClassVar[Reason] = Reason.INTERNAL
+
+    def __init_subclass__(cls, *, reason: Reason | None = None) -> None:
+        if reason is not None:
+            cls.reason = reason
+            _CLASSES[reason] = cls
 
     def __init__(
         self,
@@ -131,54 +141,29 @@ class LeasewayError(Exception):
         self.metadata: Mapping[str, str] = dict(metadata or {})
         self._violations = tuple(violations)
 
-    def __str__(self) -> str:
-        return self.message
-
     def __reduce__(self) -> tuple[Any, ...]:
         # Task queues send exceptions between processes; the default would lose the keywords.
-        return _rebuild, (
+        make = partial(
             type(self),
             self.message,
-            self.started,
-            self.retry_after,
-            dict(self.metadata),
-            self._violations,
+            started=self.started,
+            retry_after=self.retry_after,
+            metadata=dict(self.metadata),
+            violations=self._violations,
         )
+        return make, ()
 
 
-def _rebuild(
-    kind: type[LeasewayError],
-    message: str,
-    started: Started,
-    retry_after: float | None,
-    metadata: Mapping[str, str],
-    violations: tuple[Violation, ...],
-) -> LeasewayError:
-    return kind(
-        message,
-        started=started,
-        retry_after=retry_after,
-        metadata=metadata,
-        violations=violations,
-    )
-
-
-class ToolNotFound(LeasewayError):
+class ToolNotFound(LeasewayError, reason=Reason.TOOL_NOT_FOUND):
     """No tool or server has this name, or it is filtered; the message names the nearest ones."""
 
-    reason = Reason.TOOL_NOT_FOUND
 
-
-class ServerNotReady(LeasewayError):
+class ServerNotReady(LeasewayError, reason=Reason.SERVER_NOT_READY):
     """The server is configured, but has offered no tools yet; the message says its problem."""
 
-    reason = Reason.SERVER_NOT_READY
 
-
-class InvalidArguments(LeasewayError):
+class InvalidArguments(LeasewayError, reason=Reason.INVALID_ARGUMENTS):
     """The arguments break the tool's input schema; the server was not called."""
-
-    reason = Reason.INVALID_ARGUMENTS
 
     @property
     def violations(self) -> list[Violation]:
@@ -186,16 +171,12 @@ class InvalidArguments(LeasewayError):
         return list(self._violations)
 
 
-class InvalidRequest(LeasewayError):
+class InvalidRequest(LeasewayError, reason=Reason.INVALID_REQUEST):
     """The request itself makes no sense, such as a time to live of a week."""
 
-    reason = Reason.INVALID_REQUEST
 
-
-class ServerError(LeasewayError):
+class ServerError(LeasewayError, reason=Reason.SERVER_ERROR):
     """The MCP server answered with a JSON-RPC error."""
-
-    reason = Reason.SERVER_ERROR
 
     @property
     def code(self) -> int | None:
@@ -214,10 +195,8 @@ class ServerError(LeasewayError):
             return text
 
 
-class ServerLost(LeasewayError):
+class ServerLost(LeasewayError, reason=Reason.SERVER_LOST):
     """The MCP server's process died, or its connection was lost."""
-
-    reason = Reason.SERVER_LOST
 
     @property
     def exit_status(self) -> int | None:
@@ -230,64 +209,44 @@ class ServerLost(LeasewayError):
         return self.metadata.get("stderr", "")
 
 
-class FateUnknown(LeasewayError):
+class FateUnknown(LeasewayError, reason=Reason.FATE_UNKNOWN):
     """The call was sent, then the connection to the worker was lost."""
 
-    reason = Reason.FATE_UNKNOWN
 
-
-class WorkerLost(LeasewayError):
+class WorkerLost(LeasewayError, reason=Reason.WORKER_LOST):
     """The worker could not be reached; the call was not sent."""
 
-    reason = Reason.WORKER_LOST
 
-
-class Draining(LeasewayError):
+class Draining(LeasewayError, reason=Reason.DRAINING):
     """The worker takes no more work."""
 
-    reason = Reason.DRAINING
 
-
-class NotApplied(LeasewayError):
+class NotApplied(LeasewayError, reason=Reason.NOT_APPLIED):
     """The worker is behind the registry version that the call was resolved at."""
 
-    reason = Reason.NOT_APPLIED
 
-
-class Overloaded(LeasewayError):
+class Overloaded(LeasewayError, reason=Reason.OVERLOADED):
     """The worker's queue is full."""
 
-    reason = Reason.OVERLOADED
 
-
-class Syncing(LeasewayError):
+class Syncing(LeasewayError, reason=Reason.SYNCING):
     """The control plane has just started and is asking workers what they hold."""
 
-    reason = Reason.SYNCING
 
-
-class NotLeader(LeasewayError):
+class NotLeader(LeasewayError, reason=Reason.NOT_LEADER):
     """Another control plane leads."""
 
-    reason = Reason.NOT_LEADER
 
-
-class ControlPlaneUnavailable(LeasewayError):
+class ControlPlaneUnavailable(LeasewayError, reason=Reason.CONTROL_PLANE_UNAVAILABLE):
     """The control plane was needed (first list, placement) and cannot be reached."""
 
-    reason = Reason.CONTROL_PLANE_UNAVAILABLE
 
-
-class DeadlineExceeded(LeasewayError, TimeoutError):
+class DeadlineExceeded(LeasewayError, TimeoutError, reason=Reason.DEADLINE_EXCEEDED):
     """The timeout passed; the server is told that nobody waits any more."""
 
-    reason = Reason.DEADLINE_EXCEEDED
 
-
-class Cancelled(LeasewayError):
+class Cancelled(LeasewayError, reason=Reason.CANCELLED):
     """The call was cancelled by something else than the task that waits for it."""
-
-    reason = Reason.CANCELLED
 
 
 class LeaseError(LeasewayError):
@@ -303,76 +262,52 @@ class LeaseError(LeasewayError):
         return self.metadata.get("lease", "")
 
 
-class LeaseExpired(LeaseError):
+class LeaseExpired(LeaseError, reason=Reason.LEASE_EXPIRED):
     """The lease was not renewed in time."""
 
-    reason = Reason.LEASE_EXPIRED
 
-
-class LeaseRevoked(LeaseError):
+class LeaseRevoked(LeaseError, reason=Reason.LEASE_REVOKED):
     """The worker or an operator ended the lease."""
 
-    reason = Reason.LEASE_REVOKED
 
-
-class LeaseReleased(LeaseError):
+class LeaseReleased(LeaseError, reason=Reason.LEASE_RELEASED):
     """Someone of the same session released the lease."""
 
-    reason = Reason.LEASE_RELEASED
 
-
-class LeaseLost(LeaseError):
+class LeaseLost(LeaseError, reason=Reason.LEASE_LOST):
     """The worker that held the lease is gone or does not know it."""
 
-    reason = Reason.LEASE_LOST
 
-
-class NotLeasable(LeasewayError):
+class NotLeasable(LeasewayError, reason=Reason.NOT_LEASABLE):
     """The server is shared; call its tools without a lease."""
 
-    reason = Reason.NOT_LEASABLE
 
-
-class SessionRequired(LeasewayError):
+class SessionRequired(LeasewayError, reason=Reason.SESSION_REQUIRED):
     """The server is leased; call its tools in a session."""
 
-    reason = Reason.SESSION_REQUIRED
 
-
-class ResultTooLarge(LeasewayError):
+class ResultTooLarge(LeasewayError, reason=Reason.RESULT_TOO_LARGE):
     """The result exceeds its bound."""
 
-    reason = Reason.RESULT_TOO_LARGE
 
-
-class ToolDiffers(LeasewayError):
+class ToolDiffers(LeasewayError, reason=Reason.TOOL_DIFFERS):
     """On that worker, the tool is missing or is not what it was when it was listed."""
 
-    reason = Reason.TOOL_DIFFERS
 
-
-class ArtifactLost(LeasewayError):
+class ArtifactLost(LeasewayError, reason=Reason.ARTIFACT_LOST):
     """The artifact is gone."""
 
-    reason = Reason.ARTIFACT_LOST
 
-
-class Unauthenticated(LeasewayError):
+class Unauthenticated(LeasewayError, reason=Reason.UNAUTHENTICATED):
     """No key was sent, or a wrong one; see the `key` parameter and LEASEWAY_KEY."""
 
-    reason = Reason.UNAUTHENTICATED
 
-
-class PermissionDenied(LeasewayError):
+class PermissionDenied(LeasewayError, reason=Reason.PERMISSION_DENIED):
     """The caller is not allowed to do this."""
 
-    reason = Reason.PERMISSION_DENIED
 
-
-class ConfirmationRequired(LeasewayError):
+class ConfirmationRequired(LeasewayError, reason=Reason.CONFIRMATION_REQUIRED):
     """A person has to agree first."""
-
-    reason = Reason.CONFIRMATION_REQUIRED
 
     @property
     def confirmation_id(self) -> str:
@@ -380,34 +315,24 @@ class ConfirmationRequired(LeasewayError):
         return self.metadata.get("confirmation_id", "")
 
 
-class RateLimited(LeasewayError):
+class RateLimited(LeasewayError, reason=Reason.RATE_LIMITED):
     """Too many calls; `retry_after` says when there is room again."""
 
-    reason = Reason.RATE_LIMITED
 
-
-class Capacity(LeasewayError):
+class Capacity(LeasewayError, reason=Reason.CAPACITY):
     """No worker has room for another lease; `retry_after` says when to try again."""
 
-    reason = Reason.CAPACITY
 
-
-class InputRequired(LeasewayError):
+class InputRequired(LeasewayError, reason=Reason.INPUT_REQUIRED):
     """The server asks something that this caller cannot answer."""
 
-    reason = Reason.INPUT_REQUIRED
 
-
-class IncompatibleVersion(LeasewayError):
+class IncompatibleVersion(LeasewayError, reason=Reason.INCOMPATIBLE_VERSION):
     """The two sides speak different versions of the protocol; upgrade the older one."""
 
-    reason = Reason.INCOMPATIBLE_VERSION
 
-
-class InternalError(LeasewayError):
+class InternalError(LeasewayError, reason=Reason.INTERNAL):
     """A fault in Leaseway itself, or a peer that is not Leaseway."""
-
-    reason = Reason.INTERNAL
 
 
 def _integer(text: str | None) -> int | None:
@@ -415,19 +340,6 @@ def _integer(text: str | None) -> int | None:
         return int(text or "")
     except ValueError:
         return None
-
-
-def _leaves(kind: type[LeasewayError]) -> Iterable[type[LeasewayError]]:
-    for child in kind.__subclasses__():
-        if child is LeaseError:
-            yield from _leaves(child)
-        else:
-            yield child
-
-
-_CLASSES: Final[Mapping[Reason, type[LeasewayError]]] = {
-    kind.reason: kind for kind in _leaves(LeasewayError)
-}
 
 
 def error_from_fault(fault: Fault) -> LeasewayError:

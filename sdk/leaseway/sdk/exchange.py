@@ -14,18 +14,17 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
+from leaseway.sdk import call_faults
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
-from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION
 
 __all__ = ["Exchange", "Reply"]
@@ -38,15 +37,6 @@ _CALL_OVERHEAD: Final = 256
 """Rough bytes of a call beside its arguments: ids, names, trace context."""
 _GREETING_BOUND: Final = 0.5
 """Seconds that a worker is given to speak first."""
-_REFUSALS: Final = frozenset(
-    {
-        Reason.UNAUTHENTICATED,
-        Reason.PERMISSION_DENIED,
-        Reason.INCOMPATIBLE_VERSION,
-        Reason.INVALID_REQUEST,
-    }
-)
-"""Ends of a stream that speak of the caller, not of the calls on it."""
 
 
 class Exchange:
@@ -171,11 +161,7 @@ class Exchange:
             async with asyncio.timeout_at(deadline):
                 await turn
         except TimeoutError:
-            raise Fault(
-                Reason.DEADLINE_EXCEEDED,
-                f"The timeout passed while the call waited for room: {MAX_CALLS_IN_FLIGHT} "
-                f"calls are in flight to worker '{self._worker}'.",
-            ) from None
+            raise call_faults.no_room(self._worker) from None
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
@@ -198,15 +184,7 @@ class Exchange:
         future, frame = self.pending[call_id]
         sent = self._abandon(call_id, "The caller's timeout passed.")
         if not future.done():
-            future.set_exception(
-                Fault(
-                    Reason.DEADLINE_EXCEEDED,
-                    f"The timeout passed before worker '{self._worker}' had a result for tool "
-                    f"'{frame.tool}' of server '{frame.server_id}'. The server is told that "
-                    "nobody waits any more.",
-                    started="unknown" if sent else "no",
-                )
-            )
+            future.set_exception(call_faults.late(self._worker, frame, sent))
 
     def _abandon(self, call_id: int, reason: str) -> bool:
         """Stop waiting for a call; return whether its frame may have left."""
@@ -283,11 +261,8 @@ class Exchange:
         self._heard = True
         theirs = message.worker.protocol_version
         if theirs not in (0, PROTOCOL_VERSION):
-            raise Fault(
-                Reason.INCOMPATIBLE_VERSION,
-                f"Worker '{self._worker}' ({message.worker.package_version}) speaks protocol "
-                f"version {theirs}, this client {PROTOCOL_VERSION}; upgrade the older one.",
-            )
+            package = message.worker.package_version
+            raise call_faults.other_version(self._worker, package, theirs, PROTOCOL_VERSION)
 
     def _dispatch(self, message: execution_pb2.ExchangeResponse) -> None:
         pending = self.pending
@@ -302,7 +277,7 @@ class Exchange:
             try:
                 entry[0].set_result((result, self._assembler.take(call_id, result.payload)))
             except OversizePayload as error:
-                entry[0].set_exception(self._too_large(error))
+                entry[0].set_exception(call_faults.too_large(self._worker, error))
         if self._waiting:
             self._give_turns()
         renewal = self._renewal
@@ -326,30 +301,5 @@ class Exchange:
 
     def _lost(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
-            return Fault(Reason.CANCELLED, "The client was closed.", "unknown" if sent else "no")
-        # A worker that refuses the stream as a whole says so of each call on it.
-        refused = not self._heard and cause is not None and cause.started == "no"
-        if cause is not None and (refused or cause.reason in _REFUSALS):
-            return replace(cause, started=cause.started if sent else "no")
-        why = f" ({cause.message})" if cause is not None else ""
-        if not sent:
-            return Fault(
-                Reason.WORKER_LOST,
-                f"Worker '{self._worker}' could not be reached{why}; the call was not sent.",
-                metadata={"worker": self._worker},
-            )
-        return Fault(
-            Reason.FATE_UNKNOWN,
-            f"The connection to worker '{self._worker}' was lost{why} after the call had been "
-            "sent; the server may have run it.",
-            started="unknown",
-            metadata={"worker": self._worker},
-        )
-
-    def _too_large(self, error: OversizePayload) -> Fault:
-        return Fault(
-            Reason.RESULT_TOO_LARGE,
-            f"The result from worker '{self._worker}' is too large: {error}.",
-            started="yes",
-            metadata={"worker": self._worker},
-        )
+            return call_faults.closed(sent)
+        return call_faults.lost(self._worker, sent=sent, heard=self._heard, cause=cause)
