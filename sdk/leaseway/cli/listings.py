@@ -10,6 +10,7 @@ import click
 from leaseway.cli.connection import ask
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
+from leaseway.cli.problem_watch import watch_problems
 
 __all__ = ["leases", "logs", "problems", "servers", "workers"]
 
@@ -85,10 +86,19 @@ def workers(as_json: bool, connection: Connection) -> None:
 
 
 @click.command()
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Then print each problem as it is opened, changes or is cleared, until Ctrl-C; with"
+    " --json one object a line.",
+)
 @json_option
 @client_options
-def problems(as_json: bool, connection: Connection) -> None:
+def problems(watch: bool, as_json: bool, connection: Connection) -> None:
     """List what an operator should mend."""
+    if watch:
+        watch_problems(connection, as_json=as_json)
+        return
     listed = ask(connection, lambda client: client.problems())
     _show(
         listed,
