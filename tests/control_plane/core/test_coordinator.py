@@ -25,8 +25,8 @@ from leaseway.control_plane.core.actions import (
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.coordinator import Coordinator, WorkerReport
-from leaseway.control_plane.core.fleet import WorkerRefused
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerRefused, WorkerReport
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.subscription import Refusal

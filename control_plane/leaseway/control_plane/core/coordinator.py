@@ -8,7 +8,7 @@ out. Nothing here waits: an owner calls `tick` when `next_deadline` has passed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leaseway.control_plane.core.actions import (
     Action,
@@ -20,34 +20,26 @@ from leaseway.control_plane.core.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.fleet import (
-    InstanceInfo,
     WorkerHello,
     WorkerRecord,
     WorkerRefused,
+    WorkerReport,
 )
 from leaseway.control_plane.core.placement import HeldLease, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers import Moment, Servers
-from leaseway.control_plane.core.snapshot import Snapshot, build_snapshot, owner_changes
+from leaseway.control_plane.core.snapshot import (
+    Snapshot,
+    acknowledged,
+    build_snapshot,
+    owner_changes,
+)
 from leaseway.control_plane.core.subscription import Refusal, Subscription
 from leaseway.control_plane.core.variants import Listing, Served
 from leaseway.wire import bounds
 from leaseway.wire.spec import ServerSpec, VariantKey
 
-__all__ = ["Coordinator", "WorkerReport"]
-
-
-@dataclass(frozen=True)
-class WorkerReport:
-    """What has changed on a worker; `instances` is None where they have not."""
-
-    gained: tuple[HeldLease, ...] = ()
-    lost: tuple[str, ...] = ()
-    instances: tuple[InstanceInfo, ...] | None = None
-    problems: tuple[Problem, ...] = ()
-    cleared: tuple[Problem, ...] = ()
-    calls_in_flight: int = 0
-    draining: bool = False
+__all__ = ["Coordinator"]
 
 
 class Coordinator:
@@ -418,12 +410,8 @@ class Coordinator:
         records = list(self.workers.values())
         if not any(r.subscription.acked_version == self.committed.version for r in records):
             return
-        listed: dict[VariantKey, Served] = {}
-        for key, served in self.committed.served.items():
-            for candidate in (served, self.visible.served.get(key)):
-                if candidate and any(r.subscription.has(candidate) for r in records):
-                    listed[key] = candidate
-                    break
-        visible = Snapshot(self.committed.version, listed)
-        if visible != self.visible:
-            self.visible = visible
+        self.visible = acknowledged(
+            self.committed,
+            self.visible,
+            lambda served: any(record.subscription.has(served) for record in records),
+        )

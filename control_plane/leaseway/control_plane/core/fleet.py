@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.placement import HeldLease
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.subscription import Subscription
 from leaseway.control_plane.core.variants import Hashes
 from leaseway.wire.spec import VariantKey
 
-__all__ = ["InstanceInfo", "WorkerAddress", "WorkerHello", "WorkerRecord", "WorkerRefused"]
+__all__ = [
+    "InstanceInfo",
+    "WorkerAddress",
+    "WorkerHello",
+    "WorkerRecord",
+    "WorkerRefused",
+    "WorkerReport",
+]
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,19 @@ class WorkerHello:
     held: Mapping[VariantKey, Hashes] = field(default_factory=dict)
     leases: tuple[HeldLease, ...] = ()
     instances: tuple[InstanceInfo, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What has changed on a worker; `instances` is None where they have not."""
+
+    gained: tuple[HeldLease, ...] = ()
+    lost: tuple[str, ...] = ()
+    instances: tuple[InstanceInfo, ...] | None = None
+    problems: tuple[Problem, ...] = ()
+    cleared: tuple[Problem, ...] = ()
+    calls_in_flight: int = 0
+    draining: bool = False
 
 
 class WorkerRefused(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -17,6 +17,7 @@ __all__ = [
     "Snapshot",
     "ToolTarget",
     "View",
+    "acknowledged",
     "build_snapshot",
     "compute_delta",
     "owner_changes",
@@ -130,6 +131,21 @@ def compute_delta(
         if removals
         else (),
     )
+
+
+def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served], bool]) -> Snapshot:
+    """Return what of a commit may be listed: what some worker holds (DESIGN §3.5).
+
+    A variant whose new content nobody has taken is listed as it was before, while it is held.
+    """
+    listed: dict[VariantKey, Served] = {}
+    for key, served in committed.served.items():
+        for candidate in (served, before.served.get(key)):
+            if candidate is not None and held(candidate):
+                listed[key] = candidate
+                break
+    found = Snapshot(committed.version, listed)
+    return before if found == before else found  # one that is equal has its views already
 
 
 def owner_changes(old: Snapshot, new: Snapshot) -> Iterator[Problem]:

@@ -15,8 +15,7 @@ from leaseway.control_plane.core.actions import (
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.coordinator import WorkerReport
-from leaseway.control_plane.core.fleet import InstanceInfo, WorkerAddress, WorkerHello
+from leaseway.control_plane.core.fleet import InstanceInfo, WorkerAddress, WorkerHello, WorkerReport
 from leaseway.control_plane.core.placement import HeldLease, LeaseKey
 from leaseway.control_plane.core.problems import Problem, Scope
 from leaseway.control_plane.core.subscription import Refusal
