@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
@@ -159,6 +160,28 @@ def test_a_rotation_that_cannot_begin_makes_no_key(
     wrong = {"LEASEWAY_VAULT_KEY": f"not {KEY}"}
     assert run("vault", "rotate", "--new-key-file", str(new), env=wrong).exit_code == 1
     assert not new.exists()
+
+
+def test_up_tells_its_workers_where_the_vault_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    class Up:
+        def __init__(self, options: Any) -> None:
+            seen.append(options.vault)
+
+        async def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr("leaseway.cli.up._Up", Up)
+    config = tmp_path / "mcp.yaml"
+    config.write_text("version: 1\nservers: {}\n")
+    assert run("up", "--config", str(config)).exit_code == 0
+    run("up", "--config", str(config), "--vault", "/v", "--vault-key-file", "/k")
+    assert seen == [[], ["--vault", "/v", "--vault-key-file", "/k"]]
+    short = run("up", "--config", str(config), env={"LEASEWAY_VAULT_KEY": "short"})
+    assert (short.exit_code, "fewer than 16" in short.stderr) == (2, True)
 
 
 def test_a_prompt_asks_twice_and_shows_nothing(place: VaultPlace, tmp_path: Path) -> None:
