@@ -59,9 +59,7 @@ def changes(before: Iterable[ProblemInfo], after: Iterable[ProblemInfo]) -> Iter
         rest += [Change("opened", problem) for problem in arrived[reworded:]]
         cleared += [Change("cleared", problem) for problem in gone_for_good[reworded:]]
     yield from cleared
-    yield from sorted(
-        rest, key=lambda change: (_first_seen(change.problem), change.problem.message)
-    )
+    yield from sorted(rest, key=_age)
 
 
 def watch_problems(connection: Connection, *, as_json: bool) -> None:
