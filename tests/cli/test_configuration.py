@@ -67,6 +67,14 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
     assert all(bool(one.effect) == (one.change != "same") for one in changes)
 
 
+def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
+    parsed = parse_config([Layer("system", "s.yaml", SYSTEM)])
+    changes = compared(parsed, [info("kept", tenant="acme"), info("gone", tenant="acme")])
+    effects = {one.server: one.effect for one in changes if one.tenant}
+    assert "common variant" in effects["kept"]
+    assert "refused at once" in effects["gone"]
+
+
 def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
     run: Run, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ _EFFECTS: Final[Mapping[str, str]] = {
     "same": "",
 }
 
+_COMMON_INSTEAD: Final = "new calls of this tenant get the common variant; old leases end"
+
 CHANGED: Final = frozenset({"added", "hidden", "removed", "launch", "exposure"})
 """The changes that are one; the others leave a server as it is."""
 
@@ -57,7 +59,10 @@ def compared(parsed: ParsedConfig, running: Iterable[ServerInfo]) -> list[Change
     refused = {*parsed.refused, *(VariantKey(server_id) for server_id in parsed.rejected)}
     for key in sorted({*before, *parsed.servers, *refused}):
         change = _change(key, parsed, before.get(key))
-        changes.append(Change(key.server_id, key.tenant, change, _EFFECTS[change]))
+        common = parsed.servers.get(VariantKey(key.server_id))
+        replaced = change == "removed" and key.tenant and common is not None
+        effect = _COMMON_INSTEAD if replaced else _EFFECTS[change]
+        changes.append(Change(key.server_id, key.tenant, change, effect))
     return changes
 
 
