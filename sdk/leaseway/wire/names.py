@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["ALL_TENANTS", "DEFAULT_TENANT", "is_valid_name", "nearest", "qualified", "split_qualified"]
+__all__ = [
+    "ALL_TENANTS",
+    "DEFAULT_TENANT",
+    "is_valid_name",
+    "nearest",
+    "qualified",
+    "split_qualified",
+]
 
 DEFAULT_TENANT = "default"
 """Who everyone is until tenants exist (DESIGN §14)."""
