@@ -200,6 +200,11 @@ class ServerSpec:
         return self.truely_stateless if start is None else start == "eager"
 
     @property
+    def outlives_probe(self) -> bool:
+        """Whether a probe's instance is kept for use; one of many lazy servers is not."""
+        return self.instances.start != "lazy"
+
+    @property
     def hidden(self) -> bool:
         """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
         return self.transport == "stdio" and not self.command

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from leaseway.data_plane.edge import pool
 from leaseway.data_plane.edge.memory import ECHO
@@ -204,6 +205,22 @@ async def test_a_probes_instance_becomes_the_shared_one_or_the_first_spare(bench
         result = await bench.caller().call(spec.key.server_id, session="s1")
         assert result.payload
         assert len(bench.servers.opened) == opened
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_lazy_servers_instance_goes_with_its_probe_and_a_call_starts_one(
+    bench: Bench, shared: bool
+) -> None:
+    spec = bench.spec("time", shared=shared, instances=InstancePolicy(start="lazy"))
+    bench.plane.send(
+        probe=sync_pb2.Probe(id=7, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    )
+    assert (await bench.plane.expect("probe_result")).tools
+    await bench.push(bench.upsert(spec))
+    await bench.until(lambda: len(bench.servers.opened) == 1 and not bench.servers.live)
+    for _ in range(2):
+        assert (await bench.caller().call("time", session="s1")).payload
+    assert len(bench.servers.opened) == 2
 
 
 async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Bench) -> None:

@@ -173,9 +173,15 @@ class Pool:
                 self._own.setdefault(key.server_id, {})[key.tenant] = generation
 
     def park(self, launch_hash: str, live: Live) -> None:
-        """Keep a probe's instance for the delta that wants it, for at most 60 s."""
+        """Keep a probe's instance for the delta that wants it, for at most 60 s.
+
+        One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
+        """
         key = live.spec.key
         self._unpark(key)
+        if not live.spec.outlives_probe:
+            self._around.background.spawn(live.close(), f"close the probe's instance of {key}")
+            return
         current = self._current.get(key)
         if current is not None and current.launch_hash == launch_hash:
             current.adopt_spare(live)
