@@ -6,6 +6,8 @@ import pytest
 
 from leaseway.control_plane.config.check import check_file, unresolved_here
 from leaseway.control_plane.config.native import MAX_CONFIG, parse_native
+from leaseway.wire.vault import set_secret
+from leaseway.wire.vault_key import find_vault
 
 HEAD = "version: 1\nservers:\n  s:\n"
 
@@ -69,7 +71,8 @@ def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None
         ("{env: B}", "UNSET_VARIABLE",
          "'env.A' takes B from the environment, where it is not set here."),
         ("{secret: B}", "UNKNOWN_SECRET",
-         "'env.A' takes the secret B, which the environment here lacks."),
+         ("'env.A' takes the secret B, which neither the environment nor the vault here has; run"
+         " `leaseway vault set B` where workers run.")),
         ("{file: /gone}", "MISSING_FILE",
          "'env.A' takes the content of /gone, which is not there."),
     ],
@@ -80,6 +83,26 @@ def test_a_reference_that_this_machine_lacks_is_a_warning(
     ((found, column, said),) = warnings(f"command: x, env: {{A: {value}}}", {}, "x")
     assert (found, said) == (reason, message)
     assert column == len("    {transport: stdio, command: x, env: {A: ") + value.index(" ") + 2
+
+
+def test_a_secret_of_the_vault_is_known_and_a_vault_that_cannot_be_read_is_said_once(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text(
+        "version: 1\nservers:\n"
+        "  s: {transport: stdio, command: sh, env: {A: {secret: known}, B: {secret: lost}}}\n"
+    )
+    environ = {
+        "LEASEWAY_VAULT": str(tmp_path / "vault" / "v"),
+        "LEASEWAY_VAULT_KEY": "a passphrase that is long enough",
+    }
+    set_secret(find_vault(environ), "known", "value")
+    (issue,) = check_file(config, environ=environ)
+    assert (issue.reason, issue.key) == ("UNKNOWN_SECRET", "servers.s.env.B.secret")
+    wrong = environ | {"LEASEWAY_VAULT_KEY": "another passphrase, not the right one"}
+    reasons = [issue.reason for issue in check_file(config, environ=wrong)]
+    assert reasons == ["VAULT_UNREADABLE", "UNKNOWN_SECRET", "UNKNOWN_SECRET"]
 
 
 def test_references_that_this_machine_has_are_fine() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from leaseway.control_plane.config.positions import START, Position
 from leaseway.control_plane.config.sources import Source, parse_sources
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
+from leaseway.wire.vault import read_vault
+from leaseway.wire.vault_key import VaultError, find_vault
 
 __all__ = ["Which", "check_file", "check_sources", "unresolved_here"]
 
@@ -50,15 +52,17 @@ def check_sources(
         environ: The environment that references are looked up in; this process's if None.
         which: How commands are found; on this process's PATH unless told otherwise.
     """
+    environ = os.environ if environ is None else environ
     parsed = load_sources(sources)
     issues = [_as_checked(issue) for issue in parsed.issues]
-    here = unresolved_here(
-        parsed,
-        str(sources[0].path),
-        os.environ if environ is None else environ,
-        which,
-        os.path.exists,
-    )
+    file = str(sources[0].path)
+    try:
+        secrets = _vault_names(parsed, environ)
+    except VaultError as error:
+        secrets = {}
+        at = file, 1, 1, ""
+        issues.append(ConfigIssue(*at, "warning", IssueReason.VAULT_UNREADABLE, str(error)))
+    here = unresolved_here(parsed, file, environ, which, os.path.exists, secrets)
     order = {name: number for number, name in enumerate(_files([*issues, *here]))}
     return sorted([*issues, *here], key=lambda issue: (order[issue.file], issue.line, issue.column))
 
@@ -81,8 +85,11 @@ def unresolved_here(
     environ: Mapping[str, str],
     which: Which,
     exists: Callable[[str], bool],
+    secrets: Container[str] = (),
 ) -> list[ConfigIssue]:
     """Return a warning for each reference and command that this machine can't resolve.
+
+    `secrets` are the names that its vault has.
 
     What a tenant's variant shares with the common one is said once.
     """
@@ -90,7 +97,7 @@ def unresolved_here(
     said: set[tuple[str, Position, str]] = set()
     for key, spec in parsed.servers.items():
         origins = parsed.origins.get(key, {})
-        for name, reason, message in _missing(spec, environ, which, exists):
+        for name, reason, message in _missing(spec, environ, which, exists, secrets):
             at = origins.get(name, START)
             path = f"servers.{key.server_id}.{name}"
             if (path, at, at.file) in said:
@@ -106,13 +113,35 @@ def unresolved_here(
 _Missing = tuple[str, IssueReason, str]
 
 
+def _vault_names(parsed: ParsedConfig, environ: Mapping[str, str]) -> Container[str]:
+    """Return the names that the vault of this machine has, where any server takes a secret.
+
+    Raises:
+        VaultError: It cannot be read.
+    """
+    values = [
+        value
+        for spec in parsed.servers.values()
+        for value in (*spec.env.values(), *spec.headers.values())
+    ]
+    if all(value.kind != "secret" or value.text in environ for value in values):
+        return ()
+    return read_vault(find_vault(environ))
+
+
 def _missing(
-    spec: ServerSpec, environ: Mapping[str, str], which: Which, exists: Callable[[str], bool]
+    spec: ServerSpec,
+    environ: Mapping[str, str],
+    which: Which,
+    exists: Callable[[str], bool],
+    secrets: Container[str],
 ) -> Iterator[_Missing]:
     for key, text in _texts(spec):
         yield from _unset(key, text, environ)
     for section, values in (("env", spec.env), ("headers", spec.headers)):
         for name, value in values.items():
+            if value.kind == "secret" and value.text in secrets:
+                continue
             yield from _value(f"{section}.{name}", value, environ, exists)
     if spec.command:
         yield from _command(spec.command, environ, which)
@@ -146,7 +175,10 @@ def _value(
             message = f"'{key}' takes {value.text} from the environment, where it is not set here."
             yield f"{key}.env", IssueReason.UNSET_VARIABLE, message
         case "secret" if value.text not in environ:
-            message = f"'{key}' takes the secret {value.text}, which the environment here lacks."
+            message = (
+                f"'{key}' takes the secret {value.text}, which neither the environment nor the"
+                f" vault here has; run `leaseway vault set {value.text}` where workers run."
+            )
             yield f"{key}.secret", IssueReason.UNKNOWN_SECRET, message
         case "file" if not exists(value.text):
             message = f"'{key}' takes the content of {value.text}, which is not there."
