@@ -1,0 +1,91 @@
+"""One file with very many servers, each a process of its own while it is needed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.conftest import descendants
+from tests.e2e.system import SERVERS, Part, System, eventually
+
+from leaseway.sdk import AsyncClient
+
+
+def tiny(server_id: str, text: str = "hello") -> dict[str, object]:
+    return {
+        "transport": "stdio",
+        "truely-stateless": True,
+        "start": "lazy",
+        "protocol": "legacy",
+        "command": "sh",
+        "args": [str(SERVERS / "tiny.sh"), text],
+        "transform": [{"prefix": f"{server_id}_"}],
+    }
+
+
+def memory(part: Part) -> float:
+    """Return the resident memory of a process in MiB."""
+    status = Path(f"/proc/{part.process.pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) / 1024
+
+
+def server_processes(system: System) -> int:
+    return sum(
+        "tiny.sh" in line
+        for part in system.workers.values()
+        for line in descendants(part.process.pid).values()
+    )
+
+
+async def change_one_of(folder: Path, count: int, *, within: float) -> None:
+    """Start a file of lazy servers on two workers, call three, change one; print what it cost."""
+    servers = {f"s{number:03}": tiny(f"s{number:03}") for number in range(count)}
+    system = System(folder, {}, workers=2)
+    async with system, AsyncClient(system.address) as client:
+        began = time.perf_counter()
+        system.write(servers)
+
+        async def all_listed() -> bool:
+            tools = await client.list_tools()
+            return len(tools) == count and not tools.pending
+
+        await eventually(all_listed, within=within)
+        listed = time.perf_counter()
+        await eventually(lambda: server_processes(system) == 0)  # each went with its probe
+        before = {server.id: server.launch_hash for server in await client.servers()}
+        for number in (0, 7, count - 1):
+            assert (await client.call_tool(f"s{number:03}_hello")).text == "hello"
+        assert server_processes(system) == 3
+        changed = time.perf_counter()
+        system.write(servers | {"s007": tiny("s007", "changed")})
+
+        async def says_changed() -> bool:
+            return (await client.call_tool("s007_hello")).text == "changed"
+
+        await eventually(says_changed)
+        done = time.perf_counter()
+        await eventually(lambda: server_processes(system) == 3)
+        after = {server.id: server.launch_hash for server in await client.servers()}
+        assert [name for name in before if before[name] != after[name]] == ["s007"]
+        assert system.control_plane is not None
+        print(
+            f"{count} servers listed in {listed - began:.1f} s, a change of one in force in "
+            f"{done - changed:.2f} s; control plane {memory(system.control_plane):.0f} MiB, "
+            "workers " + ", ".join(f"{memory(part):.0f} MiB" for part in system.workers.values())
+        )
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_lazy_servers_are_listed_without_a_process_and_start_when_called(
+    tmp_path: Path,
+) -> None:
+    await change_one_of(tmp_path, 60, within=60)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("leak_guard")
+async def test_five_hundred_lazy_servers_are_listed_without_a_process(tmp_path: Path) -> None:
+    await change_one_of(tmp_path, 500, within=300)
