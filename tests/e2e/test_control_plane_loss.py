@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient
@@ -75,6 +76,53 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
         await task
         assert counts == list(range(2, len(counts) + 2))
         assert await instances(client) == processes
+
+
+BREAKAGES = {
+    "an entry": yaml.safe_dump(
+        {"version": 1, "servers": SERVERS | {"shared": SERVERS["shared"] | {"comand": "x"}}}
+    ),
+    "a start": yaml.safe_dump(
+        {"version": 1, "servers": SERVERS | {"leased": python_server("no-such-file.py")}}
+    ),
+    "the whole file": "version: 1\nservers: {shared: [}\n",
+}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [["an entry", "the whole file"], ["a start", "the whole file"]],
+    ids=" then ".join,
+)
+@pytest.mark.usefixtures("leak_guard")
+async def test_what_was_broken_while_no_control_plane_ran_is_still_listed_and_callable(
+    tmp_path: Path, broken: list[str]
+) -> None:
+    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+        before = [tool.name for tool in await client.list_tools()]
+        session = client.session("dialog")
+        assert (await session.call_tool("leased_next")).text == "1"
+        for count, breakage in enumerate(broken):
+            await kill_control_plane(system)
+            system.write_text(BREAKAGES[breakage])
+            await system.start_control_plane()
+            await system.ready()
+            async with AsyncClient(system.address) as stranger:  # it has resolved nothing before
+                assert await settled_names(stranger) == before
+                await eventually(stranger.problems)
+                assert (await stranger.call_tool("shared_echo", {"text": "x"})).text == "x"
+                assert (await stranger.call_tool("leased_next")).text == "1"
+            assert (await session.call_tool("leased_next")).text == str(count + 2)
+
+
+async def settled_names(client: AsyncClient) -> list[str]:
+    """Return the names of all tools, once the control plane waits for no worker any more."""
+
+    async def settled() -> bool:
+        return not (await client.status()).settling
+
+    await eventually(settled)
+    return [tool.name for tool in await client.list_tools()]
 
 
 async def leases(client: AsyncClient, count: int) -> list[tuple[str, str]]:
