@@ -23,12 +23,18 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Request
 
 from leaseway.data_plane.mcp.codec import Envelope, encode_error, encode_result, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
+from leaseway.wire import bounds
 
 __all__ = ["Inbox"]
 
 _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256
 MAX_REQUESTS: Final = 64
+_MAX_PROGRESS_TEXT: Final = 4096
+"""Characters of a progress message that are passed on; the rest is cut."""
+
+_MAX_LOGGER: Final = 256
+_MAX_LEVEL: Final = 32
 
 
 class _Progress(msgspec.Struct, gc=False):
@@ -94,8 +100,7 @@ class Inbox:
             elif method == "notifications/progress":
                 self._take_progress(message)
             elif method == "notifications/message" and near is not None:
-                log = _decode_log(message.params)
-                near.log(log.level, log.logger or "", bytes(log.data))
+                self._take_log(_decode_log(message.params), near)
             else:
                 self._take_notification(method, _params(message))
         except ValueError:
@@ -175,7 +180,17 @@ class Inbox:
         report = _decode_progress(message.params)
         call = self._find_call(request_key(report.progressToken))
         if call is not None and call.on_progress is not None:
-            call.on_progress(report.progress, report.total, report.message or "")
+            call.on_progress(
+                report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT]
+            )
+
+    def _take_log(self, log: _Log, near: ToolCall) -> None:
+        # A line may have 32 MiB; one such message must not end the caller's whole stream.
+        data = bytes(log.data)
+        if len(data) <= bounds.BATCH_SIZE:
+            near.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], data)
+        elif near.on_log is not None:
+            _logger.warning("A log message of server %s was dropped.", self._server)
 
     def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/cancelled":
