@@ -46,6 +46,12 @@ _FAREWELL: Final = 2.0
 """Seconds for the DELETE that ends a session."""
 
 _RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
+_TELLING: Final = 10.0
+"""Seconds for a POST that has no answer."""
+
+_MAX_BACKGROUND: Final = 64
+"""Tasks of a connection that nobody waits for; what a server is to be told beyond is dropped."""
+
 _STEADY: Final = 30.0
 """A GET stream that lived so long, in seconds, was not a failure."""
 
@@ -88,6 +94,7 @@ class HttpConnection(Peer):
         self._background: set[asyncio.Task[None]] = set()
         self._param_paths: dict[str, dict[tuple[str, ...], str]] = {}
         self._followed = False
+        self._untold = 0
         self._closing: asyncio.Task[None] | None = None
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
@@ -138,7 +145,7 @@ class HttpConnection(Peer):
         self._tasks[key] = task
 
     def _answer(self, line: bytes) -> None:
-        self._spawn(self._tell(line, self.era.headers))
+        self._tell_later(line)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -168,7 +175,20 @@ class HttpConnection(Peer):
         if tell and entry.written and not self.era.modern and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
+            self._tell_later(line)
+
+    def _tell_later(self, line: bytes) -> None:
+        if len(self._background) < _MAX_BACKGROUND:
             self._spawn(self._tell(line, self.era.headers))
+            return
+        self._untold += 1
+        if self._untold == 1:
+            _logger.warning(
+                "The server %s does not take what it is told: %s answers and notifications wait "
+                "for it, and further ones are dropped.",
+                self.server,
+                _MAX_BACKGROUND,
+            )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -178,7 +198,10 @@ class HttpConnection(Peer):
     async def _tell(self, line: bytes, headers: Mapping[str, str]) -> None:
         """Post what has no answer; a failure is none of the caller's business."""
         try:
-            async with await self._endpoint.request("POST", headers, RequestBody(line)) as response:
+            async with (
+                asyncio.timeout(_TELLING),
+                await self._endpoint.request("POST", headers, RequestBody(line)) as response,
+            ):
                 if response.status >= 400:
                     _logger.debug(
                         "The server %s answered a notification with HTTP status %s.",
