@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -328,3 +329,18 @@ async def test_a_server_that_closes_its_output_is_lost_and_ended(
     assert "closed its end" in fault.message
     async with asyncio.timeout(5):
         await bench.closed.get()
+
+
+async def test_a_call_that_the_end_of_its_connection_failed_is_never_written(
+    bench: Bench, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)))
+    call, outcome = bench.begin(instance, "counter")
+    assert not call.written
+    async with asyncio.timeout(10):
+        await connection(instance).aclose()
+        fault = (await outcome).fault
+    assert fault is not None
+    assert fault.started == "no"
+    assert "counter" not in log.read_text()

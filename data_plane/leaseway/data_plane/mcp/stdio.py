@@ -101,7 +101,6 @@ class StdioConnection(Peer):
         if self._ending is not None:
             self._ending.cancel()
         if self._writer is not None:
-            self._flush()
             self._writer.close()
         try:
             await self._process.stop(LITTLE_PATIENCE if hurry else PATIENCE)
@@ -145,6 +144,8 @@ class StdioConnection(Peer):
             self._put(next(self._note_keys), encode_notification("notifications/cancelled", params))
 
     def _put(self, key: object, line: bytes) -> None:
+        if self.closed.is_set():
+            return
         self._queue[key] = line
         self._queued += len(line)
         if not self._flushing and not self._paused:
@@ -222,6 +223,12 @@ class StdioConnection(Peer):
         )
 
     # The end.
+
+    def _end(self, fault: Fault | None) -> None:
+        super()._end(fault)
+        # Whoever waited has been told that these never started; so they must never be written.
+        self._queue.clear()
+        self._queued = 0
 
     def pipe_ended(self) -> None:
         """The process has ended or closed a pipe: nothing more will come."""
