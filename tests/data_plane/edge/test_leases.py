@@ -208,3 +208,16 @@ async def test_a_lease_released_while_it_starts_leaves_nothing(bench: Bench) -> 
     bench.servers.gate.set()
     assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
     await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.gate = asyncio.Event()
+    acquiring = asyncio.ensure_future(acquire(bench))
+    report = await bench.plane.expect_report(lambda report: report.leases_gained)
+    assert [lease.instance_id for lease in report.leases_gained] == [""]
+    bench.servers.gate.set()
+    lease = (await acquiring).lease
+    assert report.leases_gained[0].id == lease.id
+    report = await bench.plane.expect_report(lambda report: report.leases_gained)
+    assert report.leases_gained[0].instance_id == lease.instance_id

@@ -197,6 +197,8 @@ class LeaseKeeper:
         self._around.background.spawn(
             self._bind(lease, generation, done), f"start the instance of lease {lease.id}"
         )
+        # A start may take longer than the control plane keeps room for a lease that it placed.
+        self._around.reports.lease_gained(lease.id)
         self._schedule()
 
     async def _bind(self, lease: Lease, generation: Generation, done: asyncio.Future[None]) -> None:
