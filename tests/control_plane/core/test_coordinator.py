@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -383,11 +384,81 @@ def test_the_younger_of_two_leases_of_one_session_is_revoked() -> None:
     for worker in workers:
         state.worker_joined(hello(worker.id), START)
     state.reported("w1", WorkerReport(gained=(lease("old", "w1"),)), START)
-    young = lease("young", "w2")
-    young = young.__class__(young.id, young.key, young.worker_id, START.mono + 5)
+    young = replace(lease("young", "w2"), granted_at=START.mono + 5)
     state.reported("w2", WorkerReport(gained=(young,)), at(6))
     run(state, workers, at(6))
     assert (workers[0].revoked, workers[1].revoked) == ([], ["young"])
+
+
+def two_workers_and_the_older_lease() -> tuple[Coordinator, list[FakeWorker]]:
+    """Return w1 with the older lease of a session and w2, which is about to report another."""
+    state = coordinator(expected_workers=2)
+    workers = [FakeWorker("w1"), FakeWorker("w2")]
+    load(state, spec("a", shared=False))
+    for worker in workers:
+        state.worker_joined(hello(worker.id), START)
+    state.reported("w1", WorkerReport(gained=(lease("old", "w1"),)), START)
+    return state, workers
+
+
+def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successor() -> None:
+    for drains in (False, True):
+        state, workers = two_workers_and_the_older_lease()
+        if drains:
+            state.drain_worker("w1", at(1))
+        else:
+            state.worker_left("w1", at(1))
+        young = replace(lease("young", "w2"), granted_at=START.mono + 2)
+        state.reported("w2", WorkerReport(gained=(young,)), at(2))
+        told = [action for _, action in state.take_actions()]
+        assert not any(isinstance(action, RevokeLease) for action in told)
+        assert workers
+
+
+def test_a_worker_that_returns_with_its_older_lease_has_it_again() -> None:
+    state, workers = two_workers_and_the_older_lease()
+    state.worker_left("w1", at(1))
+    young = replace(lease("young", "w2"), granted_at=START.mono + 2)
+    state.reported("w2", WorkerReport(gained=(young,)), at(2))
+    state.worker_joined(hello("w1", leases=(lease("old", "w1"),)), at(3))
+    run(state, workers, at(3))
+    assert workers[1].revoked == ["young"]
+
+
+def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    worker.probes.clear()
+    state.worker_joined(hello(), at(1))  # its older stream was not seen to end
+    run(state, [worker], at(1))
+    assert [probe.spec.key.server_id for probe in worker.probes] == ["a"]
+
+
+def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    state.probe_ended(worker.probes.pop().id, listing("echo"), START)
+    ((_, action),) = state.take_actions()
+    assert isinstance(action, PushDelta)
+    refusal = Refusal(VariantKey("a"), "rejected", "BAD_SPEC", "cannot run this here")
+    state.nacked("w1", action.push.nonce, [refusal], START)
+    state.acked("w1", action.push.nonce, START)
+    assert [one.problem.reason for one in state.problems.open()] == ["BAD_SPEC"]
+    load(state, spec("a", prefix="new_"))
+    run(state, [worker])
+    assert state.problems.open() == []
+
+
+def test_an_equal_relisting_makes_no_registry_version() -> None:
+    state, worker = started(spec("a"))
+    version = state.committed.version
+    state.relisted(VariantKey("a"), spec("a").launch_hash, listing("echo"), START)
+    run(state, [worker])
+    assert state.committed.version == version
 
 
 def test_a_worker_with_a_probe_that_never_ends_is_given_up_on() -> None:

@@ -42,7 +42,9 @@ def test_a_skipped_tool_does_not_exist_by_its_qualified_name_either() -> None:
     target = find_tool(state, "default", "echo")
     assert isinstance(target, ToolTarget)
     assert target.served.key.server_id == "a"
-    assert isinstance(find_tool(state, "default", "b:echo"), Denied)
+    denied = find_tool(state, "default", "b:echo")
+    assert isinstance(denied, Denied)
+    assert "'a' has the name 'echo'" in denied.message
 
 
 def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:

@@ -113,15 +113,17 @@ class Coordinator:
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
             self._refuse_twin(known, now)
-        self.problems.clear(scope="worker", worker_id=address.id, reason="WORKER_TWIN")
+        self.problems.clear(worker_id=address.id)  # it says anew what is wrong
         self._version = max(self._version, hello.highest_version + 1)
         if not self.settled:  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
         record = WorkerRecord(hello, Subscription(acked=dict(hello.held)))
         record.instances = hello.instances
+        record.draining = known is not None and known.draining
         self.workers[address.id] = record
-        for twin in self.placements.replace_worker(address.id, hello.leases):
-            self._revoke_twin(twin)
+        self.servers.probes.worker_gone(address.id)  # they ended with its older stream
+        for twins in self.placements.replace_worker(address.id, hello.leases):
+            self._revoke_twin(twins)
         self._ask_for_content(record)
         self._replan = True
         if hello.highest_version >= self.committed.version:
@@ -153,7 +155,12 @@ class Coordinator:
     def acked(self, worker_id: str, nonce: int, now: Moment) -> None:
         """Take a worker's acknowledgement."""
         record = self.workers.get(worker_id)
-        if record is not None and record.subscription.ack(nonce):
+        if record is None:
+            return
+        refused = set(record.subscription.refused)
+        if record.subscription.ack(nonce):
+            for key in refused.difference(record.subscription.refused):
+                self.problems.clear(worker_id=worker_id, server_id=key.server_id, tenant=key.tenant)
             self._reveal()
             self.tick(now)
 
@@ -182,9 +189,7 @@ class Coordinator:
         for lease_id in report.lost:
             self.placements.lost(lease_id)
         for lease in report.gained:
-            twin = self.placements.gained(lease)
-            if twin is not None:
-                self._revoke_twin(twin)
+            self._revoke_twin(self.placements.gained(lease))
         for problem in report.cleared:
             self._clear_reported(record, problem)
         for problem in report.problems:
@@ -312,9 +317,16 @@ class Coordinator:
         self.problems.report(problem, now.unix)
         raise WorkerRefused(message)
 
-    def _revoke_twin(self, lease: HeldLease) -> None:
-        reason = "Another worker holds an older lease of the same session and server."
-        self._actions.append((lease.worker_id, RevokeLease(lease.id, reason)))
+    def _revoke_twin(self, twins: tuple[HeldLease, ...]) -> None:
+        """Have the younger of two leases with one key revoked (DESIGN §5).
+
+        The lease of a worker that is gone or drains is no twin: its successor took its place. If
+        that worker comes back with it, the older one stands again.
+        """
+        standing = [lease for lease in twins if self.workers[lease.worker_id].takes_work]
+        for lease in standing[1:]:
+            reason = "Another worker holds an older lease of the same session and server."
+            self._actions.append((lease.worker_id, RevokeLease(lease.id, reason)))
 
     def _ask_for_content(self, record: WorkerRecord) -> None:
         known = self.committed.hashes

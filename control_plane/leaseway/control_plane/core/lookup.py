@@ -81,7 +81,8 @@ def place(
         for record in state.serving(served)
         if record.takes_work
     ]
-    placement = state.placements.place(key, able, excluded, now.mono)
+    holding = {record.id for record in state.workers.values() if record.takes_work}
+    placement = state.placements.place(key, able, excluded, now.mono, holding)
     return placement or _no_room(key.server_id, able, excluded)
 
 
@@ -124,8 +125,20 @@ def _find_qualified(
     if target is not None:
         return target
     name = f"{server_id}:{original}"
+    for tool in served.exposed:
+        if tool.skipped and tool.original == original:
+            return _name_taken(view, name, tool.name)
     known = [f"{server_id}:{tool.original}" for tool in served.callable_tools]
     return _no_tool(state, tenant, name, known)
+
+
+def _name_taken(view: View, name: str, exposed: str) -> Denied:
+    owner = view.tools[exposed].served.key.server_id if exposed in view.tools else "another server"
+    message = (
+        f"The tool '{name}' is left out because '{owner}' has the name '{exposed}', which a tool"
+        " needs for itself. Give one of the two servers a prefix (transform)."
+    )
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
 
 
 def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Denied:
@@ -160,7 +173,7 @@ def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str])
         for server_id, key in variants_of(state, tenant).items()
         if key in state.servers.failures and server_id not in listed
     ]
-    if failed:
+    if failed and split_qualified(name) is None:
         message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 

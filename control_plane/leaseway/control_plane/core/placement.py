@@ -6,7 +6,7 @@ capacity until the lease is reported or 10 s have passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leaseway.wire import bounds
@@ -95,13 +95,25 @@ class PlacementTable:
         candidates: Sequence[Candidate],
         excluded: Iterable[str],
         now: float,
+        holding: Collection[str] = (),
     ) -> Placement | None:
-        """Choose a worker and reserve a unit of it; None where no candidate has room."""
+        """Choose a worker and reserve a unit of it; None where no candidate has room.
+
+        Args:
+            key: What the lease is found by.
+            candidates: Workers that could hold it.
+            excluded: Workers that refused or could not be reached.
+            now: When, on the control plane's monotonic clock.
+            holding: Workers whose leases stand, candidates or not: a holder that is behind with
+                the registry still holds.
+        """
         self.expire(now)
         avoid = set(excluded)
         free = {c.worker_id: c for c in candidates if c.worker_id not in avoid}
         for lease in self._by_key.get(key, ()):
-            if lease.worker_id in free:
+            if lease.worker_id in free or (
+                lease.worker_id in holding and lease.worker_id not in avoid
+            ):
                 return Placement(lease.worker_id, lease.id)
         booked = self._reserved.get(key)
         if booked is not None:
@@ -117,8 +129,8 @@ class PlacementTable:
         self._count_session(key, chosen, 1)
         return Placement(chosen)
 
-    def gained(self, lease: HeldLease) -> HeldLease | None:
-        """Take a reported lease; return the twin to revoke, the younger of two with one key."""
+    def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
+        """Take a reported lease; return all with its key where it has a twin, the oldest first."""
         self.lost(lease.id)
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id == lease.worker_id:
@@ -129,7 +141,7 @@ class PlacementTable:
         held = self._by_key.setdefault(lease.key, [])
         held.append(lease)
         held.sort(key=lambda one: (one.granted_at, one.id))
-        return held[-1] if len(held) > 1 else None
+        return tuple(held) if len(held) > 1 else ()
 
     def lost(self, lease_id: str) -> None:
         """Forget a lease that has ended; an unknown one is no error."""
@@ -150,14 +162,16 @@ class PlacementTable:
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
             self._cancel(key)
 
-    def replace_worker(self, worker_id: str, leases: Iterable[HeldLease]) -> list[HeldLease]:
-        """Take a worker's word on all that it holds; return twins to revoke."""
+    def replace_worker(
+        self, worker_id: str, leases: Iterable[HeldLease]
+    ) -> list[tuple[HeldLease, ...]]:
+        """Take a worker's word on all that it holds; return the twins, as `gained` does."""
         reported = {lease.id: lease for lease in leases}
         for held in [held for held in self.leases.values() if held.worker_id == worker_id]:
             if held.id not in reported:
                 self.lost(held.id)
-        twins = [self.gained(lease) for lease in reported.values()]
-        return [twin for twin in twins if twin is not None]
+        found = [self.gained(lease) for lease in reported.values()]
+        return [twins for twins in found if twins]
 
     def expire(self, now: float) -> None:
         """Drop reservations that nobody used."""

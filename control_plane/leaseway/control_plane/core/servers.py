@@ -192,10 +192,11 @@ class Servers:
         self._withdraw(self.probes.want(spec, trace))
 
     def _listed(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
-        self.goods[key], problems = made
+        good, problems = made
+        self.changed = self.changed or good != self.goods.get(key)
+        self.goods[key] = good
         self.problems.replace(f"probe:{key}", (), now.unix)
         self.problems.replace(f"exposure:{key}", problems, now.unix)
-        self.changed = True
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key

@@ -148,7 +148,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         stream: _Stream,
         context: _Context,
     ) -> None:
-        reader = asyncio.create_task(self._read(hello.address.id, messages))
+        reader = asyncio.create_task(self._read(hello.address.id, messages, stream))
         writer = asyncio.create_task(stream.drain(context))
         try:
             await asyncio.wait((reader, writer, stream.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -159,11 +159,19 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         for result in results:
             if isinstance(result, MalformedMessage | OversizeMessage):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(result))
+            if isinstance(result, Exception) and not isinstance(result, grpc.aio.BaseError):
+                _logger.error("a Sync stream failed here", exc_info=result)
+                message = "The control plane failed to serve this stream; its log says why."
+                await context.abort(grpc.StatusCode.INTERNAL, message)
         if stream.ended.done():
             await context.abort(grpc.StatusCode.ABORTED, stream.ended.result())
 
-    async def _read(self, worker_id: str, messages: AsyncIterator[sync_pb2.SyncRequest]) -> None:
+    async def _read(
+        self, worker_id: str, messages: AsyncIterator[sync_pb2.SyncRequest], stream: _Stream
+    ) -> None:
         async for message in messages:
+            if self._plane.streams.get(worker_id) is not stream:
+                return  # a newer stream speaks for the worker; this one's nonces mean others
             self._take(worker_id, message)
 
     def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:

@@ -7,6 +7,7 @@ commit's spans, whose own context travels on to the workers.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
@@ -17,6 +18,8 @@ from leaseway.control_plane.core.variants import Listing
 from leaseway.wire.telemetry import Attr, context_from, traceparent_of, tracer, tracing_active
 
 __all__ = ["ReloadTraces"]
+
+_MOST_PROBES: Final = 4096
 
 
 class ReloadTraces:
@@ -62,6 +65,8 @@ class ReloadTraces:
                 Attr.LAUNCH_HASH: action.spec.launch_hash,
             },
         )
+        while len(self._probes) >= _MOST_PROBES:  # those of workers that never answered
+            self._end(next(iter(self._probes)), "lost")
         self._probes[action.id] = span
         return replace(action, trace=traceparent_of(span))
 
