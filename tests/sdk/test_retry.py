@@ -104,9 +104,17 @@ def test_without_a_delay_tries_back_off() -> None:
 
 
 def test_the_last_try_is_the_fifth() -> None:
-    fault = Fault(Reason.WORKER_LOST, "Gone.")
+    fault = Fault(Reason.OVERLOADED, "Full.")
     assert decide(fault, Tried(MAX_TRIES - 1, 60.0)) is not None
     assert decide(fault, Tried(MAX_TRIES, 60.0)) is None
+
+
+def test_a_lost_worker_has_time_to_be_replaced_but_a_lease_on_it_has_not() -> None:
+    fault = Fault(Reason.WORKER_LOST, "Gone.")
+    waits = [decide(fault, Tried(n, 60.0), lambda _, high: high / 2) for n in range(1, 12)]
+    assert sum(again.delay for again in waits if again) > 5
+    assert decide(fault, Tried(12, 60.0)) is None
+    assert decide(fault, Tried(MAX_TRIES, 60.0, pinned=True)) is None
 
 
 def test_a_settling_control_plane_is_outlasted() -> None:

@@ -77,7 +77,9 @@ def lost(worker: str, *, sent: bool, heard: bool, cause: Fault | None) -> Fault:
 
     """
     # A worker that refuses the stream as a whole says so of each call on it.
-    refused = not heard and cause is not None and cause.started == "no"
+    # What gRPC says of a connection is no word of the worker's: it may have run what was sent.
+    broken = sent and cause is not None and cause.reason is Reason.WORKER_LOST
+    refused = not heard and not broken and cause is not None and cause.started == "no"
     if cause is not None and (refused or cause.reason in _REFUSALS):
         return replace(cause, started=cause.started if sent else "no")
     why = f" ({cause.message})" if cause is not None else ""

@@ -23,7 +23,8 @@ _ENDED: Final = "Internal error from Core"
 _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the address that the client "
     "was given (or LEASEWAY_ADDRESS) is its own.",
-    Reason.WORKER_LOST: "It has ended, or nothing leads there from this machine.",
+    Reason.WORKER_LOST: "It has ended, or nothing leads there from this machine; look at "
+    "`leaseway workers`.",
     Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
     Reason.INCOMPATIBLE_VERSION: "It does not know this request: upgrade the older side.",
     Reason.DEADLINE_EXCEEDED: "The timeout passed first.",
@@ -52,5 +53,6 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
     )
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
     advice = _ADVICE.get(reason, "")
-    message = f"{peer} answered {code.name}: {error.details() or 'without a word'}. {advice}"
+    said = "cannot be reached" if reason is unavailable else f"answered {code.name}"
+    message = f"{peer} {said}: {error.details() or 'without a word'}. {advice}"
     return Fault(reason, message.strip(), started)

@@ -30,6 +30,8 @@ __all__ = ["LEASE_ENDED", "LeaseDesk"]
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
 )
+_START_BOUND: Final = 600.0
+"""Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
 _RELEASE_BOUND: Final = 5.0
 _POLL: Final = 0.25
 """Seconds between placements while all workers are full and the caller waits."""
@@ -182,8 +184,8 @@ class LeaseDesk:
         try:
             answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
         except Fault as fault:
-            if fault.reason in LEASE_ENDED:
-                return False
+            if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
+                return False  # it has ended, or ends with its worker or its time
             raise
         return bool(answer.released)
 
@@ -247,7 +249,7 @@ class LeaseDesk:
         room = max(give_up - at, 0.0)
         if room > 0:
             request.wait.CopyFrom(_duration(room))
-        answer = await link.ask(link.leases.AcquireLease, request, room + STARTUP_TIMEOUT)
+        answer = await link.ask(link.leases.AcquireLease, request, room + _START_BOUND)
         return self.granted(key, answer.lease, worker, at, owned=answer.created)
 
     async def _place(self, key: Key, deadline: float, exclude: Collection[Worker]) -> Worker:

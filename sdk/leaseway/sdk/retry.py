@@ -16,7 +16,7 @@ __all__ = ["MAX_TRIES", "Again", "Tried", "decide"]
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""
 _MAX_SYNCING_TRIES: Final = 12
-"""A control plane settles for 3 s; these tries, half a second apart, outlast it."""
+"""A control plane settles for 3 s, and a worker is replaced in as many; these tries outlast it."""
 _SYNCING_DELAY: Final = 0.5
 _BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
@@ -85,7 +85,8 @@ def decide(
 ) -> Again | None:
     """Return how to try again, or None where the failure is final.
 
-    What certainly did not start is tried again, at most `MAX_TRIES` times. What may have started
+    What certainly did not start is tried again, at most `MAX_TRIES` times, or until a worker that
+    was lost has had time to be replaced. What may have started
     is repeated once, and only where the tool says that this changes nothing. Rejections are final.
 
     Args:
@@ -100,7 +101,7 @@ def decide(
         return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
     transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
-    if not (transient or full) or tried.tries >= _limit(fault.reason):
+    if not (transient or full) or tried.tries >= _limit(fault.reason, tried):
         return None
     repeats = fault.started != "no"
     if repeats and (not tried.repeatable or tried.repeated):
@@ -113,8 +114,9 @@ def decide(
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
 
 
-def _limit(reason: Reason) -> int:
-    return _MAX_SYNCING_TRIES if reason in _SETTLING else MAX_TRIES
+def _limit(reason: Reason, tried: Tried) -> int:
+    replaced = reason is Reason.WORKER_LOST and not tried.pinned
+    return _MAX_SYNCING_TRIES if replaced or reason in _SETTLING else MAX_TRIES
 
 
 def _delay(fault: Fault, tried: Tried, uniform: Callable[[float, float], float]) -> float:

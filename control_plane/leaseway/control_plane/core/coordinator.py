@@ -298,12 +298,16 @@ class Coordinator:
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
 
     def serving(self, served: Served) -> list[WorkerRecord]:
-        """Return the workers that callers of a variant may go to, ordered by id."""
-        return [
+        """Return the workers that callers of a variant may go to, ordered by id.
+
+        One whose stream has ended may serve on, but only where there is no other is it named.
+        """
+        records = [
             record
             for _, record in sorted(self.workers.items())
             if not record.draining and record.subscription.has(served)
         ]
+        return [record for record in records if record.connected] or records
 
     # Inside.
 
