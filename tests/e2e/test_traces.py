@@ -19,23 +19,15 @@ from leaseway.wire.tracefile import SpanRecord, TraceCollector, otlp_environment
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
-@pytest.fixture(scope="module")
-def provider() -> TracerProvider:
-    """Install a tracer provider; OpenTelemetry takes one a process."""
-    installed = trace.get_tracer_provider()
-    if not isinstance(installed, TracerProvider):
-        installed = TracerProvider()
-        trace.set_tracer_provider(installed)
-    return installed
-
-
 @pytest.fixture
-def own_spans(provider: TracerProvider) -> Iterator[InMemorySpanExporter]:
-    """Collect this process's spans."""
+def own_spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """Collect this process's spans, for one test only: other tests have no provider."""
     exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
-    exporter.shutdown()
+    provider.shutdown()
 
 
 def chain(spans: list[SpanRecord], leaf: SpanRecord) -> list[SpanRecord]:
