@@ -23,6 +23,7 @@ __all__ = [
     "compile_toolset",
     "describe_differences",
     "differing_tools",
+    "has_other_tools",
     "tool_not_found",
 ]
 
@@ -207,6 +208,14 @@ def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> fr
         name
         for name, plan in toolset.tools.items()
         if name not in listed or not _same(plan.definition, listed[name])
+    )
+
+
+def has_other_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> bool:
+    """Say whether an instance lists anything else than what was recorded, exposed or not."""
+    contract = toolset.contract
+    return contract.keys() != listed.keys() or not all(
+        _same(definition, listed[name]) for name, definition in contract.items()
     )
 
 

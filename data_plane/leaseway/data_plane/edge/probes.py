@@ -6,16 +6,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
 from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.toolset import has_other_tools
 from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
+from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import AVAILABLE_TRANSPORTS, ServerSpec, VariantKey
 from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
@@ -27,6 +30,9 @@ _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _BETWEEN_REQUESTS: Final = 60.0
 """Seconds between two requests to probe a leased server whose tools changed."""
+
+_BETWEEN_LISTINGS: Final = Backoff(1.0, 30.0)
+"""Between two listings of a server that says, again and again, that its tools changed."""
 
 
 class Prober:
@@ -44,7 +50,8 @@ class Prober:
         self._around = pool.around
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._relisting: dict[Generation, bool] = {}
+        self._relisting: dict[Generation, dict[Live, None]] = {}
+        self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
         self._asked: dict[VariantKey, float] = {}
         self._around.hooks.tools_changed = self._tools_changed
 
@@ -64,6 +71,19 @@ class Prober:
         """Take all probes back: whoever asked for them is gone."""
         for task in self._running.values():
             task.cancel()
+
+    def catch_up(self) -> None:
+        """List again, and send, what shared instances have and the control plane does not.
+
+        A change that a server announced while there was no Sync stream has reached nobody.
+        """
+        self._last_sent.clear()
+        for generation in self._pool.current:
+            live = generation.shared
+            if live is None or not live.is_ready:
+                continue
+            if has_other_tools(generation.variant.toolset, live.instance.tools):
+                self._tools_changed(generation, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
         loop = asyncio.get_running_loop()
@@ -123,11 +143,11 @@ class Prober:
         if live.lease_id:
             self._ask_for_probe(generation)
         if generation in self._relisting:
-            self._relisting[generation] = True  # once more, after the one under way
+            self._relisting[generation][live] = None  # after the one under way, and a pause
         else:
-            self._relisting[generation] = False
+            self._relisting[generation] = {live: None}
             self._around.background.spawn(
-                self._relist_and_send(generation, live), f"list the tools of {generation.key}"
+                self._relist_while_told(generation), f"list the tools of {generation.key}"
             )
 
     def _ask_for_probe(self, generation: Generation) -> None:
@@ -142,29 +162,44 @@ class Prober:
             severity="warning",
         )
 
-    async def _relist_and_send(self, generation: Generation, live: Live) -> None:
+    async def _relist_while_told(self, generation: Generation) -> None:
+        # A server may say so with every listing: each one in a row waits longer for the next.
+        listings = 0
         try:
-            while True:
-                result = sync_pb2.ProbeResult(
-                    key=key_to_wire(generation.key), launch_hash=generation.launch_hash
-                )
-                try:
-                    await generation.relist(live)
-                    _describe(result, live)
-                except Fault as fault:
-                    result.problem.CopyFrom(self._problem(generation.key, fault))
-                if not live.lease_id:
-                    self._send(result)
-                if not self._relisting[generation] or not live.is_ready:
-                    return
-                self._relisting[generation] = False
+            while changed := self._relisting[generation]:
+                self._relisting[generation] = {}
+                for live in changed:
+                    if not live.closed.is_set():
+                        await self._relist_and_send(generation, live)
+                await asyncio.sleep(_BETWEEN_LISTINGS.ceiling(listings))
+                listings += 1
         finally:
             del self._relisting[generation]
+
+    async def _relist_and_send(self, generation: Generation, live: Live) -> None:
+        result = _result_of(generation)
+        try:
+            await generation.relist(live)
+            _describe(result, live)
+        except Fault as fault:
+            result.problem.CopyFrom(self._problem(generation.key, fault))
+        if not live.lease_id:
+            self._send_new(generation, result)
+
+    def _send_new(self, generation: Generation, result: sync_pb2.ProbeResult) -> None:
+        said = result.SerializeToString(deterministic=True)
+        if self._last_sent.get(generation) != said or result.HasField("problem"):
+            self._last_sent[generation] = said
+            self._send(result)
 
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
         return problem_message(
             Problem("server", _reason(fault), fault.message, key), self._around.worker_id
         )
+
+
+def _result_of(generation: Generation) -> sync_pb2.ProbeResult:
+    return sync_pb2.ProbeResult(key=key_to_wire(generation.key), launch_hash=generation.launch_hash)
 
 
 def _check_transport(spec: ServerSpec) -> None:

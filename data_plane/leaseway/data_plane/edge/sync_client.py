@@ -105,6 +105,7 @@ class SyncClient:
         self._highest_epoch = 0
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._stream: Stream | None = None
+        self._caught_up = False
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -208,6 +209,7 @@ class SyncClient:
 
     async def _serve(self, stream: Stream) -> None:
         outgoing = self._outgoing = asyncio.Queue(_MOST_QUEUED)
+        self._caught_up = False
         self.joined.set()
         loop = asyncio.get_running_loop()
         parts = [
@@ -263,6 +265,9 @@ class SyncClient:
         self._send(
             sync_pb2.SyncRequest(ack=sync_pb2.Ack(nonce=delta.nonce, registry_version=version))
         )
+        if not self._caught_up:  # only now is it known what the others list
+            self._caught_up = True
+            self._prober.catch_up()
 
     def _answer_want(self, want: sync_pb2.Want) -> None:
         variants = self._pool.holdings.variants
@@ -277,7 +282,7 @@ class SyncClient:
 
     def _send(self, message: sync_pb2.SyncRequest) -> None:
         if self._outgoing is None or self._stream is None:
-            return  # the next stream's Hello says it all
+            return  # the next stream's Hello, and what follows its first delta, say it all
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:
