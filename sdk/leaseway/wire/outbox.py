@@ -104,6 +104,12 @@ class Outbox(Generic[BatchT]):
                 return True
         return False
 
+    def clear(self) -> None:
+        """Drop everything: the stream has failed."""
+        self._small.clear()
+        self._large.clear()
+        self.queued_bytes = 0
+
     def next_batch(self) -> BatchT:
         """Take the next message off the queue; empty where nothing is queued any more."""
         batch = self._make_batch()

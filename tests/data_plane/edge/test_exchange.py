@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from leaseway.data_plane.edge import exchange
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
@@ -313,3 +314,33 @@ async def test_a_server_that_is_down_refuses_with_why_and_when(bench: Bench) -> 
     assert (fault.reason, fault.started) == (Reason.SERVER_NOT_READY, "no")
     assert "no such file" in fault.message
     assert fault.retry_delay is not None
+
+
+async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
+    bench: Bench, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(exchange, "_MOST_UNREAD", 4 * bounds.MIB)
+    await bench.serve("time")
+    bench.servers.holds = True
+    stream = bench.execution.Exchange()
+    calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in range(1, 5)]
+    for call in calls:
+        call.arguments = b'{"text": "hi"}'
+    await stream.write(execution_pb2.ExchangeRequest(calls=calls))
+    await bench.until(lambda: bench.servers.opened and len(bench.servers.opened[0].calls) == 4)
+    first, second, third, fourth = tuple(bench.servers.opened[0].calls)
+    for call in (first, second, third):
+        call.answer(b'"' + b"x" * (2 * bounds.MIB) + b'"')
+    await bench.until(lambda: fourth.cancelled)
+    assert bench.worker.executor.in_flight == 0
+
+    async def read_all() -> None:
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(read_all(), 10)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
+    assert "does not read" in fault.message

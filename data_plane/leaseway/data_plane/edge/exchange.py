@@ -29,6 +29,9 @@ __all__ = ["ExchangeStream", "Exchanges"]
 _logger = logging.getLogger(__name__)
 _MAX_QUEUED: Final = 64 * bounds.MIB
 """With more than this waiting to be sent, the reader takes no further frames."""
+_MOST_UNREAD: Final = 256 * bounds.MIB
+"""With more than this waiting to be sent, the caller does not read and its stream is ended."""
+
 _MOST_CHUNKED: Final = 32
 """Arguments in chunks that may be under way on one stream."""
 _FRAME_OVERHEAD: Final = 24
@@ -107,18 +110,24 @@ class ExchangeStream:
         self._refused_chunks: set[int] = set()
         self._no_more_calls = False
         self._breach: Fault | None = None
+        self._writing = asyncio.timeout(None)
 
     async def serve(self) -> None:
         """Read and write until both sides are done; the stream's end cancels its calls."""
         reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
         try:
-            await self._write()
+            async with self._writing:
+                await self._write()
+        except TimeoutError:
+            if self._breach is None:
+                raise
         finally:
             reader.cancel()
             for run in tuple(self._calls.values()):
                 run.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
         if self._breach is not None:
+            self._outbox.clear()  # the abort may wait for as long as the caller does not read
             await abort(self._context, self._breach)
 
     def go_away(self, reason: str) -> None:
@@ -235,11 +244,25 @@ class ExchangeStream:
             result = Result(call_id=call_id, is_error=is_error)
             self._describe_lease(run, result)
             self._outbox.put_large("results", result, call_id, payload)
+            if self._outbox.queued_bytes > _MOST_UNREAD:
+                self._give_up()
             return
         result = Result(call_id=call_id, payload=payload, is_error=is_error)
         if run.is_new_lease:
             self._describe_lease(run, result)
         self._outbox.put("results", result, size + _FRAME_OVERHEAD)
+
+    def _give_up(self) -> None:
+        if self._breach is None:
+            self._breach = Fault(
+                Reason.OVERLOADED,
+                f"More than {_MOST_UNREAD} bytes of results wait for this stream's caller, who "
+                "does not read them; the stream ends and its calls are cancelled. Read results "
+                "as they come.",
+                "unknown",
+            )
+            # The writer waits for the caller; only an interruption ends that.
+            self._writing.reschedule(asyncio.get_running_loop().time())
 
     def fail(self, run: Run, fault: Fault) -> None:
         """Queue why a call has no result."""
