@@ -27,7 +27,7 @@ def reminder(server_id: str) -> str:
     """Return what to tell a model that now holds a lease."""
     return (
         f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
-        f'session. When you no longer need it, call mcp_release({{"serverId": "{server_id}"}}).'
+        f'session. Release it when you no longer need it: session.release("{server_id}").'
     )
 
 
