@@ -30,6 +30,7 @@ def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> 
         ("host:http", "HOST:PORT"),
         (":7600", "127.0.0.1:7600"),
         ("::1:7600", "[::1]:7600"),
+        ("http://127.0.0.1:7600", "as 127.0.0.1:7600"),
     ],
 )
 def test_a_wrong_address_says_what_to_write(text: str, advice: str) -> None:

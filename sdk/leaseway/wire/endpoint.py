@@ -39,6 +39,9 @@ def parse_endpoint(text: str) -> Endpoint:
         ValueError: The text is neither; the message says what is wrong.
 
     """
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        raise ValueError(f"'{text}' is not HOST:PORT; write it without '{scheme}://', as {rest}")
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"'{text}' is not HOST:PORT; write, for example, 127.0.0.1:7600")
