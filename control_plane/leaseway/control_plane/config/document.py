@@ -52,7 +52,6 @@ class Document:
         servers: The ids with their keys, in native spelling.
         defaults: What the file says for every server.
         inherit: The system file that the file says it was written for, or empty.
-        inherit_at: Where it says so.
     """
 
     form: str
@@ -61,7 +60,6 @@ class Document:
     servers: tuple[Entry, ...] = ()
     defaults: Defaults = NO_DEFAULTS
     inherit: str = ""
-    inherit_at: Position = START
 
 
 DocumentReader = Callable[[Table, Where], Document | None]

@@ -35,12 +35,11 @@ class WantContent:
 
 @dataclass(frozen=True)
 class StartProbe:
-    """Have a server tried; with `relist`, only asked again on its live instance."""
+    """Have a server tried. `trace` is the traceparent of the reload behind it, or empty."""
 
     id: int
     spec: ServerSpec
     trace: str = ""
-    relist: bool = False
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,6 @@ def action_to_wire(action: Action, epoch: int) -> sync_pb2.SyncResponse:
                 spec=spec_to_wire(action.spec),
                 launch_hash=action.spec.launch_hash,
                 traceparent=action.trace,
-                relist=action.relist,
             )
             return sync_pb2.SyncResponse(probe=probe)
         case CancelProbe(probe_id):

@@ -85,7 +85,6 @@ def read_three_layer(implied: Implied = "always") -> DocumentReader:
             table.at,
             tuple(servers),
             inherit=values.get("inherit", ""),
-            inherit_at=at.get("inherit", START),
         )
 
     return read
