@@ -511,16 +511,23 @@ Global___RevokeLeaseRequest: _TypeAlias = RevokeLeaseRequest  # noqa: Y015
 
 @_typing.final
 class RevokeLeaseResponse(_message.Message):
-    """Nothing to say."""
+    """Says whether the lease has ended."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    ENDED_FIELD_NUMBER: _builtins.int
+    ended: _builtins.bool
+    """Whether its worker has said so. False means that the worker was told and
+    has not answered within 5 s or the RPC's deadline.
+    """
     def __init__(
         self,
+        *,
+        ended: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,15 +29,15 @@ from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 from leaseway.v1 import leases_pb2 as leaseway_dot_v1_dot_leases__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bleaseway/v1/execution.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\xab\x02\n\x0f\x45xchangeRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\"\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x12.leaseway.v1.Chunk\x12 \n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x11.leaseway.v1.Call\x12$\n\x07\x61nswers\x18\x04 \x03(\x0b\x32\x13.leaseway.v1.Answer\x12$\n\x07\x63\x61ncels\x18\x05 \x03(\x0b\x32\x13.leaseway.v1.Cancel\x12\x31\n\nkeep_alive\x18\x06 \x01(\x0b\x32\x1d.leaseway.v1.KeepAliveRequest\x12*\n\ngoing_away\x18\x07 \x01(\x0b\x32\x16.leaseway.v1.GoingAway\"\xd5\x02\n\x10\x45xchangeResponse\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.WorkerInfo\x12\"\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x12.leaseway.v1.Chunk\x12\'\n\x08progress\x18\x03 \x03(\x0b\x32\x15.leaseway.v1.Progress\x12%\n\x04logs\x18\x04 \x03(\x0b\x32\x17.leaseway.v1.LogMessage\x12\x1e\n\x04\x61sks\x18\x05 \x03(\x0b\x32\x10.leaseway.v1.Ask\x12$\n\x07results\x18\x06 \x03(\x0b\x32\x13.leaseway.v1.Result\x12\x32\n\nkeep_alive\x18\x07 \x01(\x0b\x32\x1e.leaseway.v1.KeepAliveResponse\x12*\n\ngoing_away\x18\x08 \x01(\x0b\x32\x16.leaseway.v1.GoingAway\"`\n\nWorkerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\x12\x17\n\x0fpackage_version\x18\x04 \x01(\t\"\xf6\x02\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\x0c\x12\x18\n\x10registry_version\x18\x05 \x01(\x04\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\r\n\x05\x61gent\x18\x07 \x01(\t\x12\x0f\n\x07session\x18\x08 \x01(\t\x12\x10\n\x08lease_id\x18\t \x01(\t\x12\x12\n\ntimeout_ms\x18\n \x01(\x04\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x12\n\ntracestate\x18\x0c \x01(\t\x12\x16\n\x0ewants_progress\x18\r \x01(\x08\x12\x11\n\tlog_level\x18\x0e \x01(\t\x12\x0f\n\x07\x61nswers\x18\x0f \x03(\t\x12\x14\n\x0cinline_media\x18\x10 \x01(\x08\x12,\n\tlease_ttl\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrequest_state\x18\x12 \x01(\t\"1\n\x08\x43\x61llFate\x12%\n\x07started\x18\x01 \x01(\x0e\x32\x14.leaseway.v1.Started\"\x87\x01\n\x06Result\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08is_error\x18\x03 \x01(\x08\x12\"\n\x06status\x18\x04 \x01(\x0b\x32\x12.google.rpc.Status\x12%\n\tnew_lease\x18\x05 \x01(\x0b\x32\x12.leaseway.v1.Lease\"4\n\x05\x43hunk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\")\n\x06\x43\x61ncel\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\tGoingAway\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\\\n\x08Progress\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12\x12\n\x05total\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\tB\x08\n\x06_total\"J\n\nLogMessage\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05level\x18\x02 \x01(\t\x12\x0e\n\x06logger\x18\x03 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"F\n\x03\x41sk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61sk_id\x18\x02 \x01(\x04\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06params\x18\x04 \x01(\x0c\"\\\n\x06\x41nswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61sk_id\x18\x02 \x01(\x04\x12\x0e\n\x06result\x18\x03 \x01(\x0c\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.google.rpc.Status\"\xfd\x01\n\x0f\x43\x61llToolRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12*\n\targuments\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x10\n\x08lease_id\x18\x07 \x01(\t\x12\x18\n\x10registry_version\x18\x08 \x01(\x04\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x12\n\ntracestate\x18\n \x01(\t\"\xc6\x01\n\x10\x43\x61llToolResponse\x12%\n\x07\x63ontent\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Content\x12*\n\nstructured\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08is_error\x18\x03 \x01(\x08\x12%\n\tnew_lease\x18\x04 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12&\n\x05\x65xtra\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xf4\x01\n\x07\x43ontent\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05image\x18\x02 \x01(\x0b\x32\x12.leaseway.v1.MediaH\x00\x12#\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x12.leaseway.v1.MediaH\x00\x12\x30\n\rresource_link\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x12+\n\x08resource\x18\x05 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x12(\n\x05other\x18\x06 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x42\x06\n\x04kind\"O\n\x05Media\x12\x11\n\tmime_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x61rtifact\x18\x03 \x01(\t\x12\x13\n\x0b\x62yte_length\x18\x04 \x01(\x04\"Y\n\x18\x43\x61llToolStreamingRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.leaseway.v1.CallToolRequest\x12\x11\n\tlog_level\x18\x02 \x01(\t\"\xa8\x01\n\x19\x43\x61llToolStreamingResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.leaseway.v1.ProgressH\x00\x12&\n\x03log\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.LogMessageH\x00\x12/\n\x06result\x18\x03 \x01(\x0b\x32\x1d.leaseway.v1.CallToolResponseH\x00\x42\x07\n\x05\x65vent\"C\n\x0fReadLogsRequest\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"?\n\x10ReadLogsResponse\x12+\n\tinstances\x18\x01 \x03(\x0b\x32\x18.leaseway.v1.InstanceLog\"M\n\x0bInstanceLog\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x03(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r*X\n\x07Started\x12\x17\n\x13STARTED_UNSPECIFIED\x10\x00\x12\x0e\n\nSTARTED_NO\x10\x01\x12\x0f\n\x0bSTARTED_YES\x10\x02\x12\x13\n\x0fSTARTED_UNKNOWN\x10\x03\x32\xd7\x02\n\x10\x45xecutionService\x12K\n\x08\x45xchange\x12\x1c.leaseway.v1.ExchangeRequest\x1a\x1d.leaseway.v1.ExchangeResponse(\x01\x30\x01\x12G\n\x08\x43\x61llTool\x12\x1c.leaseway.v1.CallToolRequest\x1a\x1d.leaseway.v1.CallToolResponse\x12\x64\n\x11\x43\x61llToolStreaming\x12%.leaseway.v1.CallToolStreamingRequest\x1a&.leaseway.v1.CallToolStreamingResponse0\x01\x12G\n\x08ReadLogs\x12\x1c.leaseway.v1.ReadLogsRequest\x1a\x1d.leaseway.v1.ReadLogsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bleaseway/v1/execution.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17google/rpc/status.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\xab\x02\n\x0f\x45xchangeRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\"\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x12.leaseway.v1.Chunk\x12 \n\x05\x63\x61lls\x18\x03 \x03(\x0b\x32\x11.leaseway.v1.Call\x12$\n\x07\x61nswers\x18\x04 \x03(\x0b\x32\x13.leaseway.v1.Answer\x12$\n\x07\x63\x61ncels\x18\x05 \x03(\x0b\x32\x13.leaseway.v1.Cancel\x12\x31\n\nkeep_alive\x18\x06 \x01(\x0b\x32\x1d.leaseway.v1.KeepAliveRequest\x12*\n\ngoing_away\x18\x07 \x01(\x0b\x32\x16.leaseway.v1.GoingAway\"\xd5\x02\n\x10\x45xchangeResponse\x12\'\n\x06worker\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.WorkerInfo\x12\"\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x12.leaseway.v1.Chunk\x12\'\n\x08progress\x18\x03 \x03(\x0b\x32\x15.leaseway.v1.Progress\x12%\n\x04logs\x18\x04 \x03(\x0b\x32\x17.leaseway.v1.LogMessage\x12\x1e\n\x04\x61sks\x18\x05 \x03(\x0b\x32\x10.leaseway.v1.Ask\x12$\n\x07results\x18\x06 \x03(\x0b\x32\x13.leaseway.v1.Result\x12\x32\n\nkeep_alive\x18\x07 \x01(\x0b\x32\x1e.leaseway.v1.KeepAliveResponse\x12*\n\ngoing_away\x18\x08 \x01(\x0b\x32\x16.leaseway.v1.GoingAway\"`\n\nWorkerInfo\x12\n\n\x02id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x18\n\x10protocol_version\x18\x03 \x01(\r\x12\x17\n\x0fpackage_version\x18\x04 \x01(\t\"\xf6\x02\n\x04\x43\x61ll\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\x0c\x12\x18\n\x10registry_version\x18\x05 \x01(\x04\x12\x0e\n\x06tenant\x18\x06 \x01(\t\x12\r\n\x05\x61gent\x18\x07 \x01(\t\x12\x0f\n\x07session\x18\x08 \x01(\t\x12\x10\n\x08lease_id\x18\t \x01(\t\x12\x12\n\ntimeout_ms\x18\n \x01(\x04\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x12\n\ntracestate\x18\x0c \x01(\t\x12\x16\n\x0ewants_progress\x18\r \x01(\x08\x12\x11\n\tlog_level\x18\x0e \x01(\t\x12\x0f\n\x07\x61nswers\x18\x0f \x03(\t\x12\x14\n\x0cinline_media\x18\x10 \x01(\x08\x12,\n\tlease_ttl\x18\x11 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rrequest_state\x18\x12 \x01(\t\"1\n\x08\x43\x61llFate\x12%\n\x07started\x18\x01 \x01(\x0e\x32\x14.leaseway.v1.Started\"\xb1\x01\n\x06Result\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x10\n\x08is_error\x18\x03 \x01(\x08\x12\"\n\x06status\x18\x04 \x01(\x0b\x32\x12.google.rpc.Status\x12%\n\tnew_lease\x18\x05 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12(\n\x0cjoined_lease\x18\x06 \x01(\x0b\x32\x12.leaseway.v1.Lease\"4\n\x05\x43hunk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\")\n\x06\x43\x61ncel\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1b\n\tGoingAway\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\\\n\x08Progress\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x10\n\x08progress\x18\x02 \x01(\x01\x12\x12\n\x05total\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07message\x18\x04 \x01(\tB\x08\n\x06_total\"J\n\nLogMessage\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\r\n\x05level\x18\x02 \x01(\t\x12\x0e\n\x06logger\x18\x03 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"F\n\x03\x41sk\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61sk_id\x18\x02 \x01(\x04\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06params\x18\x04 \x01(\x0c\"\\\n\x06\x41nswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x0e\n\x06\x61sk_id\x18\x02 \x01(\x04\x12\x0e\n\x06result\x18\x03 \x01(\x0c\x12!\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x12.google.rpc.Status\"\xfd\x01\n\x0f\x43\x61llToolRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0c\n\x04tool\x18\x03 \x01(\t\x12*\n\targuments\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x0f\n\x07session\x18\x06 \x01(\t\x12\x10\n\x08lease_id\x18\x07 \x01(\t\x12\x18\n\x10registry_version\x18\x08 \x01(\x04\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x12\n\ntracestate\x18\n \x01(\t\"\xc6\x01\n\x10\x43\x61llToolResponse\x12%\n\x07\x63ontent\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Content\x12*\n\nstructured\x18\x02 \x01(\x0b\x32\x16.google.protobuf.Value\x12\x10\n\x08is_error\x18\x03 \x01(\x08\x12%\n\tnew_lease\x18\x04 \x01(\x0b\x32\x12.leaseway.v1.Lease\x12&\n\x05\x65xtra\x18\x05 \x01(\x0b\x32\x17.google.protobuf.Struct\"\xf4\x01\n\x07\x43ontent\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12#\n\x05image\x18\x02 \x01(\x0b\x32\x12.leaseway.v1.MediaH\x00\x12#\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x12.leaseway.v1.MediaH\x00\x12\x30\n\rresource_link\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x12+\n\x08resource\x18\x05 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x12(\n\x05other\x18\x06 \x01(\x0b\x32\x17.google.protobuf.StructH\x00\x42\x06\n\x04kind\"O\n\x05Media\x12\x11\n\tmime_type\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x10\n\x08\x61rtifact\x18\x03 \x01(\t\x12\x13\n\x0b\x62yte_length\x18\x04 \x01(\x04\"Y\n\x18\x43\x61llToolStreamingRequest\x12*\n\x04\x63\x61ll\x18\x01 \x01(\x0b\x32\x1c.leaseway.v1.CallToolRequest\x12\x11\n\tlog_level\x18\x02 \x01(\t\"\xa8\x01\n\x19\x43\x61llToolStreamingResponse\x12)\n\x08progress\x18\x01 \x01(\x0b\x32\x15.leaseway.v1.ProgressH\x00\x12&\n\x03log\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.LogMessageH\x00\x12/\n\x06result\x18\x03 \x01(\x0b\x32\x1d.leaseway.v1.CallToolResponseH\x00\x42\x07\n\x05\x65vent\"C\n\x0fReadLogsRequest\x12\x11\n\tserver_id\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\"?\n\x10ReadLogsResponse\x12+\n\tinstances\x18\x01 \x03(\x0b\x32\x18.leaseway.v1.InstanceLog\"M\n\x0bInstanceLog\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x03(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r*X\n\x07Started\x12\x17\n\x13STARTED_UNSPECIFIED\x10\x00\x12\x0e\n\nSTARTED_NO\x10\x01\x12\x0f\n\x0bSTARTED_YES\x10\x02\x12\x13\n\x0fSTARTED_UNKNOWN\x10\x03\x32\xd7\x02\n\x10\x45xecutionService\x12K\n\x08\x45xchange\x12\x1c.leaseway.v1.ExchangeRequest\x1a\x1d.leaseway.v1.ExchangeResponse(\x01\x30\x01\x12G\n\x08\x43\x61llTool\x12\x1c.leaseway.v1.CallToolRequest\x1a\x1d.leaseway.v1.CallToolResponse\x12\x64\n\x11\x43\x61llToolStreaming\x12%.leaseway.v1.CallToolStreamingRequest\x1a&.leaseway.v1.CallToolStreamingResponse0\x01\x12G\n\x08ReadLogs\x12\x1c.leaseway.v1.ReadLogsRequest\x1a\x1d.leaseway.v1.ReadLogsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'leaseway.v1.execution_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STARTED']._serialized_start=3216
-  _globals['_STARTED']._serialized_end=3304
+  _globals['_STARTED']._serialized_start=3258
+  _globals['_STARTED']._serialized_end=3346
   _globals['_EXCHANGEREQUEST']._serialized_start=185
   _globals['_EXCHANGEREQUEST']._serialized_end=484
   _globals['_EXCHANGERESPONSE']._serialized_start=487
@@ -49,39 +49,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALLFATE']._serialized_start=1305
   _globals['_CALLFATE']._serialized_end=1354
   _globals['_RESULT']._serialized_start=1357
-  _globals['_RESULT']._serialized_end=1492
-  _globals['_CHUNK']._serialized_start=1494
-  _globals['_CHUNK']._serialized_end=1546
-  _globals['_CANCEL']._serialized_start=1548
-  _globals['_CANCEL']._serialized_end=1589
-  _globals['_GOINGAWAY']._serialized_start=1591
-  _globals['_GOINGAWAY']._serialized_end=1618
-  _globals['_PROGRESS']._serialized_start=1620
-  _globals['_PROGRESS']._serialized_end=1712
-  _globals['_LOGMESSAGE']._serialized_start=1714
-  _globals['_LOGMESSAGE']._serialized_end=1788
-  _globals['_ASK']._serialized_start=1790
-  _globals['_ASK']._serialized_end=1860
-  _globals['_ANSWER']._serialized_start=1862
-  _globals['_ANSWER']._serialized_end=1954
-  _globals['_CALLTOOLREQUEST']._serialized_start=1957
-  _globals['_CALLTOOLREQUEST']._serialized_end=2210
-  _globals['_CALLTOOLRESPONSE']._serialized_start=2213
-  _globals['_CALLTOOLRESPONSE']._serialized_end=2411
-  _globals['_CONTENT']._serialized_start=2414
-  _globals['_CONTENT']._serialized_end=2658
-  _globals['_MEDIA']._serialized_start=2660
-  _globals['_MEDIA']._serialized_end=2739
-  _globals['_CALLTOOLSTREAMINGREQUEST']._serialized_start=2741
-  _globals['_CALLTOOLSTREAMINGREQUEST']._serialized_end=2830
-  _globals['_CALLTOOLSTREAMINGRESPONSE']._serialized_start=2833
-  _globals['_CALLTOOLSTREAMINGRESPONSE']._serialized_end=3001
-  _globals['_READLOGSREQUEST']._serialized_start=3003
-  _globals['_READLOGSREQUEST']._serialized_end=3070
-  _globals['_READLOGSRESPONSE']._serialized_start=3072
-  _globals['_READLOGSRESPONSE']._serialized_end=3135
-  _globals['_INSTANCELOG']._serialized_start=3137
-  _globals['_INSTANCELOG']._serialized_end=3214
-  _globals['_EXECUTIONSERVICE']._serialized_start=3307
-  _globals['_EXECUTIONSERVICE']._serialized_end=3650
+  _globals['_RESULT']._serialized_end=1534
+  _globals['_CHUNK']._serialized_start=1536
+  _globals['_CHUNK']._serialized_end=1588
+  _globals['_CANCEL']._serialized_start=1590
+  _globals['_CANCEL']._serialized_end=1631
+  _globals['_GOINGAWAY']._serialized_start=1633
+  _globals['_GOINGAWAY']._serialized_end=1660
+  _globals['_PROGRESS']._serialized_start=1662
+  _globals['_PROGRESS']._serialized_end=1754
+  _globals['_LOGMESSAGE']._serialized_start=1756
+  _globals['_LOGMESSAGE']._serialized_end=1830
+  _globals['_ASK']._serialized_start=1832
+  _globals['_ASK']._serialized_end=1902
+  _globals['_ANSWER']._serialized_start=1904
+  _globals['_ANSWER']._serialized_end=1996
+  _globals['_CALLTOOLREQUEST']._serialized_start=1999
+  _globals['_CALLTOOLREQUEST']._serialized_end=2252
+  _globals['_CALLTOOLRESPONSE']._serialized_start=2255
+  _globals['_CALLTOOLRESPONSE']._serialized_end=2453
+  _globals['_CONTENT']._serialized_start=2456
+  _globals['_CONTENT']._serialized_end=2700
+  _globals['_MEDIA']._serialized_start=2702
+  _globals['_MEDIA']._serialized_end=2781
+  _globals['_CALLTOOLSTREAMINGREQUEST']._serialized_start=2783
+  _globals['_CALLTOOLSTREAMINGREQUEST']._serialized_end=2872
+  _globals['_CALLTOOLSTREAMINGRESPONSE']._serialized_start=2875
+  _globals['_CALLTOOLSTREAMINGRESPONSE']._serialized_end=3043
+  _globals['_READLOGSREQUEST']._serialized_start=3045
+  _globals['_READLOGSREQUEST']._serialized_end=3112
+  _globals['_READLOGSRESPONSE']._serialized_start=3114
+  _globals['_READLOGSRESPONSE']._serialized_end=3177
+  _globals['_INSTANCELOG']._serialized_start=3179
+  _globals['_INSTANCELOG']._serialized_end=3256
+  _globals['_EXECUTIONSERVICE']._serialized_start=3349
+  _globals['_EXECUTIONSERVICE']._serialized_end=3692
 # @@protoc_insertion_point(module_scope)

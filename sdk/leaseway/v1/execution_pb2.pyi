@@ -362,6 +362,7 @@ class Result(_message.Message):
     IS_ERROR_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     NEW_LEASE_FIELD_NUMBER: _builtins.int
+    JOINED_LEASE_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call that ends."""
     payload: _builtins.bytes
@@ -378,6 +379,12 @@ class Result(_message.Message):
     def new_lease(self) -> _leases_pb2.Lease:
         """The lease that the call acquired. Unset means that it acquired none."""
 
+    @_builtins.property
+    def joined_lease(self) -> _leases_pb2.Lease:
+        """The lease that the call ran on where it named none and its session held
+        one already: the caller may keep it alive from now on. Unset otherwise.
+        """
+
     def __init__(
         self,
         *,
@@ -386,10 +393,11 @@ class Result(_message.Message):
         is_error: _builtins.bool = ...,
         status: _status_pb2.Status | None = ...,
         new_lease: _leases_pb2.Lease | None = ...,
+        joined_lease: _leases_pb2.Lease | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["new_lease", b"new_lease", "status", b"status"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["joined_lease", b"joined_lease", "new_lease", b"new_lease", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "is_error", b"is_error", "new_lease", b"new_lease", "payload", b"payload", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "is_error", b"is_error", "joined_lease", b"joined_lease", "new_lease", b"new_lease", "payload", b"payload", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

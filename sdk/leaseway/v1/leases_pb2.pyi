@@ -164,6 +164,70 @@ class PlaceResponse(_message.Message):
 Global___PlaceResponse: _TypeAlias = PlaceResponse  # noqa: Y015
 
 @_typing.final
+class FindLeaseRequest(_message.Message):
+    """Asks who holds a lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant. Empty means `default`."""
+    session: _builtins.str
+    """The session that holds it."""
+    server_id: _builtins.str
+    """The server that is leased."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "server_id", b"server_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLeaseRequest: _TypeAlias = FindLeaseRequest  # noqa: Y015
+
+@_typing.final
+class FindLeaseResponse(_message.Message):
+    """Who holds a lease."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease. Empty where there is none."""
+    @_builtins.property
+    def worker(self) -> _catalog_pb2.WorkerRef:
+        """The worker that holds it. Unset means that no worker has reported one."""
+
+    def __init__(
+        self,
+        *,
+        worker: _catalog_pb2.WorkerRef | None = ...,
+        lease_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindLeaseResponse: _TypeAlias = FindLeaseResponse  # noqa: Y015
+
+@_typing.final
 class AcquireLeaseRequest(_message.Message):
     """Asks for a lease."""
 

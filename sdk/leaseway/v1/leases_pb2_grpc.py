@@ -40,6 +40,11 @@ class PlacementServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.PlaceRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_leases__pb2.PlaceResponse.FromString,
                 _registered_method=True)
+        self.FindLease = channel.unary_unary(
+                '/leaseway.v1.PlacementService/FindLease',
+                request_serializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.FromString,
+                _registered_method=True)
 
 
 class PlacementServiceServicer(object):
@@ -54,6 +59,14 @@ class PlacementServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindLease(self, request, context):
+        """Finds the lease of a (tenant, session, server) that some worker has
+        reported, and reserves nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PlacementServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +74,11 @@ def add_PlacementServiceServicer_to_server(servicer, server):
                     servicer.Place,
                     request_deserializer=leaseway_dot_v1_dot_leases__pb2.PlaceRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_leases__pb2.PlaceResponse.SerializeToString,
+            ),
+            'FindLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindLease,
+                    request_deserializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +109,33 @@ class PlacementService(object):
             '/leaseway.v1.PlacementService/Place',
             leaseway_dot_v1_dot_leases__pb2.PlaceRequest.SerializeToString,
             leaseway_dot_v1_dot_leases__pb2.PlaceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.PlacementService/FindLease',
+            leaseway_dot_v1_dot_leases__pb2.FindLeaseRequest.SerializeToString,
+            leaseway_dot_v1_dot_leases__pb2.FindLeaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,10 @@ class PlacementServiceStub:
     """Returns one worker for a (tenant, session, server) and counts a unit of
     its capacity until the worker reports the lease or 10 s have passed.
     """
+    FindLease: _grpc.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]
+    """Finds the lease of a (tenant, session, server) that some worker has
+    reported, and reserves nothing.
+    """
 
 @_typing.type_check_only
 class PlacementServiceAsyncStub(PlacementServiceStub):
@@ -46,6 +50,10 @@ class PlacementServiceAsyncStub(PlacementServiceStub):
     Place: _aio.UnaryUnaryMultiCallable[_leases_pb2.PlaceRequest, _leases_pb2.PlaceResponse]  # type: ignore[assignment]
     """Returns one worker for a (tenant, session, server) and counts a unit of
     its capacity until the worker reports the lease or 10 s have passed.
+    """
+    FindLease: _aio.UnaryUnaryMultiCallable[_leases_pb2.FindLeaseRequest, _leases_pb2.FindLeaseResponse]  # type: ignore[assignment]
+    """Finds the lease of a (tenant, session, server) that some worker has
+    reported, and reserves nothing.
     """
 
 class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +67,16 @@ class PlacementServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_leases_pb2.PlaceResponse, _abc.Awaitable[_leases_pb2.PlaceResponse]]:
         """Returns one worker for a (tenant, session, server) and counts a unit of
         its capacity until the worker reports the lease or 10 s have passed.
+        """
+
+    @_abc_1.abstractmethod
+    def FindLease(
+        self,
+        request: _leases_pb2.FindLeaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.FindLeaseResponse, _abc.Awaitable[_leases_pb2.FindLeaseResponse]]:
+        """Finds the lease of a (tenant, session, server) that some worker has
+        reported, and reserves nothing.
         """
 
 def add_PlacementServiceServicer_to_server(servicer: PlacementServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
