@@ -19,6 +19,7 @@ from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_service import SyncService
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.auth import check_listen
+from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.telemetry import configure_telemetry
@@ -81,19 +82,24 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     _logger.info("listening", extra={"address": str(address)})
     ready(str(address))
     try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(plane.run()),
-                tasks.create_task(follow_config(plane, options.config)),
-            ]
-            await stopping.wait()
-            for task in running:
-                task.cancel()
+        with census_on_signal(plane.counts):
+            await _serve(plane, options, stopping)
     finally:
         await health.shut_down()
         await server.stop(_GRACE)
         telemetry.shutdown()
     return 0
+
+
+async def _serve(plane: Plane, options: ControlPlaneOptions, stopping: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(plane.run()),
+            tasks.create_task(follow_config(plane, options.config)),
+        ]
+        await stopping.wait()
+        for task in running:
+            task.cancel()
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -43,6 +43,7 @@ from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import check_listen
+from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
@@ -125,7 +126,8 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         try:
             with _signals(stop):
                 worker = Worker(options, bound, open_instance, background, stop, vault)
-                await serve(server, worker, background, stop, lambda: ready(str(bound)))
+                with census_on_signal(worker.counts):
+                    await serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
             background.cancel_all()
     return 0
@@ -222,6 +224,15 @@ class Worker:
             describe,
             lambda reason: stop.ask(f"drained: {reason}"),
         )
+
+    def counts(self) -> dict[str, int]:
+        """Count what is held and under way."""
+        return {
+            "leases": len(tuple(self.leases.leases)),
+            "waiting": self.leases.waiting,
+            "instances": sum(len(tuple(each.lives)) for each in self.pool.generations),
+            "calls": self.executor.in_flight,
+        }
 
     async def leave(self, stop: Stop) -> None:
         """Finish what is in flight, within its bound, and end everything else."""

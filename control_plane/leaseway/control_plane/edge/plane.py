@@ -67,6 +67,11 @@ class Plane:
             self._send()
             self._notify()
 
+    def counts(self) -> dict[str, int]:
+        """Count what is known."""
+        state = self.state
+        return {"workers": len(state.workers), "leases": len(state.placements.leases)}
+
     async def changed(self, timeout: float) -> None:
         """Wait until something has happened, for at most `timeout` seconds."""
         event = self._changed
