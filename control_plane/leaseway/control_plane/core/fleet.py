@@ -9,6 +9,7 @@ from leaseway.control_plane.core.placement import HeldLease
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.subscription import Subscription
 from leaseway.control_plane.core.variants import Hashes
+from leaseway.wire import bounds
 from leaseway.wire.spec import VariantKey
 
 __all__ = [
@@ -103,6 +104,11 @@ class WorkerRecord:
     def connected(self) -> bool:
         """Whether its stream is open."""
         return self.gone_at is None
+
+    @property
+    def lost_at(self) -> float | None:
+        """When it counts as lost unless it comes back, or None while it is connected."""
+        return None if self.gone_at is None else self.gone_at + bounds.WORKER_LOST_AFTER
 
     @property
     def takes_work(self) -> bool:

@@ -1,6 +1,6 @@
 """The configured servers: what is desired, what was last good, what has to be tried (DESIGN §3).
 
-One half of the control plane's state; the other half, the workers, is the coordinator's.
+One half of the control plane's state; the other half, the workers, is in `roster`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,88 @@
+"""What is served at which registry version: committed, and then revealed to callers (DESIGN §4).
+
+A commit settles the names of everything that works and gets the next version. It is revealed,
+so that callers see it, once a worker has acknowledged it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.problems import ProblemTable
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.snapshot import (
+    Snapshot,
+    acknowledged,
+    build_snapshot,
+    owner_changes,
+)
+from leaseway.control_plane.core.variants import Good
+from leaseway.wire import bounds
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["Registry"]
+
+
+class Registry:
+    """The newest commit and what of it callers see. Its owner is the coordinator.
+
+    Args:
+        problems: Gets clashes and names that change their owner.
+        first_version: The lowest version that a commit may get.
+
+    Attributes:
+        committed: What workers are sent.
+        visible: What callers see.
+        commit_at: When the next commit is due, on the monotonic clock, or None.
+    """
+
+    def __init__(self, problems: ProblemTable, first_version: int) -> None:
+        self._problems = problems
+        self._version = first_version
+        self.committed = Snapshot(0)
+        self.visible = Snapshot(0)
+        self.commit_at: float | None = None
+
+    @property
+    def established(self) -> bool:
+        """Whether some worker serves the registry as it was last committed."""
+        return self.visible.version > 0 and self.visible.version == self.committed.version
+
+    def outrun(self, version: int) -> None:
+        """Have what is committed next get a version above one that a worker has seen."""
+        self._version = max(self._version, version + 1)
+
+    def commit_soon(self, now: Moment) -> None:
+        """Have a commit happen: with the results of the next 50 ms, or when no more can come."""
+        due = now.mono + bounds.COMMIT_WINDOW
+        self.commit_at = due if self.commit_at is None else min(self.commit_at, due)
+
+    def commit(self, goods: Mapping[VariantKey, Good], seen: int, now: Moment) -> None:
+        """Settle the names of everything that works, at the next version.
+
+        Args:
+            goods: What works.
+            seen: The highest version that a worker had seen when it joined: one above what was
+                committed makes a new version even of equal content.
+            now: When.
+        """
+        version = max(self._version, self.committed.version + 1)
+        snapshot, problems = build_snapshot(version, goods)
+        self._problems.replace("clashes", problems, now.unix)
+        if seen < self.committed.version and snapshot.hashes == self.committed.hashes:
+            return
+        for problem in owner_changes(self.committed, snapshot):
+            self._problems.report(problem, now.unix)
+        self._version = version
+        self.committed = snapshot
+
+    def reveal(self, records: Collection[WorkerRecord]) -> None:
+        """List what some worker has acknowledged of the newest commit (DESIGN §3.5)."""
+        if not any(r.subscription.acked_version == self.committed.version for r in records):
+            return
+        self.visible = acknowledged(
+            self.committed,
+            self.visible,
+            lambda served: any(record.subscription.has(served) for record in records),
+        )

@@ -1,0 +1,217 @@
+"""The workers that have joined, the leases on them, and what they are to be told of both.
+
+One half of the control plane's state; the other half, the servers, is in `servers`. All of it
+comes from the workers and is gone when they are (DESIGN §5, §8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from leaseway.control_plane.core.actions import Action, DrainWorker, RevokeLease
+from leaseway.control_plane.core.fleet import (
+    WorkerHello,
+    WorkerRecord,
+    WorkerRefused,
+    WorkerReport,
+)
+from leaseway.control_plane.core.placement import HeldLease, PlacementTable
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.subscription import Refusal, Subscription
+from leaseway.control_plane.core.variants import Served
+from leaseway.wire import bounds
+from leaseway.wire.spec import VariantKey
+
+__all__ = ["Roster"]
+
+
+@dataclass
+class Roster:
+    """What is known of each worker. Its owner is the coordinator.
+
+    Attributes:
+        workers: By id; one whose stream has ended stays for 10 s.
+        placements: The leases that they reported, and the room reserved for others.
+    """
+
+    problems: ProblemTable
+    workers: dict[str, WorkerRecord] = field(default_factory=dict)
+    placements: PlacementTable = field(default_factory=PlacementTable)
+    _unsent: list[tuple[str, Action]] = field(default_factory=list)
+
+    def tell(self, worker_id: str, action: Action) -> None:
+        """Have something said to a worker."""
+        self._unsent.append((worker_id, action))
+
+    def take_unsent(self) -> list[tuple[str, Action]]:
+        """Return what was to be said since the last call, each with its worker's id."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    # What workers say.
+
+    def join(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
+        """Take a worker in, with its word on all the leases that it holds.
+
+        Raises:
+            WorkerRefused: Another run of the same id may still be alive.
+        """
+        self.forget_lost(now)
+        address = hello.address
+        known = self.workers.get(address.id)
+        if known is not None and known.hello.address.incarnation != address.incarnation:
+            self._refuse_twin(known, now)
+        self.problems.clear(worker_id=address.id)  # it says anew what is wrong
+        record = WorkerRecord(hello, Subscription(acked=dict(hello.held)))
+        record.instances = hello.instances
+        record.draining = known is not None and known.draining
+        self.workers[address.id] = record
+        for twins in self.placements.replace_worker(address.id, hello.leases):
+            self._revoke_twin(twins)
+        return record
+
+    def leave(self, record: WorkerRecord, now: Moment) -> None:
+        """Note that a worker's stream has ended; one that was to end is not waited for."""
+        record.gone_at = now.mono
+        if record.draining and not self.placements.held_by(record.id):
+            self._forget(record.id)
+
+    def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
+        """Take what a worker says has changed; say whether it serves a variant that had failed."""
+        record.calls_in_flight = report.calls_in_flight
+        record.draining = record.draining or report.draining
+        if report.instances is not None:
+            record.instances = report.instances
+        for lease_id in report.lost:
+            self.placements.lost(lease_id)
+        for lease in report.gained:
+            self._revoke_twin(self.placements.gained(lease))
+        healed = [self._clear_reported(record, problem) for problem in report.cleared]
+        for problem in report.problems:
+            self.problems.report(replace(problem, worker_id=record.id), now.unix)
+        return any(healed)
+
+    def ack(self, record: WorkerRecord, nonce: int) -> bool:
+        """Take an acknowledgement; False where it is stale."""
+        refused = set(record.subscription.refused)
+        if not record.subscription.ack(nonce):
+            return False
+        for key in refused.difference(record.subscription.refused):
+            self.problems.clear(worker_id=record.id, server_id=key.server_id, tenant=key.tenant)
+        return True
+
+    def nack(
+        self, record: WorkerRecord, nonce: int, refusals: Iterable[Refusal], now: Moment
+    ) -> None:
+        """Take refusals; each is a problem that names worker and server."""
+        refusals = tuple(refusals)
+        if not record.subscription.nack(nonce, refusals):
+            return
+        for refusal in refusals:
+            key = refusal.key
+            message = f"Worker '{record.id}' refused server '{key}': {refusal.message}"
+            reason = refusal.reason or "REFUSED"
+            problem = Problem("worker", reason, message, key.server_id, key.tenant, record.id)
+            self.problems.report(problem, now.unix)
+
+    # What operators ask for.
+
+    def drain(self, worker_id: str) -> bool:
+        """Have a worker take no more work and end; False where there is none of that id."""
+        record = self.workers.get(worker_id)
+        if record is None or not record.connected:
+            return False
+        record.draining = True
+        self.tell(worker_id, DrainWorker("An operator asked for it."))
+        return True
+
+    def revoke(self, lease_id: str, reason: str) -> bool:
+        """Have a lease ended; False where no worker has reported it."""
+        lease = self.placements.leases.get(lease_id)
+        if lease is None:
+            return False
+        self.tell(lease.worker_id, RevokeLease(lease_id, reason))
+        return True
+
+    # Time.
+
+    def forget_lost(self, now: Moment) -> None:
+        """Forget workers whose stream ended 10 s ago, and their leases."""
+        for record in list(self.workers.values()):
+            if record.lost_at is not None and now.mono >= record.lost_at:
+                self._forget(record.id)
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield when workers will count as lost, on the monotonic clock."""
+        for record in self.workers.values():
+            if record.lost_at is not None:
+                yield record.lost_at
+
+    # What others read.
+
+    @property
+    def connected(self) -> list[WorkerRecord]:
+        """The workers whose stream is open."""
+        return [record for record in self.workers.values() if record.connected]
+
+    @property
+    def highest_version(self) -> int:
+        """The highest registry version that a worker had seen when it joined."""
+        return max((record.hello.highest_version for record in self.workers.values()), default=0)
+
+    @property
+    def owed(self) -> set[VariantKey]:
+        """The variants whose content some worker was asked for and has not sent yet."""
+        return {key for record in self.workers.values() for key in record.owed}
+
+    def serving(self, served: Served) -> list[WorkerRecord]:
+        """Return the workers that callers of a variant may go to, ordered by id.
+
+        One whose stream has ended may serve on, but only where there is no other is it named.
+        """
+        records = [
+            record
+            for _, record in sorted(self.workers.items())
+            if not record.draining and record.subscription.has(served)
+        ]
+        return [record for record in records if record.connected] or records
+
+    # Inside.
+
+    def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
+        message = (
+            f"A second worker calls itself '{known.id}' while the first, at"
+            f" {known.hello.address.address}, is connected or left less than"
+            f" {bounds.WORKER_LOST_AFTER:.0f} s ago. Give each worker an --id of its own, or wait."
+        )
+        problem = Problem("worker", "WORKER_TWIN", message, worker_id=known.id)
+        self.problems.report(problem, now.unix)
+        raise WorkerRefused(message)
+
+    def _revoke_twin(self, twins: tuple[HeldLease, ...]) -> None:
+        """Have the younger of two leases with one key revoked (DESIGN §5).
+
+        The lease of a worker that is gone or drains is no twin: its successor took its place. If
+        that worker comes back with it, the older one stands again.
+        """
+        standing = [lease for lease in twins if self.workers[lease.worker_id].takes_work]
+        for lease in standing[1:]:
+            reason = "Another worker holds an older lease of the same session and server."
+            self.tell(lease.worker_id, RevokeLease(lease.id, reason))
+
+    def _clear_reported(self, record: WorkerRecord, problem: Problem) -> bool:
+        self.problems.clear(
+            scope=problem.scope,
+            server_id=problem.server_id,
+            tenant=problem.tenant,
+            worker_id=record.id,
+            reason=problem.reason,
+        )
+        return record.subscription.heal(VariantKey(problem.server_id, problem.tenant))
+
+    def _forget(self, worker_id: str) -> None:
+        del self.workers[worker_id]
+        self.placements.worker_gone(worker_id)
+        self.problems.clear(worker_id=worker_id)
