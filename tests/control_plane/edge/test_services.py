@@ -288,17 +288,3 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert [(one.reason, one.count) for one in listed.problems] == [("SCHEMA_REFUSED", 1)]
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
-
-
-async def test_drains_and_revocations_reach_the_worker(running: Running) -> None:
-    running.load()
-    async with worker(running.address) as w1:
-        lease = leases_pb2.Lease(id="L1", server_id="a", tenant="default", session="s")
-        await w1.say(report=sync_pb2.Report(leases_gained=[lease]))
-        await running.until(lambda state: state.placements.leases)
-        await running.admin.RevokeLease(admin_pb2.RevokeLeaseRequest(lease_id="L1"))
-        assert (await w1.hear("revoke")).revoke.lease_id == "L1"
-        await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
-        await w1.hear("drain")
-        unknown = admin_pb2.DrainWorkerRequest(worker_id="w9")
-        assert "No worker 'w9'" in (await fault_of(running.admin.DrainWorker(unknown))).message

@@ -16,7 +16,7 @@ from leaseway.control_plane.config.keys import OPEN_TRANSPORTS, ROOT_KEYS, SERVE
 from leaseway.control_plane.config.naming import for_server
 from leaseway.control_plane.config.positions import START, Entry, Position
 from leaseway.control_plane.config.tables import Key, mapping, read_table, unique_entries
-from leaseway.control_plane.core.exposure import ADMIN_TOOLSET
+from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.spec import (
     TRANSPORTS,

@@ -14,11 +14,11 @@ from itertools import pairwise
 from typing import Final
 
 from leaseway.control_plane.core.problems import Problem
+from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.names import is_valid_name
 from leaseway.wire.spec import ServerSpec, ToolFilter, Transform
 
 __all__ = [
-    "ADMIN_TOOLSET",
     "DUPLICATE_TOOL_NAME",
     "INVALID_TOOL_NAME",
     "RESERVED_NAMES",
@@ -34,10 +34,7 @@ __all__ = [
     "transformed",
 ]
 
-ADMIN_TOOLSET: Final = "mcp_admin"
-"""Leaseway's own toolset (DESIGN §5); no configured server may have this id."""
-
-RESERVED_NAMES: Final = frozenset({ADMIN_TOOLSET, "mcp_release"})
+RESERVED_NAMES: Final = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})
 """Exposed names that only the `mcp_admin` toolset may have."""
 
 INVALID_TOOL_NAME: Final = "INVALID_TOOL_NAME"

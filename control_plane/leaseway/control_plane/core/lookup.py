@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from leaseway.control_plane.core.admin_toolset import ADMIN
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerRecord
 from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget, View
+from leaseway.control_plane.core.variants import Served
 from leaseway.wire.names import nearest, split_qualified
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
@@ -16,11 +19,13 @@ from leaseway.wire.spec import VariantKey
 __all__ = [
     "Denied",
     "Waiting",
+    "find_lease",
     "find_tool",
     "not_served",
     "pending_for",
     "place",
     "variants_of",
+    "workers_for",
 ]
 
 _CAPACITY_RETRY = 1.0
@@ -81,9 +86,21 @@ def place(
         for record in state.serving(served)
         if record.takes_work
     ]
-    holding = {record.id for record in state.workers.values() if record.takes_work}
-    placement = state.placements.place(key, able, excluded, now.mono, holding)
+    placement = state.placements.place(key, able, excluded, now.mono, _standing(state))
     return placement or _no_room(key.server_id, able, excluded)
+
+
+def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
+    """Return the lease that a worker has reported for a key, or None; reserves nothing."""
+    lease = state.placements.standing(key, _standing(state))
+    return Placement(lease.worker_id, lease.id) if lease is not None else None
+
+
+def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
+    """Return the workers that callers of a variant may go to; Leaseway's own is on each."""
+    if served is not ADMIN:
+        return state.serving(served)
+    return [record for _, record in sorted(state.workers.items()) if record.takes_work]
 
 
 def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
@@ -113,6 +130,11 @@ def not_served(server_id: str) -> Denied:
         " Look at `leaseway workers` and `leaseway problems`."
     )
     return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": server_id})
+
+
+def _standing(state: Coordinator) -> set[str]:
+    """Return the workers whose leases stand: those that neither are gone nor go."""
+    return {record.id for record in state.workers.values() if record.takes_work}
 
 
 def _find_qualified(

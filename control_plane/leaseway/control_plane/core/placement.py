@@ -81,6 +81,11 @@ class PlacementTable:
         """Say whether a worker has reported a lease for the key."""
         return key in self._by_key
 
+    def standing(self, key: LeaseKey, workers: Collection[str]) -> HeldLease | None:
+        """Return the oldest lease of a key that one of these workers has reported."""
+        held = (lease for lease in self._by_key.get(key, ()) if lease.worker_id in workers)
+        return next(held, None)
+
     def load(self, worker_id: str) -> int:
         """Return the units of a worker that are taken."""
         return self._held.get(worker_id, 0) + self._booked.get(worker_id, 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from leaseway.control_plane.core.admin_toolset import with_admin
 from leaseway.control_plane.core.exposure import resolve_clashes
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.variants import Exposed, Good, Hashes, Served, settle
@@ -39,7 +40,8 @@ class ToolTarget:
 class View:
     """What one tenant sees of a snapshot: for each server its own variant or the common one.
 
-    A server that is hidden from the tenant is not there.
+    A server that is hidden from the tenant is not there; Leaseway's own toolset is, where the
+    tenant has a use for it.
     """
 
     servers: Mapping[str, Served]
@@ -79,9 +81,8 @@ class Snapshot:
         view = self._views.get(name)
         if view is None:
             seen = _seen_by(self.served, name)
-            view = self._views[name] = View(
-                {key.server_id: served for key, served in seen.items() if not served.spec.hidden}
-            )
+            shown = {key.server_id: one for key, one in seen.items() if not one.spec.hidden}
+            view = self._views[name] = View(with_admin(shown))
         return view
 
     @cached_property

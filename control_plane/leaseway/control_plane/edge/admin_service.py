@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
 from leaseway.control_plane.edge import answers
-from leaseway.control_plane.edge.callers import check_client, tenant_of
+from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import problem_from_wire
 from leaseway.v1 import admin_pb2, admin_pb2_grpc
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 __all__ = ["AdminService"]
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_CONFIRMED_WITHIN: Final = 5.0
+"""Seconds that a worker is given to say that a lease has ended."""
+_LONGEST_REASON: Final = 512
+_SHOWN: Final = 128
+_LISTED: Final = 20
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -95,17 +101,44 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Tell a worker to take no more work and to end."""
         worker_id = request.worker_id
         if not self._plane.act(lambda state, now: state.drain_worker(worker_id, now)):
-            message = f"No worker '{worker_id}' is connected. Look at `leaseway workers`."
-            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+            await abort(context, Fault(Reason.INVALID_REQUEST, self._no_worker(worker_id)))
         return admin_pb2.DrainWorkerResponse()
 
     async def RevokeLease(  # noqa: N802
         self, request: admin_pb2.RevokeLeaseRequest, context: _Context
     ) -> admin_pb2.RevokeLeaseResponse:
-        """End a lease against its holder's will."""
+        """End a lease against its holder's will, and wait for its worker to say that it ended."""
         lease_id = request.lease_id
-        reason = request.reason or "An operator revoked it."
-        if not self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason)):
-            message = f"No worker holds lease '{lease_id}'. Look at `leaseway leases`."
-            await abort(context, Fault(Reason.LEASE_LOST, message, metadata={"lease": lease_id}))
-        return admin_pb2.RevokeLeaseResponse()
+        held = self._plane.state.placements.leases.get(lease_id)
+        if held is None:
+            message = f"No worker holds lease '{lease_id[:_SHOWN]}'. Look at `leaseway leases`."
+            metadata = {"lease": lease_id[:_SHOWN]}
+            await abort(context, Fault(Reason.LEASE_LOST, message, metadata=metadata))
+            raise AssertionError("abort never returns")
+        if held.worker_id not in self._plane.streams:
+            message = (
+                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"
+                " cannot be told. Its leases are forgotten when it has been gone for"
+                f" {bounds.WORKER_LOST_AFTER:g} s."
+            )
+            await abort(context, Fault(Reason.WORKER_LOST, message, metadata={"lease": lease_id}))
+        reason = request.reason[:_LONGEST_REASON] or "an operator revoked it"
+        self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
+        return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
+
+    async def _ended(self, lease_id: str, context: _Context) -> bool:
+        until = self._plane.clock().mono + time_left(context, _CONFIRMED_WITHIN) * 0.9
+        while lease_id in self._plane.state.placements.leases:
+            left = until - self._plane.clock().mono
+            if left <= 0.0:
+                return False
+            await self._plane.changed(left)
+        return True
+
+    def _no_worker(self, worker_id: str) -> str:
+        state = self._plane.state
+        known = [record.id for _, record in sorted(state.workers.items()) if record.connected]
+        if not known:
+            return "No worker is connected."
+        listed = ", ".join(known[:_LISTED]) + (" and more" if len(known) > _LISTED else "")
+        return f"No worker '{worker_id[:_SHOWN]}' is connected. Connected are: {listed}."

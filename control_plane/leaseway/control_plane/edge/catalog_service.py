@@ -13,6 +13,7 @@ from leaseway.control_plane.core.lookup import (
     not_served,
     pending_for,
     variants_of,
+    workers_for,
 )
 from leaseway.control_plane.core.snapshot import ToolTarget
 from leaseway.control_plane.edge import answers
@@ -174,7 +175,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     def _resolved(self, name: str, outcome: ToolTarget | Denied) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denied):
             return answers.resolved(name, outcome, [])
-        workers = self._plane.state.serving(outcome.served)
+        workers = workers_for(self._plane.state, outcome.served)
         if not workers:
             return answers.resolved(name, not_served(outcome.served.key.server_id), [])
         return answers.resolved(name, outcome, workers)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 
-from leaseway.control_plane.core.lookup import Denied, Waiting, place
+from leaseway.control_plane.core.lookup import Denied, Waiting, find_lease, place
 from leaseway.control_plane.core.placement import LeaseKey, Placement
 from leaseway.control_plane.edge import answers
 from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
@@ -15,7 +17,7 @@ from leaseway.wire.fault import Fault, Reason, abort
 
 __all__ = ["PlacementService"]
 
-_Context = grpc.aio.ServicerContext[leases_pb2.PlaceRequest, leases_pb2.PlaceResponse]
+_Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_KEY = 256
 
 
@@ -29,14 +31,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self, request: leases_pb2.PlaceRequest, context: _Context
     ) -> leases_pb2.PlaceResponse:
         """Return one worker for a (tenant, session, server)."""
-        await check_client(request.client, context)
-        if not request.session or not request.server_id:
-            message = "A placement needs a session and a server id."
-            await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        if max(map(len, (request.session, request.server_id, request.tenant))) > _MAX_KEY:
-            message = f"Session, server id and tenant have at most {_MAX_KEY} characters each."
-            await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        key = LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
+        key = await self._key(request, context)
         outcome = await self._place(key, frozenset(request.exclude_workers), context)
         if isinstance(outcome, Denied):
             await abort(context, answers.denial(outcome))
@@ -47,6 +42,30 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             registry_version=state.visible.version,
             lease_id=outcome.lease_id or "",
         )
+
+    async def FindLease(  # noqa: N802
+        self, request: leases_pb2.FindLeaseRequest, context: _Context
+    ) -> leases_pb2.FindLeaseResponse:
+        """Find the lease of a (tenant, session, server)."""
+        state = self._plane.state
+        found = find_lease(state, await self._key(request, context))
+        if found is None:
+            return leases_pb2.FindLeaseResponse()
+        return leases_pb2.FindLeaseResponse(
+            worker=answers.worker_ref(state.workers[found.worker_id]), lease_id=found.lease_id
+        )
+
+    async def _key(
+        self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context
+    ) -> LeaseKey:
+        await check_client(request.client, context)
+        if not request.session or not request.server_id:
+            message = "A lease is found by a session and a server id; name both."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        if max(map(len, (request.session, request.server_id, request.tenant))) > _MAX_KEY:
+            message = f"Session, server id and tenant have at most {_MAX_KEY} characters each."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
 
     async def _place(
         self, key: LeaseKey, excluded: frozenset[str], context: _Context

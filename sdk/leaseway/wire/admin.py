@@ -1,0 +1,65 @@
+"""Leaseway's own toolset `mcp_admin`: its names and what its tools say of themselves (DESIGN §5).
+
+The control plane lists it, every worker serves it, and the SDK knows where its calls belong.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+__all__ = ["ADMIN_TOOLSET", "RELEASE_TOOL", "TOOL_DEFINITIONS", "release_target"]
+
+ADMIN_TOOLSET: Final = "mcp_admin"
+"""The id of the toolset; no configured server may have it."""
+
+RELEASE_TOOL: Final = "mcp_release"
+"""Lets a model release a lease of its own session."""
+
+_LONGEST_ID: Final = 64
+
+_RELEASE: Final[dict[str, Any]] = {
+    "name": RELEASE_TOOL,
+    "title": "Release a leased MCP server",
+    "description": (
+        "Release the MCP client (its process or connection) that this session leases from a "
+        "server. Call it once you are sure that you no longer need that server's tools. What the "
+        "server kept for this session, such as open pages or unsaved state, is gone afterwards; "
+        "a later call of one of its tools starts with a fresh client."
+    ),
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "serverId": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": _LONGEST_ID,
+                "description": "The id of the server, as the reminder to release it names it.",
+            }
+        },
+        "required": ["serverId"],
+        "additionalProperties": False,
+    },
+    "annotations": {
+        "title": "Release a leased MCP server",
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "idempotentHint": True,
+        "openWorldHint": False,
+    },
+}
+
+TOOL_DEFINITIONS: Final[dict[str, bytes]] = {
+    RELEASE_TOOL: json.dumps(_RELEASE, ensure_ascii=False, separators=(",", ":")).encode()
+}
+"""The definition of each tool by its name, as a server would list it."""
+
+
+def release_target(arguments: bytes) -> str | None:
+    """Return the server that the arguments of `mcp_release` name; None where they name none."""
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
+    named = parsed.get("serverId") if isinstance(parsed, dict) else None
+    return named if isinstance(named, str) and 0 < len(named) <= _LONGEST_ID else None
