@@ -299,6 +299,16 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         for stream in self._outboxes.values():
             stream.outbox.put("going_away", execution_pb2.GoingAway(reason="test"), 16)
 
+    def say(
+        self, call: execution_pb2.Call, frame: execution_pb2.Progress | execution_pb2.LogMessage
+    ) -> None:
+        """Send progress or a log message of a call to whoever made it."""
+        frame.call_id = call.id
+        field = "progress" if isinstance(frame, execution_pb2.Progress) else "logs"
+        for stream in self._outboxes.values():
+            if stream.has(call.id):
+                stream.outbox.put(field, frame, 64)
+
     async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         self.streams += 1
         self.metadata = dict(context.invocation_metadata())
@@ -395,6 +405,9 @@ class _Stream:
         self.outbox: Outbox[execution_pb2.ExchangeResponse] = Outbox(
             execution_pb2.ExchangeResponse, self._wake.set
         )
+
+    def has(self, call_id: int) -> bool:
+        return call_id in self._tasks
 
     async def run(self, requests: AsyncIterator[execution_pb2.ExchangeRequest]) -> None:
         writer = asyncio.create_task(self._write())

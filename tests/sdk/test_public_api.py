@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -13,13 +14,14 @@ import pytest
 import leaseway.sdk as sdk
 
 PUBLIC = """
-ArtifactLost AsyncClient AsyncSession Cancelled Capacity Client ConfirmationRequired
-ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired
-InstanceInfo InstanceLog InternalError InvalidArguments InvalidRequest Lease LeaseError
-LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError NotApplied NotLeader
-NotLeasable Overloaded PermissionDenied ProblemInfo RateLimited ResultTooLarge ServerError
-ServerInfo ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers
-ToolList ToolNotFound ToolResult Unauthenticated Violation WorkerInfo WorkerLost
+ArtifactLost AsyncClient AsyncSession AsyncToolStream Cancelled Capacity Client
+ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown
+IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError InvalidArguments
+InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked
+LeasewayError LogMessage NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo
+Progress RateLimited ResultTooLarge ServerError ServerInfo ServerLost ServerNotReady Session
+SessionRequired Status Syncing Tool ToolDiffers ToolList ToolNotFound ToolResult ToolStream
+Unauthenticated Violation WorkerInfo WorkerLost
 """
 
 
@@ -46,7 +48,7 @@ def _public(kind: type) -> dict[str, Any]:
 
 
 def _plain(signature: inspect.Signature) -> str:
-    return str(signature).replace("AsyncSession", "Session")
+    return re.sub("Async(Session|ToolStream)", r"\1", str(signature))
 
 
 @pytest.mark.parametrize(

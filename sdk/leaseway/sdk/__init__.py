@@ -11,7 +11,7 @@
 import leaseway.sdk.forking  # noqa: F401 - has to come before gRPC is loaded
 
 # isort: split
-from leaseway.sdk.client import AsyncClient, AsyncSession
+from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.errors import (
     ArtifactLost,
     Cancelled,
@@ -50,8 +50,11 @@ from leaseway.sdk.errors import (
     Violation,
     WorkerLost,
 )
+from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.results import ToolResult
+from leaseway.sdk.session import AsyncSession
+from leaseway.sdk.streams import AsyncToolStream, ToolStream
 from leaseway.sdk.sync import Client, Session
 from leaseway.sdk.tools import Tool, ToolList
 from leaseway.sdk.views import (
@@ -68,6 +71,7 @@ __all__ = [
     "ArtifactLost",
     "AsyncClient",
     "AsyncSession",
+    "AsyncToolStream",
     "Cancelled",
     "Capacity",
     "Client",
@@ -91,12 +95,14 @@ __all__ = [
     "LeaseReleased",
     "LeaseRevoked",
     "LeasewayError",
+    "LogMessage",
     "NotApplied",
     "NotLeader",
     "NotLeasable",
     "Overloaded",
     "PermissionDenied",
     "ProblemInfo",
+    "Progress",
     "RateLimited",
     "ResultTooLarge",
     "ServerError",
@@ -112,6 +118,7 @@ __all__ = [
     "ToolList",
     "ToolNotFound",
     "ToolResult",
+    "ToolStream",
     "Unauthenticated",
     "Violation",
     "WorkerInfo",

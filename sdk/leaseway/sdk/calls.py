@@ -15,6 +15,8 @@ from opentelemetry.trace import Span
 
 from leaseway.sdk import tracing
 from leaseway.sdk.arguments import encode_arguments
+from leaseway.sdk.checks import check_call
+from leaseway.sdk.events import CallEvents
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Held, Key, Worker
@@ -44,6 +46,7 @@ class _Order:
     cached = True
     open_ended = False
     repeated = False
+    events: CallEvents | None = None
     tries = 0
     avoid: frozenset[Worker] = frozenset()
 
@@ -78,6 +81,7 @@ class Caller:
         name: str,
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
+        events: CallEvents | None = None,
     ) -> ToolResult:
         """Call a tool and return its result.
 
@@ -87,11 +91,14 @@ class Caller:
             arguments: Anything that JSON can hold, by name.
             timeout: Seconds until the call is given up; None means the server's `call_timeout`
                 (60 unless configured), counted from when it is known where the call goes.
+            events: Takes what the server says on the way; another try begins anew there too.
 
         Raises:
             Fault: It failed for good.
+            TypeError: A parameter is of the wrong type.
 
         """
+        check_call(name, arguments, timeout)
         span = self._tracer.begin(name, session)
         try:
             if timeout is not None and not timeout > 0:
@@ -100,6 +107,7 @@ class Caller:
             payload = encode_arguments(name, arguments)
             order = _Order(session, name, payload, deadline, span)
             order.open_ended = timeout is None
+            order.events = events
             while True:
                 try:
                     return await self._try(order)
@@ -136,7 +144,9 @@ class Caller:
         frame = self._frame(order, target, at)
         if order.span is not None:
             tracing.describe(order.span, target.server_id, link.worker.id, frame.lease_id)
-        result, payload = await link.exchange.call(frame, order.payload, order.deadline)
+        result, payload = await link.exchange.call(
+            frame, order.payload, order.deadline, order.events
+        )
         new_lease = None
         if not target.shared or order.held is not None or result.HasField("new_lease"):
             new_lease = await self._note_lease(order, target, link, result, at)
@@ -160,6 +170,10 @@ class Caller:
             frame.tenant = self._tenant
         if order.held is not None:
             frame.lease_id = order.held.lease_id
+        if order.events is not None:
+            frame.wants_progress = order.events.wants_progress
+            frame.log_level = order.events.log_level
+            order.events.deadline = order.deadline
         traceparent, tracestate = order.trace
         if traceparent:
             frame.traceparent = traceparent
@@ -216,6 +230,9 @@ class Caller:
     async def _recover(self, order: _Order, fault: Fault) -> None:
         """Prepare the next try, or raise the fault where there is none."""
         target, link, held = order.target, order.link, order.held
+        if held is not None and link is not None:
+            judge = self._desk.losses.judge
+            fault = await judge(held, fault, order.deadline, leaving=link.leaving)
         if held is not None and fault.reason in LEASE_ENDED:
             fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
             self._desk.book.end(held.lease_id, fault)

@@ -1,4 +1,4 @@
-"""The asynchronous client and its sessions: the surface; the work is done below it."""
+"""The asynchronous client: the surface; the work is done below it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from leaseway.sdk import operations
+from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
 from leaseway.sdk.identity import Identity, identify
-from leaseway.sdk.lease import Lease
-from leaseway.sdk.lease_book import Key
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.session import AsyncSession
+from leaseway.sdk.streams import (
+    AsyncToolStream,
+    Callbacks,
+    OnLog,
+    OnProgress,
+    open_stream,
+    told_call,
+)
 from leaseway.sdk.tools import ToolList
 from leaseway.sdk.views import (
     InstanceLog,
@@ -27,10 +35,10 @@ from leaseway.sdk.views import (
     WorkerInfo,
 )
 from leaseway.v1 import admin_pb2
-from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
 
-__all__ = ["AsyncClient", "AsyncSession"]
+__all__ = ["AsyncClient"]
 
 _MAX_SESSION: Final = 256
 
@@ -115,6 +123,9 @@ class AsyncClient:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
     ) -> ToolResult:
         """Call a tool outside any session.
 
@@ -126,16 +137,48 @@ class AsyncClient:
             arguments: Its arguments; what JSON can hold, at most 4 MiB.
             timeout: Seconds until the call is given up, retries included; None means the
                 server's `call_timeout`, 60 unless it is configured.
+            on_progress: Told (progress, total or None, message or None) as the server reports it.
+                It may be async; see `stream_tool` for what comes faster than it returns.
+            on_log: Told (level, logger or None, data) of what the server logs meanwhile.
+            log_level: The least level for `on_log`.
 
         Returns:
             The result; one with `is_error` is a result too.
 
         """
         runtime = self._runtime()
+        if on_progress is not None or on_log is not None:
+            told = Callbacks(on_progress, on_log, log_level)
+            return await told_call(
+                self, runtime, runtime.own_session, name, arguments, timeout, told
+            )
         try:
             return await runtime.caller.call(runtime.own_session, name, arguments, timeout)
         except Fault as fault:
             raise error_from_fault(fault) from None
+
+    def stream_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        log_level: str | None = None,
+    ) -> AsyncToolStream:
+        """Call a tool outside any session, and read what its server says on the way.
+
+        Args:
+            name: As for `call_tool`.
+            arguments: As for `call_tool`.
+            timeout: As for `call_tool`.
+            log_level: The least level of log messages wanted; None means none.
+
+        Returns:
+            The call, to be used as `async with`; it begins there.
+
+        """
+        runtime = self._runtime()
+        return open_stream(self, runtime, runtime.own_session, name, arguments, timeout, log_level)
 
     def session(self, key: str) -> AsyncSession:
         """Return the session of a key: one conversation or job, named by the caller.
@@ -144,8 +187,10 @@ class AsyncClient:
 
         Raises:
             InvalidRequest: The key is empty or longer than 256 characters.
+            TypeError: It is no text.
 
         """
+        check_text("session", key)
         session = self._sessions.get(key)
         if session is None:
             if not 0 < len(key) <= _MAX_SESSION:
@@ -209,6 +254,8 @@ class AsyncClient:
     async def _ask(
         self, operation: Callable[[Runtime, float], Awaitable[AnswerT]], timeout: float | None
     ) -> AnswerT:
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         runtime = self._runtime()
         deadline = runtime.loop.time() + (STARTUP_TIMEOUT if timeout is None else timeout)
         try:
@@ -234,109 +281,6 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._identity.address}>"
-
-
-class AsyncSession:
-    """One conversation or job; its leases are found by its key.
-
-    Use it as `async with client.session(key) as session` to give back what it acquired at the
-    end of the block, or without, to keep that until the client is closed.
-
-    Attributes:
-        key: Its name, unique in the tenant.
-    """
-
-    def __init__(self, client: AsyncClient, key: str) -> None:
-        self._client = client
-        self._entered = 0
-        self.key = key
-
-    async def __aenter__(self) -> Self:
-        self._client._runtime()
-        self._entered += 1
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._entered -= 1
-        made = self._client._made
-        if self._entered == 0 and made is not None:
-            await made.desk.release_owned(self.key)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> ToolResult:
-        """Call a tool in this session.
-
-        The first call of a server that is leased acquires its lease: the result has `new_lease`
-        and a `reminder` to release it. After a lease was lost, calls fail until `acquire` or
-        `release`.
-
-        Args:
-            name: The tool's name, or its qualified name (`server:tool`).
-            arguments: Its arguments; what JSON can hold, at most 4 MiB.
-            timeout: Seconds until the call is given up, retries included; None means the
-                server's `call_timeout`, 60 unless it is configured.
-
-        """
-        runtime = self._client._runtime()
-        try:
-            return await runtime.caller.call(self.key, name, arguments, timeout)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-
-    async def acquire(
-        self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
-    ) -> Lease:
-        """Acquire the lease of a server, or renew the one that the session holds.
-
-        The lease is kept alive until it is released.
-
-        Args:
-            server: The server's id.
-            ttl: Seconds that it outlives this client's silence, 1 to 86,400.
-            wait: Seconds to wait for room; None raises `Capacity` at once.
-
-        """
-        runtime = self._client._runtime()
-        try:
-            held = await runtime.desk.acquire(Key(self.key, server), ttl, wait, 0)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-        return Lease(held)
-
-    async def release(self, server: str | Lease) -> bool:
-        """Give a lease back; its client is closed. A lost one is forgotten.
-
-        Args:
-            server: The server's id, or the lease.
-
-        Returns:
-            Whether this ended a lease; False where there was none any more.
-
-        """
-        runtime = self._client._runtime()
-        server_id = server.server_id if isinstance(server, Lease) else server
-        try:
-            return await runtime.desk.release(Key(self.key, server_id))
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-
-    def leases(self) -> list[Lease]:
-        """Return the leases that this client holds in the session."""
-        made = self._client._made
-        return [Lease(held) for held in made.desk.book.held(self.key)] if made else []
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
 
 
 def _dropped(runtime: Runtime, name: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.sdk import call_faults
+from leaseway.sdk.events import CallEvents
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
@@ -31,7 +32,7 @@ __all__ = ["Exchange", "Reply"]
 
 Reply = tuple[execution_pb2.Result, bytes]
 """The frame that ended a call, and its payload put together."""
-_Pending = tuple[asyncio.Future[Reply], execution_pb2.Call]
+_Pending = tuple[asyncio.Future[Reply], execution_pb2.Call, CallEvents | None]
 
 _CALL_OVERHEAD: Final = 256
 """Rough bytes of a call beside its arguments: ids, names, trace context."""
@@ -90,7 +91,13 @@ class Exchange:
         """Calls in flight or waiting for room."""
         return len(self.pending) + len(self._waiting)
 
-    async def call(self, frame: execution_pb2.Call, payload: bytes, deadline: float) -> Reply:
+    async def call(
+        self,
+        frame: execution_pb2.Call,
+        payload: bytes,
+        deadline: float,
+        events: CallEvents | None = None,
+    ) -> Reply:
         """Send a call and wait for its end.
 
         Cancelling the waiting task tells the worker. So does the deadline, and neither waits
@@ -100,6 +107,7 @@ class Exchange:
             frame: The call without id and arguments; both are set here.
             payload: The arguments as UTF-8 JSON.
             deadline: When to give up, in the event loop's time.
+            events: Takes the progress and log messages that the frame asks for.
 
         Raises:
             Fault: The deadline passed, or the stream was lost.
@@ -113,7 +121,7 @@ class Exchange:
         self._last_id = call_id = self._last_id + 1
         frame.id = call_id
         future: asyncio.Future[Reply] = self._loop.create_future()
-        pending[call_id] = (future, frame)
+        pending[call_id] = (future, frame, events)
         self._deadlines.add(deadline, call_id)
         if len(payload) <= BATCH_SIZE:
             frame.arguments = payload
@@ -181,7 +189,7 @@ class Exchange:
                 turn.set_result(None)
 
     def _expire(self, call_id: int) -> None:
-        future, frame = self.pending[call_id]
+        future, frame, _ = self.pending[call_id]
         sent = self._abandon(call_id, "The caller's timeout passed.")
         if not future.done():
             future.set_exception(call_faults.late(self._worker, frame, sent))
@@ -269,6 +277,8 @@ class Exchange:
         for chunk in message.chunks:
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
+        if message.progress or message.logs:
+            self._note_events(message)
         for result in message.results:
             call_id = result.call_id
             entry = pending.pop(call_id, None)
@@ -286,11 +296,21 @@ class Exchange:
         if message.HasField("going_away"):
             self.going_away = True
 
+    def _note_events(self, message: execution_pb2.ExchangeResponse) -> None:
+        for report in message.progress:
+            entry = self.pending.get(report.call_id)
+            if entry is not None and entry[2] is not None:
+                entry[2].take_progress(report)
+        for log in message.logs:
+            entry = self.pending.get(log.call_id)
+            if entry is not None and entry[2] is not None:
+                entry[2].take_log(log)
+
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
         unsent: set[int] = {frame.id for frame in self._outbox.unsent("calls")}  # type: ignore[attr-defined]
         self._deadlines.close()
-        for call_id, (future, _) in self.pending.items():
+        for call_id, (future, _, _) in self.pending.items():
             if not future.done():
                 future.set_exception(self._lost(call_id not in unsent, cause))
         self.pending.clear()

@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from leaseway.sdk.background import background
-from leaseway.sdk.client import AsyncClient, AsyncSession
+from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.results import ToolResult
+from leaseway.sdk.session import AsyncSession
+from leaseway.sdk.streams import AsyncToolStream, Callbacks, OnLog, OnProgress, ToolStream
 from leaseway.sdk.tools import ToolList
 from leaseway.sdk.views import (
     InstanceLog,
@@ -91,10 +93,30 @@ class Client:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
     ) -> ToolResult:
-        """Call a tool outside any session; see `AsyncClient.call_tool`."""
+        """Call a tool outside any session; see `AsyncClient.call_tool`.
+
+        The callbacks run in the calling thread, which no deadline can interrupt.
+        """
         inner = self._inner
+        if on_progress is not None or on_log is not None:
+            callbacks = Callbacks(on_progress, on_log, log_level)
+            return _tell(inner, name, arguments, timeout, callbacks)
         return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
+
+    def stream_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        log_level: str | None = None,
+    ) -> ToolStream:
+        """Call a tool and read what its server says on the way; see `AsyncClient.stream_tool`."""
+        return _open(self._inner, name, arguments, timeout, log_level)
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
@@ -172,10 +194,30 @@ class Session:
         arguments: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
     ) -> ToolResult:
-        """Call a tool in this session; see `AsyncSession.call_tool`."""
+        """Call a tool in this session; see `AsyncSession.call_tool`.
+
+        The callbacks run in the calling thread, which no deadline can interrupt.
+        """
         inner = self._inner
+        if on_progress is not None or on_log is not None:
+            callbacks = Callbacks(on_progress, on_log, log_level)
+            return _tell(inner, name, arguments, timeout, callbacks)
         return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
+
+    def stream_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        log_level: str | None = None,
+    ) -> ToolStream:
+        """Call a tool and read what its server says on the way; see `AsyncSession.stream_tool`."""
+        return _open(self._inner, name, arguments, timeout, log_level)
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire the lease of a server; see `AsyncSession.acquire`."""
@@ -191,3 +233,28 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
+
+
+def _tell(
+    inner: AsyncClient | AsyncSession,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    callbacks: Callbacks,
+) -> ToolResult:
+    callbacks.check(may_be_async=False)
+    log_level = callbacks.log_level if callbacks.on_log is not None else None
+    return _open(inner, name, arguments, timeout, log_level).tell(callbacks)
+
+
+def _open(
+    inner: AsyncClient | AsyncSession,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    log_level: str | None,
+) -> ToolStream:
+    async def make() -> AsyncToolStream:  # in the loop, which the client belongs to
+        return inner.stream_tool(name, arguments, timeout=timeout, log_level=log_level)
+
+    return ToolStream(background().run(make))

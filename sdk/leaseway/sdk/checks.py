@@ -1,0 +1,59 @@
+"""Arguments of the wrong type, told apart before they fail somewhere deep inside. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from numbers import Real
+
+from leaseway.sdk.events import LEVELS
+
+__all__ = ["check_call", "check_callback", "check_level", "check_seconds", "check_text"]
+
+
+def check_call(name: object, arguments: object, timeout: object) -> None:
+    """Raise a TypeError where a call's parameters cannot be meant."""
+    if type(name) is not str:
+        check_text("name", name)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise TypeError(
+            f"arguments is a mapping of the tool's arguments by name, such as {{'key': 1}}, or "
+            f"None, not {_kind(arguments)}."
+        )
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+
+
+def check_text(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{parameter} is a str, not {_kind(value)}.")
+
+
+def check_seconds(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{parameter} is a number of seconds, not {_kind(value)}.")
+
+
+def check_level(level: object) -> None:
+    """Raise a ValueError where a log level is none of MCP's."""
+    if level not in LEVELS:
+        raise ValueError(f"log_level is one of {', '.join(LEVELS)}, not {level!r}.")
+
+
+def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None:
+    """Raise a TypeError where a callback cannot be called as its client calls it."""
+    if value is None:
+        return
+    if not callable(value):
+        raise TypeError(f"{parameter} is a function or None, not {_kind(value)}.")
+    if not may_be_async and inspect.iscoroutinefunction(value):
+        raise TypeError(
+            f"{parameter} of the synchronous client runs in the calling thread and cannot be "
+            "async; pass a plain function, or use AsyncClient."
+        )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

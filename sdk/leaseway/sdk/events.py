@@ -1,0 +1,136 @@
+"""What a server says during a call: progress and log messages, kept until someone takes them.
+
+The exchange's reader puts frames in and never waits; whoever made the call takes them out at its
+own pace. In between is a bound: of too many, the newest are kept and the others counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MIB
+
+__all__ = ["LEVELS", "CallEvents", "LogMessage", "Progress"]
+
+LEVELS: Final = (
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+)
+"""The levels of log messages, the least first, as MCP names them."""
+
+_MOST_REPORTS: Final = 64
+_MOST_LOGS: Final = 256
+_MOST_LOG_BYTES: Final = MIB
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a call is, as its server reported it.
+
+    Attributes:
+        progress: How far; it rises from report to report.
+        total: How far it will go, or None where the server does not know.
+        message: What it is doing, or None.
+    """
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class LogMessage:
+    """What a server logged during a call.
+
+    Attributes:
+        level: `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert`, `emergency`.
+        logger: The server's logger, or None.
+        data: Any JSON value; most servers send a string.
+    """
+
+    level: str
+    logger: str | None
+    data: Any
+
+
+class CallEvents:
+    """The events of one call, between the stream's reader and one consumer.
+
+    Args:
+        wants_progress: Whether progress is asked for.
+        log_level: The least level of log messages asked for, or empty for none.
+
+    Attributes:
+        deadline: When the call is given up, in the loop's time; set with each try.
+        dropped: Events that had to make room for newer ones.
+    """
+
+    def __init__(self, *, wants_progress: bool, log_level: str) -> None:
+        self.wants_progress = wants_progress
+        self.log_level = log_level
+        self.deadline = 0.0
+        self.dropped = 0
+        self._reports: deque[tuple[int, execution_pb2.Progress]] = deque()
+        self._logs: deque[tuple[int, execution_pb2.LogMessage]] = deque()
+        self._log_bytes = 0
+        self._number = 0
+        self._ended = False
+        self._wake = asyncio.Event()
+
+    def take_progress(self, frame: execution_pb2.Progress) -> None:
+        """Keep a report; the oldest one goes where there are too many."""
+        if len(self._reports) >= _MOST_REPORTS:
+            self._reports.popleft()
+            self.dropped += 1
+        self._reports.append((self._count(), frame))
+
+    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+        """Keep a log message; the oldest ones go where there are too many."""
+        self._log_bytes += len(frame.data)
+        self._logs.append((self._count(), frame))
+        while len(self._logs) > _MOST_LOGS or self._log_bytes > _MOST_LOG_BYTES:
+            self._log_bytes -= len(self._logs.popleft()[1].data)
+            self.dropped += 1
+
+    def end(self) -> None:
+        """Note that the call has ended: what is kept is all there is."""
+        self._ended = True
+        self._wake.set()
+
+    async def next(self) -> Progress | LogMessage | None:
+        """Wait for the next event in the order they came; None means that the call has ended."""
+        while not self._reports and not self._logs:
+            if self._ended:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        if self._logs and (not self._reports or self._logs[0][0] < self._reports[0][0]):
+            log = self._logs.popleft()[1]
+            self._log_bytes -= len(log.data)
+            return LogMessage(log.level, log.logger or None, _parse(log.data))
+        report = self._reports.popleft()[1]
+        total = report.total if report.HasField("total") else None
+        return Progress(report.progress, total, report.message or None)
+
+    def _count(self) -> int:
+        self._wake.set()
+        self._number += 1
+        return self._number
+
+
+def _parse(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data.decode(errors="replace")  # better shown as it is than not at all

@@ -1,0 +1,317 @@
+"""One call with what its server says on the way: as a stream, or told to callbacks.
+
+The call runs in a task of its own and puts what comes into `CallEvents`; the caller's task takes
+it out. So callbacks run where the caller waits, one after another, and a slow one holds up
+nobody but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from leaseway.sdk.background import background
+from leaseway.sdk.checks import check_call, check_callback, check_level
+from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.events import CallEvents, LogMessage, Progress
+from leaseway.sdk.results import ToolResult
+from leaseway.sdk.runtime import Runtime
+from leaseway.wire.fault import Fault
+
+__all__ = [
+    "AsyncToolStream",
+    "Callbacks",
+    "OnLog",
+    "OnProgress",
+    "ToolStream",
+    "open_stream",
+    "told_call",
+]
+
+OnProgress = Callable[[float, float | None, str | None], object]
+"""Told progress, total and message, like the official package's `ProgressFnT`; may be async."""
+
+OnLog = Callable[[str, str | None, Any], object]
+"""Told level, logger and data of a server's log message; may be async."""
+
+_log = logging.getLogger("leaseway.sdk")
+
+
+class AsyncToolStream:
+    """One call with what its server says on the way; made by `stream_tool`.
+
+        async with client.stream_tool("build", {"target": "all"}) as stream:
+            async for event in stream:
+                ...  # a Progress, or a LogMessage where log_level asks for them
+        print(stream.result.text)
+
+    Leaving the block early cancels the call. Of events that nobody takes, the newest 64 reports
+    and 256 log messages are kept.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        events: CallEvents,
+        begin: Callable[[CallEvents], Coroutine[Any, Any, ToolResult]],
+        owner: object,
+    ) -> None:
+        self._name = name
+        self._events = events
+        self._begin = begin
+        self._owner = owner  # a client that is collected would end the call
+        self._task: asyncio.Task[ToolResult] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._task is not None:
+            raise RuntimeError("This stream was used before; make one for each call.")
+        self._task = asyncio.create_task(self._begin(self._events), name=f"call {self._name}")
+        self._task.add_done_callback(lambda _: self._events.end())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        if self._events.dropped:
+            _log.warning(
+                "%d progress reports and log messages of tool '%s' were dropped: they came faster "
+                "than they were taken.",
+                self._events.dropped,
+                self._name,
+            )
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()  # seen: it was raised to whoever read to the end
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Progress | LogMessage:
+        event = await self.next_event()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next_event(self) -> Progress | LogMessage | None:
+        """Wait for what the server says next; None once the call has its result.
+
+        Raises:
+            LeasewayError: The call failed.
+
+        """
+        task = self._task
+        if task is None:
+            raise RuntimeError("A stream is read inside of its `with` block.")
+        event = await self._events.next()
+        if event is None:
+            self._raise(task)
+        return event
+
+    @property
+    def result(self) -> ToolResult:
+        """The call's result, once all events were read.
+
+        Raises:
+            LeasewayError: The call failed.
+            RuntimeError: It has not ended, or was cancelled by leaving the block.
+
+        """
+        task = self._task
+        if task is None or not task.done() or task.cancelled():
+            raise RuntimeError("The call has no result: read its stream to the end first.")
+        self._raise(task)
+        return task.result()
+
+    @property
+    def dropped(self) -> int:
+        """Events that had to make room for newer ones, as nobody took them."""
+        return self._events.dropped
+
+    async def tell(self, callbacks: Callbacks) -> ToolResult:
+        """Tell callbacks all events and return the result.
+
+        An error of a callback cancels the call and is raised. The call's deadline ends a
+        callback that takes longer; a result that is there by then is returned all the same.
+        """
+        async with self:
+            bound = asyncio.timeout(None)
+            try:
+                async with bound:
+                    await self._tell(callbacks, bound)
+            except TimeoutError:
+                if not bound.expired():
+                    raise  # a callback's own
+                _log.warning("A callback of tool '%s' outlasted the call's timeout.", self._name)
+            return self.result
+
+    async def _tell(self, callbacks: Callbacks, bound: asyncio.Timeout) -> None:
+        def ended(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # all was told in that same moment
+                bound.reschedule(self._events.deadline)
+
+        assert self._task is not None
+        self._task.add_done_callback(ended)
+        try:
+            async for event in self:
+                told = callbacks.tell(event)
+                if inspect.isawaitable(told):
+                    await told
+        finally:
+            self._task.remove_done_callback(ended)
+
+    @staticmethod
+    def _raise(task: asyncio.Task[ToolResult]) -> None:
+        if task.cancelled():
+            raise RuntimeError("The event loop behind the call has ended.")
+        error = task.exception()
+        if isinstance(error, Fault):
+            raise error_from_fault(error) from None
+        if error is not None:
+            raise error
+
+
+class ToolStream:
+    """One call with what its server says on the way; see `AsyncToolStream`.
+
+    with client.stream_tool("build", {"target": "all"}) as stream:
+        for event in stream:
+            ...
+    print(stream.result.text)
+    """
+
+    def __init__(self, inner: AsyncToolStream) -> None:
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        background().run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        background().run(lambda: self._inner.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Progress | LogMessage:
+        event = background().run(self._inner.next_event)
+        if event is None:
+            raise StopIteration
+        return event
+
+    @property
+    def result(self) -> ToolResult:
+        """The call's result, once all events were read; see `AsyncToolStream.result`."""
+        return self._inner.result
+
+    @property
+    def dropped(self) -> int:
+        """Events that had to make room for newer ones, as nobody took them."""
+        return self._inner.dropped
+
+    def tell(self, callbacks: Callbacks) -> ToolResult:
+        """Tell callbacks all events, in this thread, and return the result."""
+        with self:
+            for event in self:
+                callbacks.tell(event)
+            return self.result
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Whom to tell what a server says during a call.
+
+    Attributes:
+        on_progress: Told of progress, or None.
+        on_log: Told of log messages, or None.
+        log_level: The least level for `on_log`.
+    """
+
+    on_progress: OnProgress | None
+    on_log: OnLog | None
+    log_level: str
+
+    def __bool__(self) -> bool:
+        return self.on_progress is not None or self.on_log is not None
+
+    def check(self, *, may_be_async: bool) -> None:
+        """Raise a TypeError or ValueError where they cannot be what was meant."""
+        check_callback("on_progress", self.on_progress, may_be_async=may_be_async)
+        check_callback("on_log", self.on_log, may_be_async=may_be_async)
+        check_level(self.log_level)
+
+    def events(self) -> CallEvents:
+        """Return room for the events that they want."""
+        log_level = self.log_level if self.on_log is not None else ""
+        return CallEvents(wants_progress=self.on_progress is not None, log_level=log_level)
+
+    def tell(self, event: Progress | LogMessage) -> object:
+        """Tell of one event; return what the callback returned, something to await perhaps."""
+        if isinstance(event, LogMessage):
+            return self.on_log(event.level, event.logger, event.data) if self.on_log else None
+        if self.on_progress is None:
+            return None
+        return self.on_progress(event.progress, event.total, event.message)
+
+
+def open_stream(
+    owner: object,
+    runtime: Runtime,
+    session: str,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    log_level: str | None,
+) -> AsyncToolStream:
+    """Return the stream of a call that asks for progress and perhaps for log messages."""
+    check_call(name, arguments, timeout)
+    if log_level is not None:
+        check_level(log_level)
+    events = CallEvents(wants_progress=True, log_level=log_level or "")
+    return _stream(owner, runtime, session, name, arguments, timeout, events)
+
+
+async def told_call(
+    owner: object,
+    runtime: Runtime,
+    session: str,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    callbacks: Callbacks,
+) -> ToolResult:
+    """Make a call, tell callbacks what its server says, and return its result."""
+    check_call(name, arguments, timeout)
+    callbacks.check(may_be_async=True)
+    stream = _stream(owner, runtime, session, name, arguments, timeout, callbacks.events())
+    return await stream.tell(callbacks)
+
+
+def _stream(
+    owner: object,
+    runtime: Runtime,
+    session: str,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    events: CallEvents,
+) -> AsyncToolStream:
+    def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
+        return runtime.caller.call(session, name, arguments, timeout, events)
+
+    return AsyncToolStream(name, events, begin, owner)

@@ -1,0 +1,73 @@
+"""Parameters of the wrong type end in a sentence that names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.sdk.fakes import FakeControlPlane
+
+from leaseway.sdk import AsyncClient, Client
+
+CALLS: list[tuple[dict[str, Any], str]] = [
+    ({"name": 5}, "name is a str, not int"),
+    ({"timeout": "5"}, "timeout is a number of seconds, not str"),
+    ({"timeout": True}, "timeout is a number of seconds, not bool"),
+    ({"arguments": [1]}, "arguments is a mapping .* not list"),
+    ({"arguments": '{"a": 1}'}, "arguments is a mapping .* not str"),
+    ({"on_progress": 1}, "on_progress is a function or None, not int"),
+    ({"on_log": "print"}, "on_log is a function or None, not str"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "sentence"), CALLS, ids=lambda value: str(value)[:40])
+async def test_a_call_names_the_parameter_that_is_wrong(
+    client: AsyncClient, wrong: dict[str, Any], sentence: str
+) -> None:
+    parameters = {"name": "time_now", **wrong}
+    for caller in (client, client.session("a")):
+        with pytest.raises(TypeError, match=sentence):
+            await caller.call_tool(**parameters)
+
+
+async def test_an_unknown_log_level_names_the_known_ones(client: AsyncClient) -> None:
+    level: Any = "warn"
+    with pytest.raises(ValueError, match=r"debug, info, .* not 'warn'"):
+        await client.call_tool("time_now", on_log=print, log_level=level)
+    with pytest.raises(ValueError, match="not 'warn'"):
+        client.stream_tool("time_now", log_level=level)
+
+
+async def test_sessions_leases_and_lists_name_the_parameter_too(client: AsyncClient) -> None:
+    wrong: Any = object()
+    with pytest.raises(TypeError, match="session is a str, not object"):
+        client.session(wrong)
+    session = client.session("a")
+    with pytest.raises(TypeError, match="server is a str, not object"):
+        await session.acquire(wrong)
+    with pytest.raises(TypeError, match="ttl is a number of seconds, not object"):
+        await session.acquire("desk", ttl=wrong)
+    with pytest.raises(TypeError, match="wait is a number of seconds, not object"):
+        await session.acquire("desk", wait=wrong)
+    with pytest.raises(TypeError, match="timeout is a number of seconds, not object"):
+        await client.list_tools(timeout=wrong)
+
+
+def test_a_synchronous_client_takes_no_async_callback() -> None:
+    async def on_progress(*_: object) -> None:
+        """Never called."""
+
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(TypeError, match="pass a plain function, or use AsyncClient"),
+    ):
+        client.call_tool("time_now", on_progress=on_progress)
+
+
+async def test_numbers_of_other_libraries_are_numbers(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    from fractions import Fraction
+
+    number: Any = Fraction(5, 1)
+    assert (await client.call_tool("time_now", timeout=number)).text == "{}"
