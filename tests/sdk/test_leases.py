@@ -19,7 +19,6 @@ from leaseway.sdk import (
     LeaseRevoked,
     LeasewayError,
     NotLeasable,
-    WorkerLost,
 )
 from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault
@@ -338,7 +337,7 @@ async def test_a_call_on_a_lease_whose_worker_is_gone_is_not_moved(
     await session.acquire("desk")
     plane.workers = [second]
     await worker.stop()
-    with pytest.raises(WorkerLost):
+    with pytest.raises(LeaseLost):
         await session.call_tool("desk_open")
     assert second.calls == []
 

@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.keeper import Keepers
 from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
+from leaseway.sdk.losses import LossJudge
 from leaseway.sdk.resolution import worker_from_wire
 from leaseway.sdk.retry import Again, Tried, decide
 from leaseway.sdk.workers import WorkerPool
@@ -40,10 +41,17 @@ _log = logging.getLogger("leaseway.sdk")
 
 
 class LeaseDesk:
-    """Gets, keeps and gives back the leases of one client."""
+    """Gets, keeps and gives back the leases of one client.
+
+    Attributes:
+        book: What is held.
+        losses: Says what a worker's failure means for a lease.
+
+    """
 
     def __init__(self, control: ControlPlane, pool: WorkerPool) -> None:
         self.book = LeaseBook()
+        self.losses = LossJudge(control, self.book)
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,119 @@
+"""What the failure of a lease's worker means for the lease."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
+
+from leaseway.sdk import AsyncClient, FateUnknown, LeaseLost, LeaseRevoked, WorkerLost
+from leaseway.sdk.lease_book import Worker
+
+
+async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_anew(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await worker.stop()
+    plane.workers = [second]
+    for _ in range(2):
+        with pytest.raises(LeaseLost, match="'w1' is gone") as caught:
+            await session.call_tool("desk_open")
+        assert caught.value.started == "no"
+    assert not second.calls
+    lease = await session.acquire("desk")
+    assert lease.worker == "w2"
+    await session.call_tool("desk_open")
+
+
+async def test_all_leases_of_a_worker_that_is_gone_end_together(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    sessions = [client.session(f"s{number}") for number in range(20)]
+    await asyncio.gather(*(session.call_tool("desk_open") for session in sessions))
+    await worker.stop()
+    plane.workers = [second]
+    async with asyncio.timeout(BOUND):
+        ends = await asyncio.gather(
+            *(session.call_tool("desk_open") for session in sessions), return_exceptions=True
+        )
+    assert {type(end) for end in ends} == {LeaseLost}
+    assert len({end.lease_id for end in ends if isinstance(end, LeaseLost)}) == 20
+
+
+async def test_a_call_in_flight_has_an_unknown_fate_and_the_next_one_a_lost_lease(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    worker.answer = never
+    call = asyncio.create_task(session.call_tool("desk_open"))
+    await until(lambda: len(worker.calls) == 2)
+    plane.workers = [second]
+    await worker.stop()
+    with pytest.raises(FateUnknown):
+        await call
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+
+
+async def test_a_new_run_of_a_worker_does_not_hold_the_leases_of_the_old_one(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await worker.stop()
+    again = FakeWorker("w1")
+    again.stateful = {"desk"}
+    plane.workers = [again]
+    await again.start("two")
+    try:
+        with pytest.raises(LeaseLost):
+            await session.call_tool("desk_open")
+    finally:
+        await again.stop()
+
+
+async def test_a_lease_stands_while_the_control_plane_sees_its_worker(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    port = int(worker.ref.address.rpartition(":")[2])
+    await worker.stop()
+    with pytest.raises(WorkerLost):
+        await session.call_tool("desk_open", timeout=1)
+    await worker.start(port=port)
+    assert (await session.call_tool("desk_open")).new_lease is None
+
+
+async def test_without_a_control_plane_a_worker_counts_as_alive(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await plane.stop()
+    await worker.stop()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(WorkerLost):
+            await session.call_tool("desk_open", timeout=1)
+
+
+async def test_a_lease_on_a_worker_that_leaves_is_revoked(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    first = await session.call_tool("desk_open")
+    assert first.new_lease is not None
+    worker.go_away()
+    await until(lambda: client._runtime().pool.link(_worker(worker)).leaving)
+    await worker.stop()
+    with pytest.raises(LeaseRevoked, match="'w1' ends") as caught:
+        await session.call_tool("desk_open")
+    assert caught.value.lease_id == first.new_lease.id
+
+
+def _worker(fake: FakeWorker) -> Worker:
+    return Worker(fake.ref.id, fake.ref.incarnation, fake.ref.address)
