@@ -123,8 +123,15 @@ class _Client:
         self._answer("list_tools", servers)
         return ToolList([TOOL], 9, self.pending, NOW)
 
-    async def call_tool(self, name: str, arguments: Any, *, timeout: float | None) -> ToolResult:
+    async def call_tool(
+        self, name: str, arguments: Any, *, timeout: float | None, **heard: Any
+    ) -> ToolResult:
         self._answer("call_tool", name, arguments, timeout)
+        if "on_progress" in heard:
+            heard["on_progress"](1.0, 3.0, "half\x1b[2J way")
+            heard["on_progress"](2.5, None, None)
+        if "on_log" in heard:
+            heard["on_log"](heard["log_level"], "db", {"slow": True})
         return ToolResult(self.payload, self.is_error)
 
     def session(self, key: str) -> Self:
@@ -212,6 +219,20 @@ def test_a_call_prints_the_text_of_its_result(run: Run, client: _Client) -> None
     assert client.asked == [("call_tool", "time_now", {"zone": "UTC", "n": 2}, 5.0)]
     assert client.agent == "me"
     assert client.closed
+
+
+def test_progress_and_the_servers_logs_go_to_stderr_as_plain_lines(
+    run: Run, client: _Client
+) -> None:
+    done = run("call", "t", "--progress", "--server-log", "warning")
+    assert done.stdout == "noon\n"
+    assert done.stderr.splitlines() == [
+        "leaseway: Progress 1/3: half [2J way",
+        "leaseway: Progress 2.5",
+        'leaseway: The server logs warning: db: {"slow": true}',
+    ]
+    assert not run("call", "t").stderr  # no terminal, nothing asked for
+    assert run("call", "t", "--server-log", "loud").exit_code == 2
 
 
 def test_a_call_reads_its_arguments_from_stdin(run: Run, client: _Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from leaseway.cli.failure import FAILED
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
 from leaseway.wire import bounds
+from leaseway.wire.log_levels import LOG_LEVELS
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Tool, ToolList, ToolResult
@@ -52,6 +54,16 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
 @click.option("--session", help="Call in this session; its lease stays for its time to live.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
 @click.option("--agent", default="leaseway-cli", show_default=True, help="Who calls.")
+@click.option(
+    "--progress/--no-progress",
+    default=None,
+    help="Show progress on stderr; the default is where that is a terminal.",
+)
+@click.option(
+    "--server-log",
+    type=click.Choice(LOG_LEVELS),
+    help="Show what the server logs meanwhile, from this level on, on stderr.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
 @client_options
 def call(
@@ -60,6 +72,8 @@ def call(
     session: str | None,
     timeout: float | None,
     agent: str,
+    progress: bool | None,
+    server_log: str | None,
     as_json: bool,
     connection: Connection,
 ) -> int:
@@ -73,10 +87,11 @@ def call(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
+    heard = _callbacks(progress, server_log)
+
     async def question(client: AsyncClient) -> ToolResult:
-        if session is None:
-            return await client.call_tool(tool, values, timeout=timeout)
-        return await client.session(session).call_tool(tool, values, timeout=timeout)
+        caller = client if session is None else client.session(session)
+        return await caller.call_tool(tool, values, timeout=timeout, **heard)
 
     result = ask(connection, question, agent=agent, keep_leases=session is not None)
     if as_json:
@@ -84,6 +99,32 @@ def call(
     else:
         _print_result(result)
     return FAILED if result.is_error else 0
+
+
+def _callbacks(progress: bool | None, server_log: str | None) -> dict[str, Any]:
+    """Return what to pass to `call_tool`, so that what the server says shows on stderr."""
+    heard: dict[str, Any] = {}
+    if progress or (progress is None and sys.stderr.isatty()):
+        heard["on_progress"] = _print_progress
+    if server_log is not None:
+        heard |= {"on_log": _print_log, "log_level": server_log}
+    return heard
+
+
+def _print_progress(progress: float, total: float | None, message: str | None) -> None:
+    far = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
+    click.echo(f"leaseway: Progress {far}{f': {_line(message)}' if message else ''}", err=True)
+
+
+def _print_log(level: str, logger: str | None, data: Any) -> None:
+    said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    where = f"{_line(logger)}: " if logger else ""
+    click.echo(f"leaseway: The server logs {_line(level)}: {where}{_line(said)}", err=True)
+
+
+def _line(text: str) -> str:
+    """Return a server's text as one line that cannot steer the terminal."""
+    return "".join(mark if mark.isprintable() else " " for mark in text)
 
 
 def _read_stdin() -> str:

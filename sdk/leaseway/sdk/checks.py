@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from numbers import Real
 
-from leaseway.sdk.events import LEVELS
+from leaseway.wire.log_levels import LOG_LEVELS
 
 __all__ = ["check_call", "check_callback", "check_level", "check_seconds", "check_text"]
 
@@ -38,8 +38,8 @@ def check_seconds(parameter: str, value: object) -> None:
 
 def check_level(level: object) -> None:
     """Raise a ValueError where a log level is none of MCP's."""
-    if level not in LEVELS:
-        raise ValueError(f"log_level is one of {', '.join(LEVELS)}, not {level!r}.")
+    if level not in LOG_LEVELS:
+        raise ValueError(f"log_level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
 
 
 def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None:

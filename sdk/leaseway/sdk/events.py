@@ -15,19 +15,7 @@ from typing import Any, Final
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MIB
 
-__all__ = ["LEVELS", "CallEvents", "LogMessage", "Progress"]
-
-LEVELS: Final = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
-)
-"""The levels of log messages, the least first, as MCP names them."""
+__all__ = ["CallEvents", "LogMessage", "Progress"]
 
 _MOST_REPORTS: Final = 64
 _MOST_LOGS: Final = 256

@@ -15,6 +15,7 @@ from leaseway.data_plane.mcp.codec import Envelope, RpcError, reads_as_error
 from leaseway.data_plane.mcp.wire import OnLog, OnProgress, Outcome, PendingCall, ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.log_levels import LOG_LEVELS
 
 __all__ = [
     "ConnectionLost",
@@ -27,12 +28,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
 _decode_error: Final = msgspec.json.Decoder(RpcError).decode
-_LEVELS: Final = {
-    name: rank
-    for rank, name in enumerate(
-        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-    )
-}
+_LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
 
 
 class ConnectionLost(MCPError):
