@@ -38,6 +38,7 @@ async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) ->
     assert lease.id.startswith(bench.first_hello.worker.incarnation)
     assert (lease.server_id, lease.session, lease.agent) == ("db", "s1", "billing")
     assert seconds(lease.ttl) == 90
+    assert 'mcp_release({"serverId": "db"}) of mcp_admin' in lease.reminder
     assert 'session.release("db")' in lease.reminder
     again = await caller.call("db", session="s1")
     assert not again.HasField("new_lease")

@@ -248,7 +248,7 @@ class ExchangeStream:
                 self._give_up()
             return
         result = Result(call_id=call_id, payload=payload, is_error=is_error)
-        if run.is_new_lease:
+        if run.lease is not None:
             self._describe_lease(run, result)
         self._outbox.put("results", result, size + _FRAME_OVERHEAD)
 
@@ -273,8 +273,13 @@ class ExchangeStream:
         self._outbox.put("results", result, result.ByteSize())
 
     def _describe_lease(self, run: Run, result: execution_pb2.Result) -> None:
-        if run.is_new_lease and run.lease is not None:
+        """Say on which lease a call ran whose caller could not know."""
+        if run.lease is None:
+            return
+        if run.is_new_lease:
             result.new_lease.CopyFrom(self._lease_message(run.lease))
+        elif not run.call.lease_id and self._leases.get(run.lease.id) is not None:
+            result.joined_lease.CopyFrom(self._lease_message(run.lease))
 
     def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
         """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""

@@ -19,6 +19,7 @@ from leaseway.data_plane.edge.refusal import refuse
 from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
+from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -146,6 +147,8 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         return call
 
     def _by_exposed_name(self, request: execution_pb2.CallToolRequest) -> tuple[str, str]:
+        if request.tool in TOOL_DEFINITIONS:
+            return ADMIN_TOOLSET, request.tool
         known: list[str] = []
         for variant in self._pool.holdings.visible_to(request.tenant or DEFAULT_TENANT):
             plan = variant.toolset.by_exposed_name.get(request.tool)

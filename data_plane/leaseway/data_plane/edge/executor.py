@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import Final
+from typing import Any, Final
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
+from leaseway.data_plane.edge.admin_tools import AdminTools
 from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
@@ -23,6 +24,7 @@ from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
 from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.v1 import execution_pb2
+from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
@@ -48,6 +50,7 @@ class Executor:
     def __init__(self, pool: Pool, leases: LeaseKeeper, worker_id: str) -> None:
         self._pool = pool
         self._leases = leases
+        self._admin = AdminTools(pool, leases)
         self._worker_id = worker_id
         self._background = pool.around.background
         self._loop = asyncio.get_running_loop()
@@ -73,7 +76,9 @@ class Executor:
         try:
             if self.draining:
                 raise self.leaving()
-            if call.registry_version > self._pool.registry_version:
+            if call.server_id == ADMIN_TOOLSET:
+                self._administer(run)
+            elif call.registry_version > self._pool.registry_version:
                 self._wait_and_send(run)
             else:
                 generation, plan = self._admit(run)
@@ -98,6 +103,11 @@ class Executor:
             retry_delay=0.1,
         )
 
+    def _administer(self, run: Run) -> None:
+        """Run a call of Leaseway's own tools; it is not of any registry version."""
+        parsed = self._check(run, self._admin.plan(run.call.tool))
+        run.done(self._admin.run(run.call, parsed))
+
     def _admit(self, run: Run) -> tuple[Generation, ToolPlan]:
         """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
 
@@ -110,6 +120,16 @@ class Executor:
         plan = generation.variant.toolset.tools.get(call.tool)
         if plan is None:
             plan = generation.variant.toolset.find(call.server_id, call.tool)
+        self._check(run, plan)
+        return generation, plan
+
+    def _check(self, run: Run, plan: ToolPlan) -> dict[str, Any]:
+        """Return a call's arguments, parsed, if they fit the tool's input schema.
+
+        Raises:
+            Fault: INVALID_ARGUMENTS.
+
+        """
         if run.arguments:
             parsed = parse_arguments(run.arguments)
             if b"\n" in run.arguments or b"\r" in run.arguments:
@@ -119,10 +139,11 @@ class Executor:
         if plan.check is not None and not plan.check.accepts(parsed):
             raise Fault(
                 Reason.INVALID_ARGUMENTS,
-                f"The arguments of {call.server_id}:{call.tool} do not fit its input schema.",
+                f"The arguments of {run.call.server_id}:{run.call.tool} do not fit its input "
+                "schema.",
                 violations=plan.check.violations(parsed),
             )
-        return generation, plan
+        return parsed
 
     def _set_deadline(self, run: Run, generation: Generation) -> None:
         if not run.has_deadline:

@@ -10,6 +10,7 @@ from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, Le
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
+from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.fault import Fault, Reason
 
 __all__ = ["LeaseKeeper", "reminder"]
@@ -25,9 +26,12 @@ _MOST_WAITERS: Final = 1024
 
 def reminder(server_id: str) -> str:
     """Return what to tell a model that now holds a lease."""
+    call = f'{RELEASE_TOOL}({{"serverId": "{server_id}"}})'
     return (
         f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
-        f'session. Release it when you no longer need it: session.release("{server_id}").'
+        "session, and it remembers what you do with it. Once you are sure that you no longer need "
+        f"its tools, release it: call {call} of {ADMIN_TOOLSET}, or in a program "
+        f'session.release("{server_id}").'
     )
 
 
