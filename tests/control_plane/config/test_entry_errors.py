@@ -136,6 +136,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
      "'servers.s.protocol' can't be '2025-06-19': did you mean '2025-06-18'?"),
     ("sandbox: {writable: [▸tmp]}", "sandbox.writable[0]", "BAD_VALUE",
      "'servers.s.sandbox.writable[0]' must be an absolute path without '..', but is 'tmp'."),
+    ("sandbox: {writable: [▸/]}", "sandbox.writable[0]", "BAD_VALUE",
+     "'servers.s.sandbox.writable[0]' is the root: a sandbox that may write everywhere is none."),
     ("sandbox: {writable: [▸/a/../b]}", "sandbox.writable[0]", "BAD_VALUE",
      "'servers.s.sandbox.writable[0]' must be an absolute path without '..', but is '/a/../b'."),
     ("restart: ▸{initial: 5, max: 1}", "restart", "BAD_VALUE",

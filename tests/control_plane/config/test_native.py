@@ -115,7 +115,7 @@ def test_every_key_reaches_its_place_in_the_spec() -> None:
     later = {(issue.severity, issue.reason, issue.key) for issue in parsed.issues}
     assert later == {
         ("warning", "KEY_NOT_IN_FORCE", f"servers.all.{key}")
-        for key in ("limits", "idle_timeout", "max_age")
+        for key in ("idle_timeout", "max_age")
     }
     assert parsed.servers[VariantKey("all")] == ServerSpec(
         key=VariantKey("all"),

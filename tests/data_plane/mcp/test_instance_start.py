@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leaseway.wire.fault import Fault, Reason
-from leaseway.wire.spec import Sandbox, ServerSpec, Value, VariantKey
+from leaseway.wire.spec import ServerSpec, Value, VariantKey
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -122,20 +122,6 @@ async def test_a_command_that_does_not_exist_is_named(bench: Bench) -> None:
     assert fault.reason is Reason.SERVER_NOT_READY
     assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
     assert "no-such-command-here" in fault.message
-
-
-async def test_a_server_with_a_sandbox_is_never_run_without_one(
-    bench: Bench, tmp_path: Path
-) -> None:
-    trace = tmp_path / "ran"
-    sandbox = Sandbox(enabled=True)
-    command = ServerSpec(
-        VariantKey("x"), "stdio", command="touch", args=(str(trace),), sandbox=sandbox
-    )
-    fault = await bench.fails(command)
-    assert fault.metadata["problem"] == "SANDBOX_NOT_AVAILABLE"
-    assert "'sandbox'" in fault.message
-    assert not trace.exists()
 
 
 async def test_a_file_that_may_not_be_run_is_named(bench: Bench, tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.spec import (
     TRANSPORTS,
     InstancePolicy,
-    Limits,
     ServerSpec,
     Transform,
     VariantKey,
@@ -31,7 +30,6 @@ __all__ = ["NO_DEFAULTS", "Defaults", "read_defaults", "read_entry"]
 
 _INSTANCES: Final = "instances."
 _NOT_IN_FORCE: Final = {
-    "limits": "limits",
     "instances.warm": "warm",
     "instances.idle_timeout": "idle_timeout",
     "instances.max_age": "max_age",
@@ -177,7 +175,7 @@ def _check_in_force(server: Entry, values: dict[str, Any], where: Where) -> None
     for name, key in _NOT_IN_FORCE.items():
         if key == "warm" and values.get("truely_stateless"):
             continue  # that it has none there is said already
-        if values.get(name) not in (None, 0, Limits()):
+        if values.get(name) not in (None, 0):
             place = replace(where, key=f"{where.key}.{key}")
             message = f"'{key}' has no effect in this version: it is checked, but not acted on yet."
             at = where.log.places.get(place.key, server.at)

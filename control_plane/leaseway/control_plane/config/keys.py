@@ -109,8 +109,14 @@ def _sandbox(node: Tree, where: Where) -> Sandbox | None:
 
 def _writable_path(node: Tree, where: Where) -> str | None:
     path: str | None = plain_text(longest=4_096, empty=False)(node, where)
-    if path is None or (path.startswith("/") and ".." not in PurePosixPath(path).parts):
-        return path
+    if path is None:
+        return None
+    if path.startswith("/") and ".." not in PurePosixPath(path).parts:
+        if path.strip("/"):
+            return path
+        message = f"{shown(where.key)} is the root: a sandbox that may write everywhere is none."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
     message = f"{shown(where.key)} must be an absolute path without '..', but is {shown(path)}."
     where.error(node.at, IssueReason.BAD_VALUE, message)
     return None

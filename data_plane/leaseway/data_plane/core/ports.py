@@ -51,6 +51,10 @@ class InstancePort(Protocol):
         """What its references stood for when it started; None before."""
 
     @property
+    def warnings(self) -> tuple[tuple[str, str], ...]:
+        """(reason, sentence) about what does not hold on this worker as configured."""
+
+    @property
     def stderr(self) -> StderrPort:
         """What it wrote to stderr."""
 

@@ -43,6 +43,7 @@ class MemoryServers:
         holds: Whether calls wait to be answered instead of echoing.
         faults: What the next starts fail with, one each.
         gate: Starts wait until it is set.
+        warnings: What the next instances say does not hold.
         opened: Every instance so far.
 
     """
@@ -51,6 +52,7 @@ class MemoryServers:
     holds: bool = False
     faults: list[Fault] = field(default_factory=list)
     gate: asyncio.Event | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -139,6 +141,7 @@ class MemoryInstance:
         self.protocol_version = "2025-11-25"
         self.tools: Mapping[str, bytes] = {}
         self.reading: Resolved | None = None
+        self.warnings = servers.warnings
         self.stderr = _Stderr()
         self.calls: list[MemoryCall] = []
         self._servers = servers
@@ -150,6 +153,8 @@ class MemoryInstance:
         self.reading = self.reading or self._resolve()
         if self._servers.gate is not None:
             await self._servers.gate.wait()
+        if self.state != "starting":
+            raise Fault(Reason.SERVER_NOT_READY, "The instance was closed while it started.")
         if self._servers.faults:
             self.state = "failed"
             raise self._servers.faults.pop(0)

@@ -22,9 +22,10 @@ from mcp_types import METHOD_NOT_FOUND
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.environment import child_environment
 from leaseway.data_plane.mcp.http import HttpConnection
+from leaseway.data_plane.mcp.launch import prepare
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
-from leaseway.data_plane.mcp.process import ServerProcess, sandbox_missing
+from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
@@ -71,6 +72,7 @@ class Instance:
         tools: Each tool's definition as the server sent it, by original name, in its order.
         stderr: The last lines of its standard error.
         started_at: When it became ready, Unix time in seconds; 0 before.
+        warnings: (reason, sentence) about what does not hold on this worker as configured.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Instance:
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
         self.started_at = 0.0
+        self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
         self._environment = environment
         self._vault = vault
@@ -231,11 +234,11 @@ class Instance:
             )
 
     async def _connect_stdio(self, resolved: Resolved) -> StdioConnection:
-        if self.spec.sandbox.enabled:
-            raise sandbox_missing(self._server)
         environment = child_environment(self._environment, self.spec.inherit_env, resolved.env)
         command = (resolved.command, *resolved.args)
-        process = ServerProcess(self._server, command, environment, self.stderr, self._reaper)
+        launch = await prepare(self.spec, command, environment, self._reaper.cgroups)
+        self.warnings = launch.warnings
+        process = ServerProcess(self._server, launch, self.stderr, self._reaper)
         self.pid = process.pid
         connection = StdioConnection(self._server, process, self.stderr, self._tools_changed)
         # From here on the owner's end stops the process, also if attaching to it fails.

@@ -13,15 +13,17 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO, Final
 
+from leaseway.data_plane.mcp.launch import Launch, command_fault
 from leaseway.data_plane.mcp.reaper import MARK_VARIABLE, Reaper
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
+from leaseway.wire.bounds import MIB
 from leaseway.wire.fault import Fault, Reason
 
-__all__ = ["ServerProcess", "describe_exit", "sandbox_missing"]
+__all__ = ["ServerProcess"]
 
 _logger = logging.getLogger(__name__)
 PATIENCE: Final = 2.0
@@ -32,6 +34,12 @@ _REAP_TIMEOUT: Final = 5.0
 
 class ServerProcess:
     """A started process with its three pipes.
+
+    Args:
+        server: The server's id, for messages.
+        launch: What to start. Its cgroup is removed by `stop`, or here if nothing was started.
+        stderr: Takes what the process writes to its standard error.
+        reaper: Kills the process if this one can't.
 
     Attributes:
         pid: Its id, which is also that of its group and session.
@@ -45,8 +53,7 @@ class ServerProcess:
     def __init__(
         self,
         server: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
+        launch: Launch,
         stderr: StderrTail,
         reaper: Reaper,
     ) -> None:
@@ -56,12 +63,12 @@ class ServerProcess:
             Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.
         """
         self._server = server
+        self._launch = launch
         self._reaper = reaper
         self._mark = reaper.mark()
         self._loop = asyncio.get_running_loop()
-        self._popen = _spawn(server, command, {**environment, MARK_VARIABLE: self._mark})
+        self._popen = self._spawn()
         self.pid = self._popen.pid
-        reaper.register(self.pid)
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
@@ -72,7 +79,15 @@ class ServerProcess:
         self._stderr = _StderrReader(stderr, self.stderr_ended)
         self._stderr_transport: asyncio.BaseTransport | None = None
         self._stopping: asyncio.Task[None] | None = None
-        self._watch()
+        try:
+            reaper.register(self.pid)
+            self._watch()
+        except BaseException as error:
+            self._undo()
+            if isinstance(error, OSError):
+                text = f"its process could not be watched: {error.strerror}."
+                raise _start_fault(server, text) from None
+            raise
 
     async def open(self) -> None:
         """Begin to read its standard error, which must never fill up."""
@@ -95,21 +110,32 @@ class ServerProcess:
     async def _stop(self, patience: float) -> None:
         try:
             await self._ends_within(patience)
-            self._signal(signal.SIGTERM)
+            self._ask_to_end()
             await self._ends_within(patience)
         finally:
             # Children in the group outlive a clean exit of their parent: they go now.
-            self._signal(signal.SIGKILL)
+            self._kill()
             await self._reap()
 
     async def _ends_within(self, seconds: float) -> None:
         if not self.exited.done():
             await asyncio.wait([self.exited], timeout=seconds)
 
-    def _signal(self, number: signal.Signals) -> None:
-        if number is signal.SIGKILL or not self.exited.done():
+    def _ask_to_end(self) -> None:
+        if self.exited.done():
+            return
+        with contextlib.suppress(OSError):
+            if not self._launch.sandboxed:
+                os.killpg(self.pid, signal.SIGTERM)
+                return
+        # A sandbox's keeper would die at once, and take the server with it unasked.
+        for pid in _members(self.pid):
             with contextlib.suppress(OSError):
-                os.killpg(self.pid, number)
+                os.kill(pid, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     async def _reap(self) -> None:
         await self._ends_within(_REAP_TIMEOUT)
@@ -122,6 +148,56 @@ class ServerProcess:
             self._stderr_transport.close()
         elif self._popen.stderr is not None:
             self._popen.stderr.close()
+        cgroup = self._launch.cgroup
+        if cgroup is not None and not await cgroup.remove():
+            _logger.warning(
+                "A cgroup of the server %s can't be removed yet; the reaper does it at the"
+                " worker's end.",
+                self._server,
+            )
+
+    def _undo(self) -> None:
+        """End what has just been started, and can't be kept."""
+        self._kill()
+        self._popen.wait()
+        self._reaper.release(self.pid, self._mark)
+        for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
+            if pipe is not None:
+                pipe.close()
+        if self._launch.cgroup is not None:
+            self._launch.cgroup.discard()
+
+    def describe_exit(self) -> str:
+        """Return how the process ended, as a part of a sentence; it has ended."""
+        ended = _describe_status(self.exited.result())
+        cgroup, most = self._launch.cgroup, self._launch.limits.memory_bytes
+        if cgroup is None or most is None or not cgroup.memory_kills:
+            return ended
+        return (
+            f"{ended}: it used up its memory (limits.memory is {most / MIB:g} MiB), and the kernel"
+            " killed it"
+        )
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = self._launch.command
+        try:
+            return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**self._launch.environment, MARK_VARIABLE: self._mark},
+                bufsize=0,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            if self._launch.cgroup is not None:
+                self._launch.cgroup.discard()
+            if isinstance(error, FileNotFoundError | PermissionError):
+                raise command_fault(self._server, command[0], error) from None
+            reason = getattr(error, "strerror", None) or str(error)
+            text = f"starting its command {command[0]!r} failed: {reason}."
+            raise _start_fault(self._server, text) from None
 
     def _watch(self) -> None:
         if not hasattr(os, "pidfd_open"):
@@ -160,8 +236,7 @@ class _StderrReader(asyncio.Protocol):
         self._ended.set()
 
 
-def describe_exit(status: int) -> str:
-    """Return how a process ended, as the end of a sentence."""
+def _describe_status(status: int) -> str:
     if status >= 0:
         return f"exited with status {status}"
     try:
@@ -171,45 +246,21 @@ def describe_exit(status: int) -> str:
     return f"was killed by {name}"
 
 
-def _spawn(
-    server: str, command: Sequence[str], environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            bufsize=0,
-            start_new_session=True,
-        )
-    except (FileNotFoundError, PermissionError) as error:
-        why = "was not found" if isinstance(error, FileNotFoundError) else "may not be executed"
-        raise _start_fault(
-            server,
-            "COMMAND_NOT_FOUND",
-            f"its command {command[0]!r} {why} on this worker. Install it, or give the full path "
-            "of one that is there.",
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        text = f"starting its command {command[0]!r} failed: {reason}."
-        raise _start_fault(server, "START_FAILED", text) from None
+def _members(group: int) -> list[int]:
+    """Return the processes of a group but its leader (Linux)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and entry.name != str(group):
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group:
+                    found.append(int(entry.name))
+    return found
 
 
-def sandbox_missing(server: str) -> Fault:
-    """Return why a server that is to be sandboxed is not started: it must not run without."""
-    text = (
-        "it is configured with a sandbox, which this version cannot make. Remove 'sandbox' from "
-        "its entry, or confine the worker itself."
-    )
-    return _start_fault(server, "SANDBOX_NOT_AVAILABLE", text)
-
-
-def _start_fault(server: str, problem: str, text: str) -> Fault:
+def _start_fault(server: str, text: str) -> Fault:
     return Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} could not be started: {text}",
-        metadata={"server": server, "problem": problem},
+        metadata={"server": server, "problem": "START_FAILED"},
     )

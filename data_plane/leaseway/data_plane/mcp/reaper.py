@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.mcp.cgroup import Cgroups
+
 __all__ = ["MARK_VARIABLE", "Reaper"]
 
 _logger = logging.getLogger(__name__)
@@ -27,11 +29,17 @@ _END_TIMEOUT: Final = 5.0
 
 
 class Reaper:
-    """The worker's side: tells the reaper process which groups live. One a worker process."""
+    """The worker's side: tells the reaper process what lives. One a worker process.
+
+    Attributes:
+        cgroups: The worker's cgroups; the reaper process removes them.
+    """
 
     def __init__(self) -> None:
+        self.cgroups = Cgroups(self._register_cgroup)
         self._token = secrets.token_hex(16)
         self._groups: set[int] = set()
+        self._folders: list[Path] = []
         self._marks = 0
         self._process = self._start()
 
@@ -67,6 +75,12 @@ class Reaper:
             _logger.warning("The reaper process %s does not end; it is killed.", self.pid)
             self._process.kill()
             self._process.wait()
+        finally:
+            self.cgroups.close()
+
+    def _register_cgroup(self, folder: Path) -> None:
+        self._folders.append(folder)
+        self._tell(f"cgroup {folder}\n")
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(  # noqa: S603 - our own file, run by our own interpreter
@@ -78,7 +92,11 @@ class Reaper:
             bufsize=0,
             start_new_session=True,
         )
-        lines = [f"mark {self._token}.\n", *(f"+{group}\n" for group in self._groups)]
+        lines = [
+            f"mark {self._token}.\n",
+            *(f"cgroup {folder}\n" for folder in self._folders),
+            *(f"+{group}\n" for group in self._groups),
+        ]
         assert process.stdin is not None
         process.stdin.write("".join(lines).encode())
         return process

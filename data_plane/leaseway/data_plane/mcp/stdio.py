@@ -20,7 +20,7 @@ from leaseway.data_plane.mcp.codec import (
 )
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import Pending, ToolCall
-from leaseway.data_plane.mcp.process import PATIENCE, ServerProcess, describe_exit
+from leaseway.data_plane.mcp.process import PATIENCE, ServerProcess
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
@@ -263,7 +263,7 @@ class StdioConnection(Peer):
         if self._process.exited.done():
             status = self._process.exited.result()
             metadata["exit_status"] = str(status)
-            ended = describe_exit(status)
+            ended = self._process.describe_exit()
         last_words = self._stderr.last(lines=10, size=2048)
         if last_words:
             metadata["stderr"] = last_words

@@ -4,12 +4,14 @@ Started with `python -I -S` on this very file, so it imports the standard librar
 lines from its standard input, a pipe that the worker holds:
 
 - `mark TEXT`: every process that the worker starts has TEXT in its environment.
+- `cgroup PATH`: the worker's own cgroup, with one in it for each limited instance.
 - `+PGID`: a process group was started.
 - `-PGID TEXT`: it has ended; processes with TEXT in their environment have left it and are to go.
 
 When the pipe closes, whatever the reason, every group is killed, then every process with the
-mark. The mark finds what left its group and session (a browser started detached, say). On
-systems without /proc and for processes of other users only the groups are known.
+mark and every one in the cgroups, which are removed. The mark finds what left its group and
+session (a browser started detached, say). On systems without /proc and for processes of other
+users only the groups are known.
 """
 
 from __future__ import annotations
@@ -18,43 +20,129 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 _PROC = Path("/proc")
+_REMOVAL = 3.0
+_LOOKS = 5
 
 
-def main(lines: Iterable[bytes]) -> None:
+def main(batches: Iterable[Iterable[bytes]]) -> None:
     """Follow the worker until it is gone, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     mark = b""
     groups: set[int] = set()
-    for line in lines:
-        verb, _, rest = line.rstrip(b"\n").partition(b" ")
-        if verb == b"mark":
-            mark = rest
-        elif verb.startswith(b"+"):
-            groups.add(int(verb[1:]))
-        elif verb.startswith(b"-"):
-            groups.discard(int(verb[1:]))
-            kill_marked(rest)
+    cgroups: set[Path] = set()
+    for batch in batches:
+        left: set[bytes] = set()
+        for line in batch:
+            verb, _, rest = line.partition(b" ")
+            if verb == b"mark":
+                mark = rest
+            elif verb == b"cgroup":
+                cgroups.add(Path(os.fsdecode(rest)))
+            elif verb.startswith(b"+"):
+                groups.add(int(verb[1:]))
+            elif verb.startswith(b"-"):
+                groups.discard(int(verb[1:]))
+                left.add(rest)
+        kill_marked(left)
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
-    kill_marked(mark)
+    kill_marked({mark})
+    _remove_all(cgroups)
 
 
-def kill_marked(mark: bytes) -> None:
-    """Kill every process that has the mark in its environment, and what those start meanwhile."""
+def batches(descriptor: int) -> Iterator[list[bytes]]:
+    """Yield the lines that have come, all at once: one look at the machine serves them all."""
+    rest = b""
+    while data := os.read(descriptor, 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        yield lines
+
+
+def kill_marked(marks: Collection[bytes]) -> None:
+    """Kill every process with one of the marks in its environment, and what it starts meanwhile."""
+    wanted = [mark for mark in marks if mark]
     # A process may fork between being seen and being killed: look again until none is left.
-    for _ in range(5):
-        found = [pid for pid in _processes() if mark and pid != os.getpid() and _has(pid, mark)]
+    for _ in range(_LOOKS if wanted else 0):
+        found = [pid for pid in _processes() if pid != os.getpid() and _has(pid, wanted)]
         if not found:
             return
-        for pid in found:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(found)
+
+
+def kill_in_cgroup(folder: Path) -> None:
+    """Kill every process in a cgroup and in those below it."""
+    with contextlib.suppress(OSError), (folder / "cgroup.kill").open("r+") as kill:
+        kill.write("1")
+        return  # version 2 does it at once
+    for _ in range(_LOOKS):
+        found = [pid for each in _tree(folder) for pid in _inside(each) if pid != os.getpid()]
+        if not found:
+            return
+        _kill(found)
+
+
+def remove_cgroup(folder: Path) -> bool:
+    """Kill what is in a cgroup and remove it with those below it; say whether it is gone."""
+    kill_in_cgroup(folder)
+    _remove_empty(folder)
+    return not folder.exists()
+
+
+def _remove_all(folders: Collection[Path]) -> None:
+    """Remove workers' cgroups, within 3 s."""
+    deadline = time.monotonic() + _REMOVAL
+    while any(_instances_left(folder) for folder in folders):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
+    for folder in folders:
+        _remove_empty(folder)  # unless the worker or this very process is in a leaf of it
+
+
+def _instances_left(folder: Path) -> list[Path]:
+    instances = [child for child in _children(folder) if child.name.isdecimal()]
+    return [child for child in instances if not remove_cgroup(child)]
+
+
+def _remove_empty(folder: Path) -> None:
+    for each in _tree(folder):
+        with contextlib.suppress(OSError):
+            each.rmdir()
+
+
+def _tree(folder: Path) -> list[Path]:
+    """Return a cgroup and all below it, the lowest first."""
+    found = [folder]
+    for each in found:
+        found.extend(_children(each))
+    return found[::-1]
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return [child for child in folder.iterdir() if child.is_dir()]
+    except OSError:
+        return []
+
+
+def _inside(folder: Path) -> list[int]:
+    try:
+        return [int(line) for line in (folder / "cgroup.procs").read_text().split()]
+    except OSError:
+        return []
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> list[int]:
@@ -64,12 +152,13 @@ def _processes() -> list[int]:
         return []
 
 
-def _has(pid: int, mark: bytes) -> bool:
+def _has(pid: int, marks: Collection[bytes]) -> bool:
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes()
+        environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
+    return any(mark in environment for mark in marks)
 
 
 if __name__ == "__main__":
-    main(sys.stdin.buffer)
+    main(batches(sys.stdin.fileno()))
