@@ -202,7 +202,8 @@ class ServerSpec:
     @property
     def outlives_probe(self) -> bool:
         """Whether a probe's instance is kept for use; one of many lazy servers is not."""
-        return self.instances.start != "lazy"
+        wants_spares = self.instances.warm > 0 and not self.truely_stateless
+        return self.instances.start != "lazy" or wants_spares
 
     @property
     def hidden(self) -> bool:

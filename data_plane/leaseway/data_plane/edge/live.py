@@ -8,11 +8,12 @@ from typing import Protocol
 
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools
+from leaseway.data_plane.core.upkeep import Times
 from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["Live", "LiveOwner"]
+__all__ = ["Live", "LiveOwner", "ended_by_itself"]
 
 
 class LiveOwner(Protocol):
@@ -22,7 +23,7 @@ class LiveOwner(Protocol):
         """The instance has ended; the fault says why where nobody asked it to."""
 
     def live_idle(self, live: Live) -> None:
-        """The last call of a draining instance has ended."""
+        """The last call of an instance that is to end has ended."""
 
     def live_tools_changed(self, live: Live) -> None:
         """The server says that its tools changed."""
@@ -37,21 +38,32 @@ class Live:
         calls: Calls in flight.
         lease_id: The lease that it serves; empty for shared and spare ones.
         draining: Whether it is to end when its last call has.
+        overdue: Why its lease is to end when its last call has; empty where it is not.
+        suspect: Whether its tools differ since the contract changed, and are being listed again.
+        up_since: When it came up, on the loop's clock, or None before.
+        idle_since: When its last call ended, or it was taken into use.
         closed: Done when it has ended.
+        fault: Why it ended by itself, where that is known.
 
     """
 
     __slots__ = (
         "_heads",
+        "_loop",
         "_toolset",
         "calls",
         "closed",
         "differing",
         "draining",
+        "fault",
+        "idle_since",
         "instance",
         "lease_id",
+        "overdue",
         "owner",
         "spec",
+        "suspect",
+        "up_since",
     )
 
     def __init__(
@@ -67,8 +79,14 @@ class Live:
         self.calls = 0
         self.lease_id = ""
         self.draining = False
+        self.overdue = ""
+        self.suspect = False
+        self.up_since: float | None = None
+        self.idle_since = 0.0
+        self.fault: Fault | None = None
         self.differing: frozenset[str] = frozenset()
         self.closed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(
@@ -84,6 +102,16 @@ class Live:
         """Whether it takes calls."""
         return self.instance.state == "ready"
 
+    @property
+    def times(self) -> Times:
+        """What of its past decides about its end."""
+        return Times(self.up_since or 0.0, self.idle_since, self.calls)
+
+    def taken(self, lease_id: str) -> None:
+        """Note that a lease has it from now on."""
+        self.lease_id = lease_id
+        self.idle_since = self._loop.time()
+
     async def start(self) -> None:
         """Start the instance, which bounds its start itself; one that fails is closed.
 
@@ -96,6 +124,9 @@ class Live:
         except BaseException:
             await asyncio.shield(self.close())
             raise
+        if self.closed.is_set():  # before anybody could use it
+            raise self.fault or ended_by_itself(self.spec)
+        self.up_since = self.idle_since = self._loop.time()
 
     def compare(self, toolset: CompiledToolset) -> None:
         """Compare the instance's own tools with the contract (DESIGN §3)."""
@@ -128,9 +159,12 @@ class Live:
         )
 
     def end_call(self) -> None:
-        """Note that a call ended; the last one of a draining instance closes it."""
+        """Note that a call ended; its owner hears of the last one of an instance that is to end."""
         self.calls -= 1
-        if self.draining and not self.calls and self.owner is not None:
+        if self.calls:
+            return
+        self.idle_since = self._loop.time()
+        if (self.draining or self.overdue) and self.owner is not None:
             self.owner.live_idle(self)
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -155,6 +189,7 @@ class Live:
         self.closed.set()
 
     def _on_closed(self, _instance: object, fault: Fault | None) -> None:
+        self.fault = fault
         self.closed.set()
         if self.owner is not None:
             self.owner.live_ended(self, fault)
@@ -162,3 +197,8 @@ class Live:
     def _on_tools_changed(self, _instance: object) -> None:
         if self.owner is not None:
             self.owner.live_tools_changed(self)
+
+
+def ended_by_itself(spec: ServerSpec) -> Fault:
+    """Return what is known of an instance that ended without a reason."""
+    return Fault(Reason.SERVER_LOST, f"Server {spec.key} ended without saying why.")

@@ -193,7 +193,7 @@ class ReferenceWatch:
             generation.mend(_FAILED)
         elif generation.is_empty:
             self._give_up(key)
-            generation.reading = None  # the next start reads
+            generation.read_anew()
             if generation.is_backing_off:
                 self._pool.replace(generation)
         else:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.log_shelf import LogShelf
+from leaseway.data_plane.edge.population import Population
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.wire.fault import Fault
 
 if TYPE_CHECKING:
     from leaseway.data_plane.edge.generation import Generation
+    from leaseway.data_plane.edge.meters import WorkerMeters
 
 __all__ = ["Hooks", "Surroundings"]
 
@@ -30,6 +32,24 @@ class ToolsChanged(Protocol):
     def __call__(self, generation: Generation, live: Live, /) -> None: ...
 
 
+class LeaseOver(Protocol):
+    """Hears that a lease is to end because of its instance, which runs no call, and why."""
+
+    def __call__(self, live: Live, why: str, /) -> None: ...
+
+
+class InstanceStarted(Protocol):
+    """Hears of an instance that came up, or was taken over from a probe."""
+
+    def __call__(self, live: Live, /, *, again: bool) -> None: ...
+
+
+class InstanceEnded(Protocol):
+    """Hears of an instance that was up and is no more, and how it ended, in words."""
+
+    def __call__(self, live: Live, how: str, /) -> None: ...
+
+
 @dataclass
 class Hooks:
     """Who hears of what happens to instances; set once, while the worker is put together.
@@ -37,11 +57,19 @@ class Hooks:
     Attributes:
         leased_ended: The instance behind a lease has ended by itself.
         tools_changed: A server says that its tools changed.
+        lease_over: A lease is to end because its instance is too old, or was not called for long.
+        instance_started: An instance serves from now on; `again` where starts before it failed or
+            the one before it ended by itself.
+        instance_ended: An instance that was up is closed, or ended by itself; `live.up_since` says
+            since when it was up and `live.fault` why it ended where nobody asked it to.
 
     """
 
     leased_ended: LeasedEnded = lambda _live, _fault: None
     tools_changed: ToolsChanged = lambda _generation, _live: None
+    lease_over: LeaseOver = lambda _live, _why: None
+    instance_started: InstanceStarted = lambda _live, *, again: None
+    instance_ended: InstanceEnded = lambda _live, _how: None
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,8 @@ class Surroundings:
         reports: Where problems and changes go.
         logs: Keeps what ended instances wrote.
         hooks: Who else hears.
+        population: Counts the instances of each server.
+        meters: What is measured, or None where nobody wants that.
 
     """
 
@@ -64,3 +94,5 @@ class Surroundings:
     reports: Reports
     logs: LogShelf
     hooks: Hooks = field(default_factory=Hooks)
+    population: Population = field(default_factory=Population)
+    meters: WorkerMeters | None = None
