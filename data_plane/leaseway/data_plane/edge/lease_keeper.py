@@ -59,6 +59,7 @@ class LeaseKeeper:
         self.waiting = 0
         self._timer: asyncio.TimerHandle | None = None
         self._around.hooks.leased_ended = self._instance_ended
+        self._around.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
 
     @property
     def leases(self) -> Iterable[Lease]:
