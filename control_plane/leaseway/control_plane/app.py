@@ -14,6 +14,7 @@ from leaseway.control_plane.config.sources import Source
 from leaseway.control_plane.edge.admin_service import AdminService
 from leaseway.control_plane.edge.catalog_service import CatalogService
 from leaseway.control_plane.edge.config_feed import follow_config
+from leaseway.control_plane.edge.meters import PlaneMeters
 from leaseway.control_plane.edge.placement_service import PlacementService
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_service import SyncService
@@ -21,12 +22,15 @@ from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_
 from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.measuring import measuring
+from leaseway.wire.metrics_http import MetricsListener
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.telemetry import configure_telemetry
 
 __all__ = ["ControlPlaneOptions", "run"]
 
 _logger = logging.getLogger(__name__)
+_NAME = "leaseway-control-plane"
 _SERVICES = (
     "leaseway.v1.CatalogService",
     "leaseway.v1.PlacementService",
@@ -46,12 +50,14 @@ class ControlPlaneOptions:
         listen: Where to listen; port 0 for any free one.
         key: The shared key that callers and workers must send, or None on loopback.
         expect_workers: How many workers will join; 0 means unknown.
+        metrics: Where Prometheus asks for metrics, or None for nowhere.
     """
 
     config: Path | tuple[Source, ...]
     listen: Endpoint
     key: str | None = None
     expect_workers: int = 0
+    metrics: MetricsListener | None = None
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -66,7 +72,7 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
         OSError: The address cannot be used.
     """
     check_listen(options.listen, options.key)
-    telemetry = configure_telemetry("leaseway-control-plane")
+    telemetry = configure_telemetry(_NAME)
     plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
     server = make_server(key=options.key)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
@@ -83,7 +89,10 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     ready(str(address))
     try:
         with census_on_signal(plane.counts):
-            await _serve(plane, options, stopping)
+            async with measuring(options.metrics, _NAME) as meter:
+                if meter is not None:
+                    plane.meters = PlaneMeters(meter, plane.state)
+                await _serve(plane, options, stopping)
     finally:
         await health.shut_down()
         await server.stop(_GRACE)

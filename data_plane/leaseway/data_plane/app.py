@@ -29,9 +29,11 @@ from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
 from leaseway.data_plane.edge.log_shelf import LogShelf
+from leaseway.data_plane.edge.meters import WorkerMeters
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
+from leaseway.data_plane.edge.state_meters import StateMeters
 from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
@@ -46,6 +48,9 @@ from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault
+from leaseway.wire.measuring import measuring
+from leaseway.wire.metrics import Meter
+from leaseway.wire.metrics_http import MetricsListener
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.spec import ServerSpec
 from leaseway.wire.vault_key import VaultPlace
@@ -72,6 +77,7 @@ class WorkerOptions:
         key: The shared key, or None where anybody on this machine may call.
         labels: What it says of itself, for placement.
         vault: Where secrets are that its environment does not have, or None for nowhere.
+        metrics: Where Prometheus asks for metrics, or None for nowhere.
 
     """
 
@@ -83,6 +89,7 @@ class WorkerOptions:
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     vault: VaultPlace | None = None
+    metrics: MetricsListener | None = None
 
 
 class Stop:
@@ -121,11 +128,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     stop = Stop()
     vault = WorkerVault(options.vault)
     await asyncio.to_thread(vault.refresh)
-    async with _connections(options.id, vault) as open_instance, asyncio.TaskGroup() as group:
+    async with (
+        measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
+        _connections(options.id, vault) as open_instance,
+        asyncio.TaskGroup() as group,
+    ):
         background = Background(group)
         try:
             with _signals(stop):
-                worker = Worker(options, bound, open_instance, background, stop, vault)
+                worker = Worker(options, bound, open_instance, background, stop, vault, meter)
                 with census_on_signal(worker.counts):
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
@@ -194,6 +205,7 @@ class Worker:
         background: Background,
         stop: Stop,
         vault: WorkerVault | None = None,
+        meter: Meter | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
@@ -203,7 +215,13 @@ class Worker:
             address=str(_advertised(options, bound)),
         )
         self._reports = Reports()
-        around = Surroundings(options.id, open_instance, background, self._reports, LogShelf())
+        meters = WorkerMeters(meter, clock) if meter is not None else None
+        around = Surroundings(
+            options.id, open_instance, background, self._reports, LogShelf(), meters=meters
+        )
+        if meters is not None:
+            around.hooks.instance_started = meters.instance_started
+            around.hooks.instance_ended = meters.instance_ended
         self.pool = Pool(around)
         table = LeaseTable(me.incarnation, options.capacity)
         self.leases = LeaseKeeper(self.pool, table, clock)
@@ -214,6 +232,8 @@ class Worker:
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)
         self._exchanges = Exchanges(self.executor, self.leases, describe, me)
+        if meters is not None:
+            StateMeters(meters, self.pool, self.leases, self.executor, self._exchanges)
         self.execution = ExecutionService(self._exchanges, self.executor, self.pool, describe)
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         self.sync = SyncClient(

@@ -21,6 +21,7 @@ __all__ = [
     "client_options",
     "json_option",
     "log_options",
+    "metrics_option",
     "require_key_beyond_loopback",
     "root_options",
     "shared_key",
@@ -104,6 +105,14 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
 )
 """`--json`, as the argument `as_json`."""
+
+
+metrics_option = click.option(
+    "--metrics",
+    type=ENDPOINT,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 takes any free port.",
+)
+"""`--metrics`, as the argument `metrics`."""
 
 
 def root_options(command: Command) -> Command:

@@ -8,22 +8,32 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.failure import FAILED, CliFailure
-from leaseway.cli.options import ENDPOINT, LogOptions, log_options, require_key_beyond_loopback
+from leaseway.cli.options import (
+    ENDPOINT,
+    LogOptions,
+    log_options,
+    metrics_option,
+    require_key_beyond_loopback,
+)
 from leaseway.cli.vault_options import vault_option
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
 from leaseway.wire.vault_key import VaultPlace
 
+if TYPE_CHECKING:
+    from leaseway.wire.metrics_http import MetricsListener
+
 __all__ = ["control_plane", "worker"]
 
-Runner = Callable[[Callable[[str], None]], Coroutine[Any, Any, int]]
+Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 _exit_with_stdin = click.option(
@@ -43,34 +53,42 @@ _exit_with_stdin = click.option(
     default=0,
     help="Workers to wait for before calling itself ready.",
 )
+@metrics_option
 @_exit_with_stdin
 @log_options
 def control_plane(
     config: tuple[str, ...],
     listen: Endpoint,
     expect_workers: int,
+    metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
     """Run a control plane.
 
     It watches the configuration, has workers probe servers, and places leases. Prints
-    `ready ADDRESS` once it listens.
+    `ready ADDRESS` once it listens, then `metrics URL` where metrics are served.
     """
     key = require_key_beyond_loopback(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, run
 
     sources = sources_of(config)
     alone = len(sources) == 1 and sources[0].kind == "native"
-    options = ControlPlaneOptions(
-        config=sources[0].path if alone else sources,
-        listen=listen,
-        key=key,
-        expect_workers=expect_workers,
-    )
-    return _serve(
-        "control-plane", "", log, lambda ready: run(options, ready=ready), exit_with_stdin
-    )
+    with _listener(metrics) as listener:
+        options = ControlPlaneOptions(
+            config=sources[0].path if alone else sources,
+            listen=listen,
+            key=key,
+            expect_workers=expect_workers,
+            metrics=listener,
+        )
+        return _serve(
+            "control-plane",
+            "",
+            log,
+            lambda: run(options, ready=_announcer(listener)),
+            exit_with_stdin,
+        )
 
 
 @click.command()
@@ -93,6 +111,7 @@ def control_plane(
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Said of itself.")
 @vault_option
+@metrics_option
 @_exit_with_stdin
 @log_options
 def worker(
@@ -103,34 +122,38 @@ def worker(
     capacity: int,
     labels: tuple[str, ...],
     vault: VaultPlace,
+    metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
     """Run a worker.
 
-    It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens.
+    It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens, then
+    `metrics URL` where metrics are served.
     """
     key = require_key_beyond_loopback(listen)
     from leaseway.data_plane.app import WorkerOptions, run
 
-    options = WorkerOptions(
-        control_plane=control_plane,
-        listen=listen,
-        advertise=advertise,
-        id=worker_id or socket.gethostname(),
-        capacity=capacity,
-        key=key,
-        labels=_labels(labels),
-        vault=vault,
-    )
-    return _serve(
-        "worker",
-        options.id,
-        log,
-        lambda ready: run(options, ready=ready),
-        exit_with_stdin,
-        loop_factory=_uvloop(),
-    )
+    with _listener(metrics) as listener:
+        options = WorkerOptions(
+            control_plane=control_plane,
+            listen=listen,
+            advertise=advertise,
+            id=worker_id or socket.gethostname(),
+            capacity=capacity,
+            key=key,
+            labels=_labels(labels),
+            vault=vault,
+            metrics=listener,
+        )
+        return _serve(
+            "worker",
+            options.id,
+            log,
+            lambda: run(options, ready=_announcer(listener)),
+            exit_with_stdin,
+            loop_factory=_uvloop(),
+        )
 
 
 def _serve(
@@ -149,16 +172,37 @@ def _serve(
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
     try:
         with asyncio.Runner(loop_factory=loop_factory) as loop:
-            return loop.run(runner(_announce))
+            return loop.run(runner())
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     finally:
         telemetry.shutdown()
 
 
-def _announce(address: str) -> None:
-    click.echo(f"ready {address}")
-    sys.stdout.flush()
+@contextmanager
+def _listener(metrics: Endpoint | None) -> Iterator[MetricsListener | None]:
+    if metrics is None:
+        yield None
+        return
+    from leaseway.wire.metrics_http import MetricsListener
+
+    key = require_key_beyond_loopback(metrics)
+    try:
+        listener = MetricsListener(metrics, key)
+    except OSError as error:
+        raise CliFailure(str(error), FAILED) from None
+    with closing(listener):
+        yield listener
+
+
+def _announcer(metrics: MetricsListener | None) -> Callable[[str], None]:
+    def announce(address: str) -> None:
+        click.echo(f"ready {address}")
+        if metrics is not None:
+            click.echo(f"metrics {metrics.url}")
+        sys.stdout.flush()
+
+    return announce
 
 
 def _stop_at_end_of_stdin() -> None:

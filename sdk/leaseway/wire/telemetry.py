@@ -7,7 +7,6 @@ where they ask for one, so that a process without tracing pays for none of it (D
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from leaseway.wire.exporters import (
+    describe_process,
+    otel_resource,
+    otlp_is_possible,
+    wanted_exporters,
+)
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ _TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
 
 
 class Attr:
-    """Names of span attributes: the MCP and GenAI conventions' own, and ours as `leaseway.*`."""
+    """Names of attributes of spans and metrics: those of the MCP and GenAI conventions, and ours."""
 
     MCP_METHOD_NAME: Final = "mcp.method.name"
     MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
@@ -67,9 +72,18 @@ class Attr:
     REGISTRY_VERSION: Final = "leaseway.registry_version"
     LAUNCH_HASH: Final = "leaseway.launch_hash"
     CONFIG_PATH: Final = "leaseway.config.path"
+    STATE: Final = "leaseway.state"
+    OUTCOME: Final = "leaseway.outcome"
+    REASON: Final = "leaseway.reason"
+    SCOPE: Final = "leaseway.scope"
+    SEVERITY: Final = "leaseway.severity"
+    FRAME: Final = "leaseway.frame"
+    LEASE_START: Final = "leaseway.lease.start"
 
     EXECUTE_TOOL: Final = "execute_tool"
     """The value of `GEN_AI_OPERATION_NAME` for a tool call."""
+    TOOL_ERROR: Final = "tool_error"
+    """The value of `ERROR_TYPE` where the result of a tool says that it failed."""
     PIPE: Final = "pipe"
     """The value of `NETWORK_TRANSPORT` for stdio servers."""
     TCP: Final = "tcp"
@@ -111,35 +125,20 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     """
     if tracing_active():
         return Telemetry()
-    exporters = [made for name in _wanted_exporters() if (made := _exporter(name)) is not None]
+    exporters = [
+        made for name in wanted_exporters("TRACES") if (made := _exporter(name)) is not None
+    ]
     if not exporters:
         return Telemetry()
-    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    ours = {"service.name": service_name, "service.version": PACKAGE_VERSION}
-    if instance:
-        ours["service.instance.id"] = instance
-    provider = TracerProvider(
-        resource=Resource.create(ours).merge(OTELResourceDetector().detect()),
-        shutdown_on_exit=False,
-    )
+    resource = otel_resource(describe_process(service_name, instance))
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return Telemetry(provider)
-
-
-def _wanted_exporters() -> list[str]:
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return []
-    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_ENDPOINT"
-    )
-    asked = os.environ.get("OTEL_TRACES_EXPORTER") or ("otlp" if endpoint else "none")
-    names = [name.strip().lower() for name in asked.split(",")]
-    return [name for name in names if name not in ("", "none")]
 
 
 def _exporter(name: str) -> SpanExporter | None:
@@ -154,15 +153,7 @@ def _exporter(name: str) -> SpanExporter | None:
             extra={"exporter": name},
         )
         return None
-    protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
-        "OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"
-    )
-    if protocol != "grpc":
-        _logger.warning(
-            "Traces are not exported: Leaseway sends OTLP over grpc only. Point the endpoint at a "
-            "collector's grpc port and set OTEL_EXPORTER_OTLP_PROTOCOL=grpc.",
-            extra={"protocol": protocol},
-        )
+    if not otlp_is_possible("TRACES"):
         return None
     return _otlp_exporter()
 

@@ -49,6 +49,8 @@ async def take_config(plane: Plane, found: Mapping[Source, Found]) -> None:
             parsed = await asyncio.to_thread(parse_found, found)
         for issue in parsed.issues:
             _log(issue)
+        if plane.meters is not None:
+            plane.meters.reloaded(taken=not parsed.broken)
         if parsed.broken:
             problems = [issue.problem for issue in parsed.issues]
             _logger.error(

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from leaseway.control_plane.core.actions import Action
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.edge.meters import PlaneMeters
 from leaseway.control_plane.edge.traces import ReloadTraces
 
 __all__ = ["Plane", "WorkerStream", "now"]
@@ -40,6 +41,9 @@ class WorkerStream(Protocol):
 class Plane:
     """A coordinator with its clock, its streams and those who wait for a change.
 
+    Attributes:
+        meters: What measures it, or None where nobody wants that.
+
     Args:
         epoch: Fences control planes of the past.
         expected_workers: How many workers will join; 0 means unknown.
@@ -53,6 +57,7 @@ class Plane:
         self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
+        self.meters: PlaneMeters | None = None
         self._changed = asyncio.Event()
         self._woken = asyncio.Event()
 
@@ -95,6 +100,8 @@ class Plane:
 
     def _send(self) -> None:
         for worker_id, action in self.state.take_actions():
+            if self.meters is not None:
+                self.meters.sent(worker_id, action)
             stream = self.streams.get(worker_id)
             if stream is not None:
                 stream.send(self.traces.traced(action))

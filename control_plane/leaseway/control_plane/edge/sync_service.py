@@ -202,6 +202,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             outcome = listing_from_wire(result.tools, result.protocol_version)
         if result.id:
             self._plane.traces.probe_ended(result.id, outcome)
+            if self._plane.meters is not None:
+                self._plane.meters.probe_ended(result.id, outcome)
             self._plane.act(lambda state, now: state.probe_ended(result.id, outcome, now))
         else:
             key = key_from_wire(result.key)

@@ -55,6 +55,10 @@ class InstancePort(Protocol):
         """(reason, sentence) about what does not hold on this worker as configured."""
 
     @property
+    def late_replies(self) -> int:
+        """How many answers came that nobody waited for any more."""
+
+    @property
     def stderr(self) -> StderrPort:
         """What it wrote to stderr."""
 

@@ -78,6 +78,16 @@ class Exchanges:
         finally:
             self._streams.discard(stream)
 
+    @property
+    def open_streams(self) -> int:
+        """How many streams there are."""
+        return len(self._streams)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent on all of them."""
+        return sum(stream.queued_bytes for stream in self._streams)
+
     def go_away(self, reason: str) -> None:
         """Tell every caller, those to come too, that no more calls are taken."""
         self._leaving = reason
@@ -98,6 +108,7 @@ class ExchangeStream:
     ) -> None:
         self._context = context
         self._executor = executor
+        self._meters = executor.meters
         self._leases = leases
         self._lease_message = lease_message
         self._worker = worker
@@ -129,6 +140,11 @@ class ExchangeStream:
         if self._breach is not None:
             self._outbox.clear()  # the abort may wait for as long as the caller does not read
             await abort(self._context, self._breach)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent."""
+        return self._outbox.queued_bytes
 
     def go_away(self, reason: str) -> None:
         """Say that no more calls are taken; the stream ends with its last result."""
@@ -232,6 +248,8 @@ class ExchangeStream:
         return _too_many("calls", bounds.MAX_CALLS_IN_FLIGHT)
 
     def _refuse(self, call_id: int, fault: Fault) -> None:
+        if self._meters is not None:
+            self._meters.call_refused(fault.reason)
         result = Result(call_id=call_id, status=status_from_fault(fault))
         self._outbox.put("results", result, result.ByteSize())
 
@@ -284,6 +302,8 @@ class ExchangeStream:
     def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
         """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""
         if self._outbox.queued_bytes > _MAX_QUEUED:
+            if self._meters is not None:
+                self._meters.frame_dropped("progress")
             return
         frame = execution_pb2.Progress(
             call_id=run.call.id, progress=progress, total=total, message=message
@@ -293,6 +313,8 @@ class ExchangeStream:
     def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
         """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
         if self._outbox.queued_bytes > _MAX_QUEUED or len(data) > bounds.BATCH_SIZE:
+            if self._meters is not None:
+                self._meters.frame_dropped("log")
             _logger.warning("A log message of server %s was dropped.", run.call.server_id)
             return
         frame = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)

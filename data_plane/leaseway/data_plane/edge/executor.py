@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from typing import Any, Final
 
 from leaseway.data_plane.core.arguments import parse_arguments
@@ -45,6 +46,9 @@ class Executor:
         leases: Who holds leases.
         worker_id: For messages and spans.
 
+    Attributes:
+        meters: What is measured, or None where nobody wants that.
+
     """
 
     def __init__(self, pool: Pool, leases: LeaseKeeper, worker_id: str) -> None:
@@ -54,6 +58,7 @@ class Executor:
         self._worker_id = worker_id
         self._background = pool.around.background
         self._loop = asyncio.get_running_loop()
+        self.meters = pool.around.meters
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
@@ -195,6 +200,9 @@ class Executor:
             request.on_progress = run.progress
         if call.log_level:
             request.on_log, request.log_level = run.log, call.log_level
+        if self.meters is not None:
+            run.timer = self.meters.timer(live.spec, plan.original_name)
+            run.sent_at = time.perf_counter()
         run.live = live
         live.calls += 1
         run.sent(live.instance.call(request, run.done))
@@ -274,9 +282,11 @@ class Executor:
         if run.trace is not None:
             run.trace.event(name)
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended."""
         del self._runs[run.number]
+        if self.meters is not None:
+            self.meters.call_ended(run.timer, run.sent_at, fault, is_error)
         if run.live is not None:
             run.live.end_call()
         if run.lease is not None:

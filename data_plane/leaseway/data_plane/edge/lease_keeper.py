@@ -9,6 +9,7 @@ from typing import Final
 from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.fault import Fault, Reason
@@ -132,10 +133,12 @@ class LeaseKeeper:
             Fault: NOT_LEASABLE, TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
 
         """
-        lease, created = await self._grant(key, agent, ttl, wait)
-        starting = self._starting.get(lease.id)
-        if starting is not None:
-            await asyncio.shield(starting)
+        with lease_wait(self._around.meters, key.server_id) as granted:
+            lease, created = await self._grant(key, agent, ttl, wait)
+            starting = self._starting.get(lease.id)
+            if starting is not None:
+                await asyncio.shield(starting)
+            granted(lease, created, self.live(lease))
         return lease, created
 
     async def _grant(
@@ -308,24 +311,27 @@ class LeaseKeeper:
         self._end(live.lease_id, "lost", why)
 
     def _end(self, lease_id: str, how: How, why: str = "") -> bool:
-        if self._table.end(lease_id, how, self._clock(), why) is None:
+        lease = self._table.end(lease_id, how, self._clock(), why)
+        if lease is None:
             return False
-        self._clean_up(lease_id)
+        self._clean_up(lease, how)
         return True
 
-    def _clean_up(self, lease_id: str) -> None:
-        entry = self._lives.pop(lease_id, None)
+    def _clean_up(self, lease: Lease, how: How) -> None:
+        if self._around.meters is not None:
+            self._around.meters.lease_ended(lease, how)
+        entry = self._lives.pop(lease.id, None)
         if entry is not None:
             live, generation = entry
             generation.discard(live)
-        self._around.reports.lease_lost(lease_id)
+        self._around.reports.lease_lost(lease.id)
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
 
     def _tick(self) -> None:
-        for lease, _ended in self._table.tick(self._clock()):
-            self._clean_up(lease.id)
+        for lease, ended in self._table.tick(self._clock()):
+            self._clean_up(lease, ended.how)
         self._schedule()
 
     def _schedule(self) -> None:

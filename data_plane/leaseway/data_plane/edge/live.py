@@ -9,6 +9,7 @@ from typing import Protocol
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools
 from leaseway.data_plane.core.upkeep import Times
+from leaseway.data_plane.edge.meters import WorkerMeters, start_time
 from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
@@ -50,6 +51,7 @@ class Live:
     __slots__ = (
         "_heads",
         "_loop",
+        "_meters",
         "_toolset",
         "calls",
         "closed",
@@ -73,6 +75,7 @@ class Live:
         owner: LiveOwner | None,
         known_version: str = "",
         reading: Resolved | None = None,
+        meters: WorkerMeters | None = None,
     ) -> None:
         self.spec = spec
         self.owner = owner
@@ -87,6 +90,7 @@ class Live:
         self.differing: frozenset[str] = frozenset()
         self.closed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        self._meters = meters
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(
@@ -119,11 +123,12 @@ class Live:
             Fault: It did not come up, and why.
 
         """
-        try:
-            await self.instance.start()
-        except BaseException:
-            await asyncio.shield(self.close())
-            raise
+        with start_time(self._meters, self.spec):
+            try:
+                await self.instance.start()
+            except BaseException:
+                await asyncio.shield(self.close())
+                raise
         if self.closed.is_set():  # before anybody could use it
             raise self.fault or ended_by_itself(self.spec)
         self.up_since = self.idle_since = self._loop.time()

@@ -92,7 +92,14 @@ class Lives:
     def open(self, lease_id: str = "") -> Live:
         """Make an instance, for a lease or none; `bring_up` starts it."""
         known = self.variant.toolset.protocol_version
-        live = Live(self._around.open_instance, self.variant.spec, self._owner, known, self.reading)
+        live = Live(
+            self._around.open_instance,
+            self.variant.spec,
+            self._owner,
+            known,
+            self.reading,
+            self._around.meters,
+        )
         live.lease_id = lease_id
         self._add(live)
         return live

@@ -143,6 +143,7 @@ class MemoryInstance:
         self.reading: Resolved | None = None
         self.warnings = servers.warnings
         self.stderr = _Stderr()
+        self.late_replies = 0
         self.calls: list[MemoryCall] = []
         self._servers = servers
         self._on_closed = on_closed

@@ -115,7 +115,7 @@ class Prober:
     async def _open(self, probe: sync_pb2.Probe) -> Live:
         spec = spec_from_wire(probe.spec)
         _check_transport(spec)
-        live = Live(self._around.open_instance, spec, None)
+        live = Live(self._around.open_instance, spec, None, meters=self._around.meters)
         try:
             await live.start()
         except Fault:

@@ -218,7 +218,8 @@ class ReferenceWatch:
         try:
             async with self._slots:
                 spec, known = old.variant.spec, old.variant.toolset.protocol_version
-                live = Live(self._around.open_instance, spec, None, known, trial.reading)
+                around = self._around
+                live = Live(around.open_instance, spec, None, known, trial.reading, around.meters)
                 try:
                     await live.start()
                 except Fault as fault:

@@ -8,6 +8,7 @@ from typing import Protocol
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.edge.call_trace import CallTrace
 from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.meters import ToolTimer
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault, Reason, Started
@@ -41,6 +42,8 @@ class Run:
         arguments: Its arguments as JSON.
         lease: The lease that it runs on, or None.
         is_new_lease: Whether this call acquired it.
+        timer: Takes the duration of the server's work, where that is measured.
+        sent_at: When the server was sent the call, as `time.perf_counter` counts.
 
     """
 
@@ -56,7 +59,9 @@ class Run:
         "live",
         "number",
         "over",
+        "sent_at",
         "task",
+        "timer",
         "trace",
     )
 
@@ -81,6 +86,8 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False
         self.trace: CallTrace | None = None
+        self.timer: ToolTimer | None = None
+        self.sent_at = 0.0
 
     def sent(self, pending: PendingCall) -> None:
         """Note that the instance has the call."""
@@ -143,7 +150,7 @@ class Run:
         self.over = True
         if self.trace is not None:
             self.trace.end(fault, is_error)
-        self._owner.ended(self)
+        self._owner.ended(self, fault, is_error)
 
 
 class RunOwner(Protocol):
@@ -152,5 +159,5 @@ class RunOwner(Protocol):
     def explain(self, run: Run, fault: Fault) -> Fault:
         """Return what a fault of the instance means for the call."""
 
-    def ended(self, run: Run) -> None:
-        """Note that a call has ended."""
+    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
+        """Note that a call has ended, and how."""

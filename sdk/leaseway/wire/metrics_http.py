@@ -1,0 +1,168 @@
+"""A listener for Prometheus: `GET /metrics` and nothing else (DESIGN §11).
+
+It runs on the loop that writes the numbers, so that no lock is needed, and turns them into text in
+a thread, so that a large page delays no call. Every connection carries one request, within bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from leaseway.wire.auth import KEY_VARIABLE, check_listen
+from leaseway.wire.bounds import KIB
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.metrics_text import CONTENT_TYPE
+
+__all__ = ["MetricsListener", "serve_metrics"]
+
+_PATH: Final = "/metrics"
+_LONGEST_HEAD: Final = 16 * KIB
+_TIMEOUT: Final = 10.0
+"""Seconds that one request has, from its connection to the last byte of its answer."""
+_MOST_AT_ONCE: Final = 16
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
+
+
+class MetricsListener:
+    """A bound port that is not served yet.
+
+    Args:
+        endpoint: Where; port 0 lets the system choose.
+        key: The shared key that a request must carry, or None where anybody may ask.
+
+    Raises:
+        ValueError: Other machines could reach it and there is no key.
+        OSError: The address cannot be used.
+
+    """
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        check_listen(endpoint, key)
+        self.key = key
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        try:
+            self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)
+        except OSError as error:
+            raise OSError(
+                f"Cannot serve metrics on {endpoint}: {error.strerror or error}. Choose another "
+                "port for --metrics, or port 0 for any free port."
+            ) from None
+        self.endpoint = Endpoint(endpoint.host, self.socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{self.endpoint}{_PATH}"
+
+    def close(self) -> None:
+        """Give the port back; harmless when it is served or closed already."""
+        self.socket.close()
+
+
+class _Answer(Exception):
+    """What to answer instead of the page: a status and a sentence, with one more header."""
+
+    def __init__(self, status: int, sentence: str, header: str = "") -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.header = header
+
+
+async def serve_metrics(
+    listener: MetricsListener, page: Callable[[], Callable[[], str]]
+) -> asyncio.Server:
+    """Serve a page until the returned server is closed.
+
+    Args:
+        listener: Where; it is the server's from now on.
+        page: Reads the numbers, on this loop; what it returns makes the text, in a thread.
+
+    """
+    site = _Site(listener.key, page)
+    return await asyncio.start_server(site.serve, sock=listener.socket, limit=_LONGEST_HEAD)
+
+
+class _Site:
+    def __init__(self, key: str | None, page: Callable[[], Callable[[], str]]) -> None:
+        self._expected = f"Bearer {key}".encode() if key is not None else None
+        self._page = page
+        self._open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request and close its connection."""
+        self._open += 1
+        try:
+            # A peer that is too slow, or gone, gets nothing more.
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_TIMEOUT):
+                    writer.write(await self._answer(reader))
+                    await writer.drain()
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            if self._open > _MOST_AT_ONCE:
+                raise _Answer(503, f"More than {_MOST_AT_ONCE} requests at once; ask again.")
+            self._check(await _head(reader))
+            text = await asyncio.to_thread(self._page())
+        except _Answer as answer:
+            return _response(answer.status, f"{answer}\n", _PLAIN, answer.header)
+        return _response(200, text, CONTENT_TYPE)
+
+    def _check(self, head: list[bytes]) -> None:
+        method, path, version = (*head[0].split(b" "), b"", b"")[:3]
+        if not version.startswith(b"HTTP/1."):
+            raise _Answer(400, "This is no HTTP/1.1 request.")
+        if self._expected is not None and not self._knows_key(head):
+            sentence = f"Send the key: Authorization: Bearer, then what {KEY_VARIABLE} holds."
+            raise _Answer(401, sentence, "WWW-Authenticate: Bearer\r\n")
+        if path.partition(b"?")[0] != _PATH.encode():
+            raise _Answer(404, f"There is only {_PATH} here.")
+        if method != b"GET":
+            raise _Answer(405, f"{_PATH} takes GET only.", "Allow: GET\r\n")
+
+    def _knows_key(self, head: list[bytes]) -> bool:
+        assert self._expected is not None
+        for line in head[1:]:
+            name, _, value = line.partition(b":")
+            if name.lower() == b"authorization":
+                return hmac.compare_digest(value.strip(), self._expected)
+        return False
+
+
+async def _head(reader: asyncio.StreamReader) -> list[bytes]:
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise _Answer(400, f"The request's head is longer than {_LONGEST_HEAD} bytes.") from None
+    except asyncio.IncompleteReadError:
+        raise _Answer(400, "The request ended early.") from None
+    return head.split(b"\r\n")
+
+
+def _response(status: int, text: str, content_type: str, header: str = "") -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
+        f"Content-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"Cache-Control: no-store\r\n{header}"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
