@@ -9,6 +9,21 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
 
 from leaseway.sdk import AsyncClient, FateUnknown, LeaseLost, LeaseRevoked, WorkerLost
 from leaseway.sdk.lease_book import Worker
+from leaseway.sdk.workers import WorkerLink
+
+
+def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
+    ref = worker.ref
+    return client._runtime().pool.link(Worker(ref.id, ref.incarnation, ref.address))
+
+
+async def lose(client: AsyncClient, worker: FakeWorker) -> None:
+    """Let a worker die, and the client see it."""
+    link = client._runtime().pool.link(
+        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+    )
+    await worker.stop()
+    await until(lambda: link.idle)
 
 
 async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_anew(
@@ -16,7 +31,7 @@ async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_ane
 ) -> None:
     session = client.session("dialog")
     await session.call_tool("desk_open")
-    await worker.stop()
+    await lose(client, worker)
     plane.workers = [second]
     for _ in range(2):
         with pytest.raises(LeaseLost, match="'w1' is gone") as caught:
@@ -33,7 +48,7 @@ async def test_all_leases_of_a_worker_that_is_gone_end_together(
 ) -> None:
     sessions = [client.session(f"s{number}") for number in range(20)]
     await asyncio.gather(*(session.call_tool("desk_open") for session in sessions))
-    await worker.stop()
+    await lose(client, worker)
     plane.workers = [second]
     async with asyncio.timeout(BOUND):
         ends = await asyncio.gather(
@@ -64,7 +79,7 @@ async def test_a_new_run_of_a_worker_does_not_hold_the_leases_of_the_old_one(
 ) -> None:
     session = client.session("dialog")
     await session.call_tool("desk_open")
-    await worker.stop()
+    await lose(client, worker)
     again = FakeWorker("w1")
     again.stateful = {"desk"}
     plane.workers = [again]
@@ -82,7 +97,7 @@ async def test_a_lease_stands_while_the_control_plane_sees_its_worker(
     session = client.session("dialog")
     await session.call_tool("desk_open")
     port = int(worker.ref.address.rpartition(":")[2])
-    await worker.stop()
+    await lose(client, worker)
     with pytest.raises(WorkerLost):
         await session.call_tool("desk_open", timeout=1)
     await worker.start(port=port)
@@ -95,7 +110,7 @@ async def test_without_a_control_plane_a_worker_counts_as_alive(
     session = client.session("dialog")
     await session.call_tool("desk_open")
     await plane.stop()
-    await worker.stop()
+    await lose(client, worker)
     async with asyncio.timeout(BOUND):
         with pytest.raises(WorkerLost):
             await session.call_tool("desk_open", timeout=1)
@@ -108,12 +123,11 @@ async def test_a_lease_on_a_worker_that_leaves_is_revoked(
     first = await session.call_tool("desk_open")
     assert first.new_lease is not None
     worker.go_away()
-    await until(lambda: client._runtime().pool.link(_worker(worker)).leaving)
-    await worker.stop()
+    link = client._runtime().pool.link(
+        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+    )
+    await until(lambda: link.leaving)
+    await lose(client, worker)
     with pytest.raises(LeaseRevoked, match="'w1' ends") as caught:
         await session.call_tool("desk_open")
     assert caught.value.lease_id == first.new_lease.id
-
-
-def _worker(fake: FakeWorker) -> Worker:
-    return Worker(fake.ref.id, fake.ref.incarnation, fake.ref.address)

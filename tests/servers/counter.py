@@ -1,7 +1,8 @@
 """A stateful stdio server, standard library only: `next` counts, `pid` tells its process.
 
-It speaks 2025-11-25. `tag` tells the first argument, so that two configurations can be told
-apart; `sleep` holds its answer back for some seconds without holding up others.
+It speaks 2025-11-25. `add` adds a number of the caller's and tells the sum, so that callers can
+tell whose it is. `tag` tells the first argument, so that two configurations can be told apart;
+`sleep` holds its answer back for some seconds without holding up others.
 """
 
 import json
@@ -29,6 +30,9 @@ def call(key, params):
     if name == "next":
         count += 1
         send(key, text(count))
+    elif name == "add":
+        count += arguments["by"]
+        send(key, text(count))
     elif name == "pid":
         send(key, text(os.getpid()))
     elif name == "tag":
@@ -37,9 +41,13 @@ def call(key, params):
         threading.Timer(arguments["seconds"], send, [key, text("slept")]).start()
 
 
-NUMBER = {"type": "object", "properties": {"seconds": {"type": "number"}}, "required": ["seconds"]}
+def one(name, kind):
+    return {"type": "object", "properties": {name: {"type": kind}}, "required": [name]}
+
+
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("next", "pid", "tag")]
-TOOLS.append({"name": "sleep", "inputSchema": NUMBER})
+TOOLS.append({"name": "add", "inputSchema": one("by", "integer")})
+TOOLS.append({"name": "sleep", "inputSchema": one("seconds", "number")})
 for line in sys.stdin:
     message = json.loads(line)
     method, key, params = message.get("method"), message.get("id"), message.get("params") or {}
