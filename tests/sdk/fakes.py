@@ -87,6 +87,9 @@ class FakeControlPlane(
         self.resolves: list[list[str]] = []
         self.places: list[leases_pb2.PlaceRequest] = []
         self.place_faults: list[Fault] = []
+        self.finds: list[leases_pb2.FindLeaseRequest] = []
+        self.drained: list[str] = []
+        self.revoked: list[admin_pb2.RevokeLeaseRequest] = []
         self.resolve_faults: dict[str, Fault] = {}
         self.hold_resolve: dict[str, asyncio.Event] = {}
         self.clients: list[catalog_pb2.ClientInfo] = []
@@ -221,6 +224,14 @@ class FakeControlPlane(
             await abort(context, Fault(Reason.CAPACITY, "No worker has room.", retry_delay=0.01))
         return leases_pb2.PlaceResponse(worker=fit[0].ref, registry_version=self.version)
 
+    async def FindLease(self, request: Any, context: Any) -> Any:
+        self.finds.append(request)
+        for worker in self.workers:
+            for lease in worker.leases.values():
+                if (lease.session, lease.server_id) == (request.session, request.server_id):
+                    return leases_pb2.FindLeaseResponse(worker=worker.ref, lease_id=lease.id)
+        return leases_pb2.FindLeaseResponse()
+
     async def GetStatus(self, request: Any, context: Any) -> Any:
         return admin_pb2.GetStatusResponse(
             ready=True, registry_version=self.version, workers=len(self.workers)
@@ -244,10 +255,21 @@ class FakeControlPlane(
         return admin_pb2.ReportProblemResponse()
 
     async def DrainWorker(self, request: Any, context: Any) -> Any:
+        if request.worker_id not in [worker.id for worker in self.workers]:
+            message = f"No worker '{request.worker_id}' is connected."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        self.drained.append(request.worker_id)
         return admin_pb2.DrainWorkerResponse()
 
     async def RevokeLease(self, request: Any, context: Any) -> Any:
-        return admin_pb2.RevokeLeaseResponse()
+        self.revoked.append(request)
+        for worker in self.workers:
+            if worker.leases.pop(request.lease_id, None) is not None:
+                revoked = Fault(Reason.LEASE_REVOKED, f"It was revoked: {request.reason}.")
+                worker.lease_faults[request.lease_id] = revoked
+                return admin_pb2.RevokeLeaseResponse(ended=True)
+        await abort(context, Fault(Reason.LEASE_LOST, f"No worker holds '{request.lease_id}'."))
+        return None
 
 
 class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.LeaseServiceServicer):
@@ -345,6 +367,17 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             raise self.lease_faults[lease_id]
         if lease_id not in self.leases:
             raise Fault(Reason.LEASE_LOST, "This worker does not know the lease.")
+
+    def release_by_tool(self, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        server = json.loads(arguments)["serverId"]
+        for lease in list(self.leases.values()):
+            if (lease.session, lease.server_id) == (call.session, server):
+                del self.leases[lease.id]
+                self.released.append(lease.id)
+                self.lease_faults[lease.id] = Fault(Reason.LEASE_RELEASED, "It was released.")
+                return text_result(f"Released {server}.")
+        nothing = {"content": [{"type": "text", "text": f"No lease of {server}."}]}
+        return json.dumps({**nothing, "isError": True}).encode()
 
     async def AcquireLease(self, request: Any, context: Any) -> Any:
         self.acquires.append(request)
@@ -457,13 +490,11 @@ class _Stream:
             try:
                 if fault is not None:
                     raise fault
-                if call.lease_id:
-                    worker.check(call.lease_id)
-                elif call.server_id in worker.stateful:
-                    lease, created = worker.grant(call.session, call.server_id, call.tenant)
-                    if created:
-                        result.new_lease.CopyFrom(lease)
-                answered = worker.answer(worker, call, arguments)
+                if call.server_id == "mcp_admin":
+                    answered: Any = worker.release_by_tool(call, arguments)
+                else:
+                    self._lease(call, result)
+                    answered = worker.answer(worker, call, arguments)
                 payload = answered if isinstance(answered, bytes) else await answered
             except Fault as refused:
                 result.status.CopyFrom(status_from_fault(refused))
@@ -475,3 +506,11 @@ class _Stream:
             else:
                 result.payload = payload
                 self.outbox.put("results", result, len(payload) + 64)
+
+    def _lease(self, call: execution_pb2.Call, result: execution_pb2.Result) -> None:
+        worker = self._worker
+        if call.lease_id:
+            worker.check(call.lease_id)
+        elif call.server_id in worker.stateful:
+            lease, created = worker.grant(call.session, call.server_id, call.tenant)
+            (result.new_lease if created else result.joined_lease).CopyFrom(lease)

@@ -21,6 +21,7 @@ from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Held, Key, Worker
 from leaseway.sdk.leases import LEASE_ENDED, LeaseDesk
+from leaseway.sdk.releases import Release, Releases
 from leaseway.sdk.resolution import Resolver, Target
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.retry import Again, Tried, decide
@@ -34,6 +35,8 @@ __all__ = ["Caller"]
 
 _LONGEST: Final = 30 * 24 * 3600.0
 """Seconds; what waits longer cannot be told to a worker in milliseconds of 64 bits or a timer."""
+_HOLDER_GONE: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
+"""How a release fails on a worker that has gone or goes."""
 
 
 class _Order:
@@ -43,6 +46,7 @@ class _Order:
     target: Target | None = None
     link: WorkerLink | None = None
     held: Held | None = None
+    release: Release | None = None
     cached = True
     open_ended = False
     repeated = False
@@ -62,16 +66,23 @@ class _Order:
 
 
 class Caller:
-    """Makes the calls of one client."""
+    """Makes the calls of one client; `own_session` is that of calls outside of any."""
 
     def __init__(
-        self, identity: Identity, resolver: Resolver, pool: WorkerPool, desk: LeaseDesk
+        self,
+        identity: Identity,
+        resolver: Resolver,
+        pool: WorkerPool,
+        desk: LeaseDesk,
+        own_session: str,
     ) -> None:
+        self._own_session = own_session
         self._tenant = identity.tenant
         self._agent = identity.agent
         self._resolver = resolver
         self._pool = pool
         self._desk = desk
+        self._releases = Releases(pool, desk)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -116,6 +127,9 @@ class Caller:
         except Fault as fault:
             if span is not None:
                 tracing.fail(span, fault)
+            if session == self._own_session and fault.reason in LEASE_ENDED:
+                # Nobody holds this session, to acquire anew: it is told once and begins anew.
+                self._desk.book.told(session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
             if span is not None:
@@ -136,7 +150,12 @@ class Caller:
         if order.open_ended:
             order.open_ended = False
             order.deadline = at + target.call_timeout
-        if target.shared and not self._desk.book.concerns(order.session, target.server_id):
+        if target.releases:
+            link, order.release = await self._releases.route(
+                order.session, order.payload, target, order.avoid, at
+            )
+            order.link = link
+        elif target.shared and not self._desk.book.concerns(order.session, target.server_id):
             link = order.link = self._pool.pick(target.workers, order.avoid)
         else:
             link = order.link = await self._route(order, target, at)
@@ -148,8 +167,10 @@ class Caller:
             frame, order.payload, order.deadline, order.events
         )
         new_lease = None
-        if not target.shared or order.held is not None or result.HasField("new_lease"):
-            new_lease = await self._note_lease(order, target, link, result, at)
+        if order.release is not None:
+            self._desk.released(*order.release)
+        elif not target.shared or order.held is not None or _names_lease(result):
+            new_lease = self._note_lease(order, target, link, result, at)
         # A result that has a payload has no status: most need not be asked.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
@@ -170,6 +191,8 @@ class Caller:
             frame.tenant = self._tenant
         if order.held is not None:
             frame.lease_id = order.held.lease_id
+        elif order.release is not None:
+            frame.lease_id = order.release.lease_id
         if order.events is not None:
             frame.wants_progress = order.events.wants_progress
             frame.log_level = order.events.log_level
@@ -202,7 +225,7 @@ class Caller:
             order.span.add_event("leaseway.resolved")
         return target
 
-    async def _note_lease(
+    def _note_lease(
         self,
         order: _Order,
         target: Target,
@@ -219,12 +242,12 @@ class Caller:
             if order.span is not None:
                 tracing.describe(order.span, target.server_id, link.worker.id, held.lease_id)
             return Lease(held)
-        if result.HasField("status"):
-            return None
-        if order.held is not None:
+        if result.HasField("joined_lease"):
+            held = self._desk.granted(key, result.joined_lease, link.worker, at, owned=False)
+            if order.span is not None:
+                tracing.describe(order.span, target.server_id, link.worker.id, held.lease_id)
+        elif order.held is not None and not result.HasField("status"):
             self._desk.called(order.held, at)
-        elif not self._desk.book.knows(key):
-            await self._desk.learn(key, link.worker, target.registry_version)
         return None
 
     async def _recover(self, order: _Order, fault: Fault) -> None:
@@ -258,6 +281,8 @@ class Caller:
             ),
         )
         if again is None:
+            if order.release is not None and fault.reason in _HOLDER_GONE:
+                self._desk.released(*order.release)  # it ends with its worker, or with its time
             raise fault
         await self._prepare(order, again)
 
@@ -269,6 +294,10 @@ class Caller:
             order.avoid = order.avoid | {order.link.worker}
         if order.target is not None and (again.resolve or again.avoid_worker):
             self._resolver.doubt(order.target, at_once=again.resolve)
-        order.link = order.held = None
+        order.link = order.held = order.release = None
         if again.delay > 0:
             await asyncio.sleep(again.delay)
+
+
+def _names_lease(result: execution_pb2.Result) -> bool:
+    return result.HasField("new_lease") or result.HasField("joined_lease")

@@ -14,9 +14,10 @@ from leaseway.sdk import operations
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
 from leaseway.sdk.identity import Identity, identify
+from leaseway.sdk.lease import Lease
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.session import AsyncSession
+from leaseway.sdk.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.streams import (
     AsyncToolStream,
     Callbacks,
@@ -35,7 +36,7 @@ from leaseway.sdk.views import (
     WorkerInfo,
 )
 from leaseway.v1 import admin_pb2
-from leaseway.wire.bounds import STARTUP_TIMEOUT
+from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
 
 __all__ = ["AsyncClient"]
@@ -129,8 +130,9 @@ class AsyncClient:
     ) -> ToolResult:
         """Call a tool outside any session.
 
-        A server that is leased runs it in this client's own session; its lease is released when
-        the client is closed.
+        A server that is leased runs it in this client's own session; its lease is released by
+        `release`, or when the client is closed. Where it is lost, one call raises that; the next
+        one acquires another.
 
         Args:
             name: The tool's name, or its qualified name (`server:tool`).
@@ -198,7 +200,19 @@ class AsyncClient:
                     f"A session key has 1 to {_MAX_SESSION} characters, this one {len(key)}."
                 )
             session = self._sessions[key] = AsyncSession(self, key)
-        return session
+        return session._reopen()
+
+    async def acquire(
+        self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
+    ) -> Lease:
+        """Acquire a server's lease for calls outside any session; see `AsyncSession.acquire`."""
+        runtime = self._runtime()
+        return await acquire_lease(runtime, runtime.own_session, server, ttl, wait)
+
+    async def release(self, server: str | Lease) -> bool:
+        """Give back the lease that calls outside any session run on; see `AsyncSession.release`."""
+        runtime = self._runtime()
+        return await release_lease(runtime, runtime.own_session, server)
 
     async def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
         """List the configured servers with their state, ordered by id."""
@@ -233,6 +247,44 @@ class AsyncClient:
         """
         fetch = partial(operations.fetch_logs, server_id=server, lines=lines)
         return await self._ask(fetch, timeout)
+
+    async def revoke_lease(
+        self, lease: str, reason: str = "", *, timeout: float | None = None
+    ) -> bool:
+        """End a lease against its holder's will, as an operator.
+
+        Args:
+            lease: The lease's id, as `leases` lists it.
+            reason: Why, for its holder.
+            timeout: Seconds until the request is given up; None means 30.
+
+        Returns:
+            Whether its worker has confirmed the end; False where it was told and has not answered
+            yet.
+
+        Raises:
+            LeaseLost: No worker holds such a lease.
+
+        """
+        check_text("lease", lease)
+        revoke = partial(operations.revoke_lease, lease_id=lease, reason=reason)
+        return await self._ask(revoke, timeout)
+
+    async def drain_worker(self, worker: str, *, timeout: float | None = None) -> None:
+        """Have a worker finish its calls, revoke its leases and end, as an operator.
+
+        It gets no new work from now on; this does not wait for its end, which `workers` shows.
+
+        Args:
+            worker: The worker's id.
+            timeout: Seconds until the request is given up; None means 30.
+
+        Raises:
+            InvalidRequest: No such worker is connected.
+
+        """
+        check_text("worker", worker)
+        await self._ask(partial(operations.drain_worker, worker_id=worker), timeout)
 
     async def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"

@@ -123,6 +123,11 @@ class LeaseBook:
                 raise replace(fault)
         return None
 
+    def current(self, key: Key, now: float) -> Held | None:
+        """Return the lease of a key that is held at a time; how an older one ended is no matter."""
+        held = self._held.get(key)
+        return held if held is not None and now < held.expires_at else None
+
     def knows(self, key: Key) -> bool:
         """Say whether a lease of a key is held or has ended."""
         return key in self._held or key in self._ended
@@ -191,6 +196,25 @@ class LeaseBook:
         self._ended.pop(key, None)
         self._placed.pop(key, None)
         return self._held.pop(key, None)
+
+    def released(self, key: Key, lease_id: str) -> None:
+        """Drop what is known of a key whose lease was released; a newer lease stays.
+
+        Args:
+            key: The session and the server.
+            lease_id: What was released; empty where it was not known by its id.
+
+        """
+        held = self._held.get(key)
+        if held is None or held.lease_id == lease_id:
+            self.forget(key)
+
+    def told(self, session: str, lease_id: str) -> None:
+        """Drop how a lease of a session ended, since its holder knows now."""
+        for key, fault in self._ended.items():
+            if key.session == session and fault.metadata.get("lease") == lease_id:
+                del self._ended[key]
+                return
 
     def forget_ended(self, session: str) -> None:
         """Drop what is known of the ended leases of a session."""

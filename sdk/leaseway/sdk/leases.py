@@ -34,6 +34,7 @@ LEASE_ENDED: Final = frozenset(
 _START_BOUND: Final = 600.0
 """Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
 _RELEASE_BOUND: Final = 5.0
+_FIND_BOUND: Final = 2.0
 _POLL: Final = 0.25
 """Seconds between placements while all workers are full and the caller waits."""
 
@@ -167,13 +168,29 @@ class LeaseDesk:
                 worker = None
                 await asyncio.sleep(again.delay)
 
-    async def learn(self, key: Key, worker: Worker, version: int) -> None:
-        """Get to know the lease that a call used but did not make, so that it is kept alive."""
+    async def find_holder(self, key: Key) -> tuple[Worker, str] | None:
+        """Ask the control plane once which worker holds the lease of a key, and its id.
+
+        None where there is none, or nobody can say.
+        """
+        request = leases_pb2.FindLeaseRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+        )
+        deadline = self._loop.time() + _FIND_BOUND
         try:
-            held = await self._acquire(key, worker, LEASE_TTL, 0.0, version)
+            answer = await self._control.ask(self._control.placement.FindLease, request, deadline)
         except Fault:
-            return  # the next call finds the session's lease by its key again
-        _log.debug("session %s shares lease %s", key.session, held.lease_id)
+            return None  # any worker can say what it knows
+        if not answer.HasField("worker"):
+            return None
+        return worker_from_wire(answer.worker), answer.lease_id
+
+    def released(self, key: Key, lease_id: str) -> None:
+        """Take note of a lease that was released by a call: the session may begin anew."""
+        self.book.released(key, lease_id)
 
     async def release(self, key: Key) -> bool:
         """Give a lease back; say whether this ended it.

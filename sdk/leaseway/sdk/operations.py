@@ -14,6 +14,7 @@ from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
 __all__ = [
+    "drain_worker",
     "fetch_leases",
     "fetch_logs",
     "fetch_problems",
@@ -21,6 +22,7 @@ __all__ = [
     "fetch_status",
     "fetch_tools",
     "fetch_workers",
+    "revoke_lease",
     "send_problem",
 ]
 
@@ -149,3 +151,18 @@ async def send_problem(runtime: Runtime, deadline: float, *, problem: admin_pb2.
     control = runtime.control
     request = admin_pb2.ReportProblemRequest(client=runtime.identity.client_info, problem=problem)
     await control.ask(control.admin.ReportProblem, request, deadline)
+
+
+async def revoke_lease(runtime: Runtime, deadline: float, *, lease_id: str, reason: str) -> bool:
+    """End a lease against its holder's will; say whether its worker has confirmed that."""
+    control = runtime.control
+    request = admin_pb2.RevokeLeaseRequest(lease_id=lease_id, reason=reason)
+    answer = await control.ask(control.admin.RevokeLease, request, deadline)
+    return bool(answer.ended)
+
+
+async def drain_worker(runtime: Runtime, deadline: float, *, worker_id: str) -> None:
+    """Have a worker take no more work and end."""
+    control = runtime.control
+    request = admin_pb2.DrainWorkerRequest(worker_id=worker_id)
+    await control.ask(control.admin.DrainWorker, request, deadline)

@@ -17,6 +17,7 @@ import grpc
 from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
@@ -44,6 +45,7 @@ class Target:
         "original_name",
         "refresh_at",
         "registry_version",
+        "releases",
         "repeatable",
         "server_id",
         "shared",
@@ -56,6 +58,7 @@ class Target:
         self.server_id = tool.server_id
         self.original_name = tool.original_name
         self.shared = tool.shared
+        self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
         self.repeatable = tool.idempotent or tool.read_only
         given = tool.call_timeout.ToNanoseconds() / 1e9
         self.call_timeout = given or CALL_TIMEOUT

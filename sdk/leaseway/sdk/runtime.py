@@ -36,7 +36,7 @@ class Runtime:
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
         self.desk = LeaseDesk(self.control, self.pool)
-        self.caller = Caller(identity, self.resolver, self.pool, self.desk)
+        self.caller = Caller(identity, self.resolver, self.pool, self.desk, self.own_session)
 
     async def close(self) -> None:
         """Release what this client acquired, then end all tasks, streams and channels."""

@@ -24,15 +24,17 @@ from leaseway.wire.fault import Fault
 
 if TYPE_CHECKING:
     from leaseway.sdk.client import AsyncClient
+    from leaseway.sdk.runtime import Runtime
 
-__all__ = ["AsyncSession"]
+__all__ = ["AsyncSession", "acquire_lease", "release_lease"]
 
 
 class AsyncSession:
     """One conversation or job; its leases are found by its key.
 
     Use it as `async with client.session(key) as session` to give back what it acquired at the
-    end of the block, or without, to keep that until the client is closed.
+    end of the block, or without, to keep that until the client is closed. Outside of such a block
+    that has ended it cannot be used; `client.session(key)` gives it anew.
 
     Attributes:
         key: Its name, unique in the tenant.
@@ -41,10 +43,30 @@ class AsyncSession:
     def __init__(self, client: AsyncClient, key: str) -> None:
         self._client = client
         self._entered = 0
+        self._left = False
         self.key = key
+
+    def _reopen(self) -> Self:
+        self._left = False
+        return self
+
+    def _use(self) -> Runtime:
+        """Return the client's parts.
+
+        Raises:
+            RuntimeError: The session was left, or the client is closed.
+
+        """
+        if self._left:
+            raise RuntimeError(
+                f"Session {self.key!r} was left: its `with` block has ended and what it held was "
+                "given back. client.session(key) gives it anew, with nothing of what it knew."
+            )
+        return self._client._runtime()
 
     async def __aenter__(self) -> Self:
         self._client._runtime()
+        self._left = False
         self._entered += 1
         return self
 
@@ -56,8 +78,10 @@ class AsyncSession:
     ) -> None:
         self._entered -= 1
         made = self._client._made
-        if self._entered == 0 and made is not None:
-            await made.desk.release_owned(self.key)
+        if self._entered == 0:
+            self._left = True
+            if made is not None:
+                await made.desk.release_owned(self.key)
 
     async def call_tool(
         self,
@@ -86,7 +110,7 @@ class AsyncSession:
             log_level: The least level for `on_log`.
 
         """
-        runtime = self._client._runtime()
+        runtime = self._use()
         if on_progress is not None or on_log is not None:
             told = Callbacks(on_progress, on_log, log_level)
             return await told_call(self._client, runtime, self.key, name, arguments, timeout, told)
@@ -107,7 +131,7 @@ class AsyncSession:
 
         The same as `AsyncClient.stream_tool` otherwise.
         """
-        runtime = self._client._runtime()
+        runtime = self._use()
         return open_stream(self._client, runtime, self.key, name, arguments, timeout, log_level)
 
     async def acquire(
@@ -123,16 +147,7 @@ class AsyncSession:
             wait: Seconds to wait for room; None raises `Capacity` at once.
 
         """
-        check_text("server", server)
-        check_seconds("ttl", ttl)
-        if wait is not None:
-            check_seconds("wait", wait)
-        runtime = self._client._runtime()
-        try:
-            held = await runtime.desk.acquire(Key(self.key, server), ttl, wait, 0)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-        return Lease(held)
+        return await acquire_lease(self._use(), self.key, server, ttl, wait)
 
     async def release(self, server: str | Lease) -> bool:
         """Give a lease back; its client is closed. A lost one is forgotten.
@@ -144,12 +159,7 @@ class AsyncSession:
             Whether this ended a lease; False where there was none any more.
 
         """
-        runtime = self._client._runtime()
-        server_id = server.server_id if isinstance(server, Lease) else server
-        try:
-            return await runtime.desk.release(Key(self.key, server_id))
-        except Fault as fault:
-            raise error_from_fault(fault) from None
+        return await release_lease(self._client._runtime(), self.key, server)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
@@ -158,3 +168,27 @@ class AsyncSession:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
+
+
+async def acquire_lease(
+    runtime: Runtime, session: str, server: str, ttl: float, wait: float | None
+) -> Lease:
+    """Acquire or renew the lease of a session for a server."""
+    check_text("server", server)
+    check_seconds("ttl", ttl)
+    if wait is not None:
+        check_seconds("wait", wait)
+    try:
+        held = await runtime.desk.acquire(Key(session, server), ttl, wait, 0)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
+    return Lease(held)
+
+
+async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> bool:
+    """Give the lease of a session for a server back; say whether this ended one."""
+    server_id = server.server_id if isinstance(server, Lease) else server
+    try:
+        return await runtime.desk.release(Key(session, server_id))
+    except Fault as fault:
+        raise error_from_fault(fault) from None

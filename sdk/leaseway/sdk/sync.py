@@ -121,10 +121,19 @@ class Client:
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
         with self._lock:
+            inner = self._inner.session(key)
             session = self._sessions.get(key)
             if session is None:
-                session = self._sessions[key] = Session(self, self._inner.session(key))
+                session = self._sessions[key] = Session(self, inner)
             return session
+
+    def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
+        """Acquire a server's lease for calls outside any session; see `AsyncClient.acquire`."""
+        return background().run(lambda: self._inner.acquire(server, ttl, wait))
+
+    def release(self, server: str | Lease) -> bool:
+        """Give back a lease of calls outside any session; see `AsyncClient.release`."""
+        return background().run(lambda: self._inner.release(server))
 
     def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
         """List the configured servers with their state, ordered by id."""
@@ -151,6 +160,14 @@ class Client:
     ) -> list[InstanceLog]:
         """Read the last stderr lines of a server's instances; see `AsyncClient.logs`."""
         return background().run(lambda: self._inner.logs(server, lines, timeout=timeout))
+
+    def revoke_lease(self, lease: str, reason: str = "", *, timeout: float | None = None) -> bool:
+        """End a lease against its holder's will; see `AsyncClient.revoke_lease`."""
+        return background().run(lambda: self._inner.revoke_lease(lease, reason, timeout=timeout))
+
+    def drain_worker(self, worker: str, *, timeout: float | None = None) -> None:
+        """Have a worker finish its calls and end; see `AsyncClient.drain_worker`."""
+        background().run(lambda: self._inner.drain_worker(worker, timeout=timeout))
 
     def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"

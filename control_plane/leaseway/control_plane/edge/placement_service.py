@@ -52,7 +52,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if found is None:
             return leases_pb2.FindLeaseResponse()
         return leases_pb2.FindLeaseResponse(
-            worker=answers.worker_ref(state.workers[found.worker_id]), lease_id=found.lease_id
+            worker=answers.worker_ref(state.workers[found.worker_id]), lease_id=found.lease_id or ""
         )
 
     async def _key(
