@@ -26,14 +26,22 @@ __all__ = [
 class InstanceInfo:
     """One live MCP client, as its worker last reported it.
 
+    A server of which a worker has none now has one in the state `backoff` where starts failed,
+    or `idle` where nobody called for its `idle_timeout`.
+
     Attributes:
         worker: The worker that holds it.
         id: Its id, unique in that worker's run.
-        state: `starting`, `ready`, `draining`, `backoff`, `disconnected` or `closed`.
+        state: `starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`.
         lease_id: The lease that it is bound to; empty means shared or spare.
         pid: Its process on the worker, or None where there is none.
         starts: Starts so far, the first one included.
         launch_hash: What it was started from.
+        role: What it is for: `shared`, `leased` or `spare`.
+        failures: Failures in a row of its server on that worker.
+        circuit: `closed`, `open` (after five failures in a row nothing is started before
+            `next_start_at`) or `half_open` (the one try that this allows is under way).
+        next_start_at: From when on the server may be started again; None where nothing failed.
     """
 
     worker: str
@@ -43,6 +51,10 @@ class InstanceInfo:
     pid: int | None
     starts: int
     launch_hash: str
+    role: str
+    failures: int
+    circuit: str
+    next_start_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -247,6 +259,10 @@ def _instance(message: catalog_pb2.InstanceStatus) -> InstanceInfo:
         pid=message.pid or None,
         starts=message.starts,
         launch_hash=message.launch_hash,
+        role=message.role,
+        failures=message.failures,
+        circuit=message.circuit,
+        next_start_at=_time(message, "next_start_at"),
     )
 
 

@@ -603,7 +603,9 @@ Global___ServerStatus: _TypeAlias = ServerStatus  # noqa: Y015
 
 @_typing.final
 class InstanceStatus(_message.Message):
-    """One live MCP client, as its worker last reported it."""
+    """One live MCP client, as its worker last reported it; or in its place a server of which a worker
+    has none now, because starts failed (`backoff`) or nobody called (`idle`).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -615,23 +617,43 @@ class InstanceStatus(_message.Message):
     VARIANT_FIELD_NUMBER: _builtins.int
     STARTS_FIELD_NUMBER: _builtins.int
     LAUNCH_HASH_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    CIRCUIT_FIELD_NUMBER: _builtins.int
+    NEXT_START_AT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker that holds it."""
     id: _builtins.str
-    """Its id, unique in that worker's run."""
+    """Its id, unique in that worker's run. That of the last one in `backoff` and `idle`."""
     state: _builtins.str
-    """`starting`, `ready`, `draining`, `backoff`, `disconnected` or `closed`."""
+    """`starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`."""
     lease_id: _builtins.str
     """The lease it is bound to. Empty means shared or spare."""
     pid: _builtins.int
     """Its process id on the worker. Zero means that it has no process."""
     starts: _builtins.int
-    """Starts so far, the first one included."""
+    """Starts so far from this launch hash on this worker, the first one included."""
     launch_hash: _builtins.str
     """The launch hash that it was started from."""
+    role: _builtins.str
+    """What it is for: `shared`, `leased` or `spare`."""
+    failures: _builtins.int
+    """Failures in a row of its server on that worker: starts that failed, and instances that ended
+    by themselves without a lease's use of them.
+    """
+    circuit: _builtins.str
+    """`closed`, `open` (after five failures in a row nothing is started before `next_start_at`) or
+    `half_open` (the one try that this allows is under way).
+    """
     @_builtins.property
     def variant(self) -> _spec_pb2.VariantKey:
         """The server that it belongs to."""
+
+    @_builtins.property
+    def next_start_at(self) -> _timestamp_pb2.Timestamp:
+        """From when on the server may be started again, by the worker's clock. Unset where nothing
+        failed.
+        """
 
     def __init__(
         self,
@@ -644,10 +666,14 @@ class InstanceStatus(_message.Message):
         variant: _spec_pb2.VariantKey | None = ...,
         starts: _builtins.int = ...,
         launch_hash: _builtins.str = ...,
+        role: _builtins.str = ...,
+        failures: _builtins.int = ...,
+        circuit: _builtins.str = ...,
+        next_start_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["variant", b"variant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_start_at", b"next_start_at", "variant", b"variant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "launch_hash", b"launch_hash", "lease_id", b"lease_id", "pid", b"pid", "starts", b"starts", "state", b"state", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["circuit", b"circuit", "failures", b"failures", "id", b"id", "launch_hash", b"launch_hash", "lease_id", b"lease_id", "next_start_at", b"next_start_at", "pid", b"pid", "role", b"role", "starts", b"starts", "state", b"state", "variant", b"variant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

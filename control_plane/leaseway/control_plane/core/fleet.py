@@ -34,7 +34,10 @@ class WorkerAddress:
 
 @dataclass(frozen=True)
 class InstanceInfo:
-    """One live MCP client, as its worker last reported it."""
+    """One live MCP client, as its worker last reported it, or why there is none.
+
+    `next_start_at` is Unix time in seconds, or None.
+    """
 
     id: str
     worker_id: str
@@ -44,6 +47,15 @@ class InstanceInfo:
     pid: int = 0
     starts: int = 1
     launch_hash: str = ""
+    role: str = ""
+    failures: int = 0
+    circuit: str = ""
+    next_start_at: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether there is such a client now."""
+        return self.state not in ("backoff", "idle", "closed")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
         state=record.state,
         capacity=record.hello.capacity,
         leases=state.placements.held_by(record.id),
-        instances=len(record.instances),
+        instances=sum(one.is_live for one in record.instances),
         sent_version=subscription.sent_version,
         acked_version=subscription.acked_version,
         last_error=subscription.last_error,
@@ -222,4 +222,8 @@ def _instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
         variant=key_to_wire(info.key),
         starts=info.starts,
         launch_hash=info.launch_hash,
+        role=info.role,
+        failures=info.failures,
+        circuit=info.circuit,
+        next_start_at=timestamp(info.next_start_at),
     )

@@ -226,6 +226,12 @@ def _instances_from_wire(
             pid=message.pid,
             starts=message.starts,
             launch_hash=message.launch_hash,
+            role=message.role,
+            failures=message.failures,
+            circuit=message.circuit,
+            next_start_at=message.next_start_at.ToNanoseconds() / 1e9
+            if message.HasField("next_start_at")
+            else None,
         )
         for message in messages
     )

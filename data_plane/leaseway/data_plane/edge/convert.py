@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -161,17 +163,16 @@ class LeaseMessages:
 def instance_statuses(
     generations: list[Generation], worker_id: str
 ) -> list[catalog_pb2.InstanceStatus]:
-    """Return the state of every instance, and of each shared server that waits to start again."""
+    """Return the state of every instance, and of each server that has none for a reason."""
     found = [
         _status(generation, worker_id, live.instance.id, _state(generation, live), live)
         for generation in generations
         for live in generation.lives
     ]
-    found.extend(
-        _status(generation, worker_id, generation.last_id, "backoff", None)
-        for generation in generations
-        if generation.is_backing_off
-    )
+    for generation in generations:
+        if generation.is_backing_off or generation.rests:
+            state = "backoff" if generation.is_backing_off else "idle"
+            found.append(_status(generation, worker_id, generation.last_id, state, None))
     return found
 
 
@@ -179,12 +180,20 @@ def _state(generation: Generation, live: Live) -> str:
     state = live.instance.state
     if state in ("closing", "closed", "failed"):
         return "closed"
-    return "draining" if generation.draining and state == "ready" else state
+    draining = generation.draining or live.draining
+    return "draining" if draining and state == "ready" else state
+
+
+def _role(generation: Generation, live: Live | None) -> str:
+    if generation.is_shared:
+        return "shared"
+    return "leased" if live is not None and live.lease_id else "spare"
 
 
 def _status(
     generation: Generation, worker_id: str, instance_id: str, state: str, live: Live | None
 ) -> catalog_pb2.InstanceStatus:
+    restart = generation.restart
     return catalog_pb2.InstanceStatus(
         worker_id=worker_id,
         id=instance_id,
@@ -194,4 +203,16 @@ def _status(
         variant=key_to_wire(generation.key),
         starts=generation.starts,
         launch_hash=generation.launch_hash,
+        role=_role(generation, live),
+        failures=restart.failures,
+        circuit=restart.circuit,
+        next_start_at=_wall_time(restart.retry_at) if restart.failures else None,
     )
+
+
+def _wall_time(at: float) -> Timestamp:
+    """Return a time of the loop's clock as one that others can read."""
+    wall = Timestamp()
+    ahead = at - asyncio.get_running_loop().time()
+    wall.FromNanoseconds(int((time.time() + ahead) * 1e9))
+    return wall
