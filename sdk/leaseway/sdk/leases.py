@@ -37,6 +37,8 @@ _RELEASE_BOUND: Final = 5.0
 _FIND_BOUND: Final = 2.0
 _POLL: Final = 0.25
 """Seconds between placements while all workers are full and the caller waits."""
+_TURN: Final = 1.0
+"""Seconds to wait for room at one worker before the others are asked again."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -136,10 +138,12 @@ class LeaseDesk:
                 f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
                 "within that.",
             )
-        started = self._loop.time()
-        give_up = started + (wait or 0.0)
+        return await self._seek(key, ttl, self._loop.time() + (wait or 0.0), version)
+
+    async def _seek(self, key: Key, ttl: float, give_up: float, version: int) -> Held:
+        """Ask one worker after the other; where none has room, wait at each in turn."""
         deadline = give_up + STARTUP_TIMEOUT
-        tries = 0
+        tries, patience = 0, 0.0
         avoid: set[Worker] = set()
         worker = self._holder(key)
         while True:
@@ -147,20 +151,19 @@ class LeaseDesk:
             try:
                 if worker is None:
                     worker = await self.place(key, deadline, avoid)
-                return await self._acquire(key, worker, ttl, give_up, version)
+                room = min(give_up - self._loop.time(), patience)
+                return await self._acquire(key, worker, ttl, room, version)
             except Fault as fault:
                 if worker is not None:
                     self.book.unplace(key, worker)
                 now = self._loop.time()
-                again = decide(
-                    fault,
-                    Tried(tries, deadline - now, placing=True, elsewhere=worker is not None),
-                )
+                tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
+                again = decide(fault, tried)
                 if again is None and fault.reason is Reason.CAPACITY and now < give_up:
-                    tries = 0
-                    avoid.clear()
-                    pause = fault.retry_delay if fault.retry_delay is not None else _POLL
+                    pause = _pause(fault, asked=bool(avoid), waited=patience > 0)
                     again = Again(min(pause, give_up - now))
+                    tries, patience = 0, _TURN
+                    avoid.clear()
                 if again is None:
                     raise
                 if worker is not None and again.avoid_worker:
@@ -259,7 +262,7 @@ class LeaseDesk:
         return held.worker if held is not None else None
 
     async def _acquire(
-        self, key: Key, worker: Worker, ttl: float, give_up: float, version: int
+        self, key: Key, worker: Worker, ttl: float, room: float, version: int
     ) -> Held:
         link = self._pool.link(worker)
         at = self._loop.time()
@@ -271,10 +274,10 @@ class LeaseDesk:
             ttl=_duration(ttl),
             registry_version=version,
         )
-        room = max(give_up - at, 0.0)
         if room > 0:
             request.wait.CopyFrom(_duration(room))
-        answer = await link.ask(link.leases.AcquireLease, request, room + _START_BOUND)
+        bound = max(room, 0.0) + _START_BOUND
+        answer = await link.ask(link.leases.AcquireLease, request, bound)
         return self.granted(key, answer.lease, worker, at, owned=answer.created)
 
     async def _place(self, key: Key, deadline: float, exclude: Collection[Worker]) -> Worker:
@@ -304,3 +307,17 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration
+
+
+def _pause(fault: Fault, *, asked: bool, waited: bool) -> float:
+    """Return how long to wait before all workers are asked again.
+
+    Args:
+        fault: How the last one refused, or the control plane.
+        asked: Whether any worker was asked, rather than the control plane alone.
+        waited: Whether they were asked to wait for room.
+
+    """
+    if asked:
+        return _POLL if waited else 0.0
+    return fault.retry_delay if fault.retry_delay is not None else _POLL
