@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from leaseway.cli import instances
 from leaseway.cli.connection import ask
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
@@ -16,15 +18,26 @@ __all__ = ["leases", "logs", "problems", "servers", "workers"]
 
 
 @click.command()
+@click.option(
+    "--instances",
+    "by_instance",
+    is_flag=True,
+    help="A row for each instance instead of each server: what it is for, its state, failures in"
+    " a row and the next start. JSON has them always.",
+)
 @json_option
 @client_options
-def servers(as_json: bool, connection: Connection) -> None:
+def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
     """List the servers and where each stands."""
     listed = ask(connection, lambda client: client.servers())
+    now = datetime.now(UTC)
+    if by_instance and not as_json:
+        print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
+        return
     _show(
         listed,
         as_json,
-        ("SERVER", "STATE", "TRANSPORT", "CALLS", "TOOLS", "WORKERS", "PROBLEM"),
+        ("SERVER", "STATE", "TRANSPORT", "CALLS", "TOOLS", "WORKERS", "INSTANCES", "PROBLEM"),
         lambda s: (
             s.id,
             s.state,
@@ -32,6 +45,7 @@ def servers(as_json: bool, connection: Connection) -> None:
             "shared" if s.shared else "leased",
             s.tool_count,
             s.workers,
+            instances.summary(s.instances, now),
             s.problem,
         ),
         "No servers are configured.",
