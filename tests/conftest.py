@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +71,19 @@ def legacy_server() -> ServerCommand:
         return [str(binary)]
 
     return command
+
+
+@pytest.fixture
+def bwrap() -> None:
+    """Need bubblewrap, and a machine on which it can make a sandbox."""
+    program = shutil.which("bwrap")
+    if program is None:
+        _absent("bwrap", "bubblewrap is not installed (apt-get install bubblewrap).")
+        return
+    trial = [program, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    outcome = subprocess.run(trial, capture_output=True, check=False, text=True)
+    if outcome.returncode:
+        pytest.skip(f"No sandbox can be made on this machine: {outcome.stderr.strip()}")
 
 
 def descendants(pid: int) -> dict[int, str]:

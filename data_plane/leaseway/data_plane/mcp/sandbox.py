@@ -96,21 +96,21 @@ def _arguments(sandbox: Sandbox, command: Sequence[str]) -> list[str]:
 def _visible(command: Sequence[str]) -> Iterable[Path]:
     """Yield what the command needs of the private places: it was named by the operator."""
     program = Path(command[0])
-    named = [_NAME_SERVERS.resolve(), _installation(program), _installation(program.resolve())]
+    named = [_NAME_SERVERS.resolve(), _surroundings(program), _surroundings(program.resolve())]
     with contextlib.suppress(OSError):  # it was removed
         named.append(Path.cwd())
     for argument in command[1:]:
         path = Path(argument)
         with contextlib.suppress(OSError, ValueError):  # too long for a path, for instance
             if path.is_absolute() and path.exists():
-                beside = path if path.is_dir() else path.parent
-                named.append(path if beside in _PRIVATE else beside)
+                named.append(path if path.is_dir() else _surroundings(path))
     for path in named:
         if any(place in path.parents for place in _PRIVATE):
             yield path
 
 
-def _installation(program: Path) -> Path:
+def _surroundings(program: Path) -> Path:
+    """Return the folder that a program or script needs to run: its own, or its installation."""
     folder = program.parent
     folder = folder.parent if folder.name in _BINARIES else folder
     return program if folder in _PRIVATE else folder
