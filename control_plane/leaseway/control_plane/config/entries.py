@@ -29,12 +29,6 @@ from leaseway.wire.spec import (
 __all__ = ["NO_DEFAULTS", "Defaults", "read_defaults", "read_entry"]
 
 _INSTANCES: Final = "instances."
-_NOT_IN_FORCE: Final = {
-    "instances.warm": "warm",
-    "instances.idle_timeout": "idle_timeout",
-    "instances.max_age": "max_age",
-}
-"""Keys that are checked and kept, but that workers do not act on in this version."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,6 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
     _check_together(entry, values, where)
     if server_id in where.log.failed:
         return None
-    _check_in_force(entry, values, where)
     return _spec(server_id, values, defaults)
 
 
@@ -168,18 +161,6 @@ def _check_together(server: Entry, values: dict[str, Any], where: Where) -> None
     elif warm and values.get("truely_stateless"):
         message = "'warm' has no effect: a server with 'truely-stateless: true' is never leased."
         place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
-
-
-def _check_in_force(server: Entry, values: dict[str, Any], where: Where) -> None:
-    """Say of keys that this version does not act on that they have no effect."""
-    for name, key in _NOT_IN_FORCE.items():
-        if key == "warm" and values.get("truely_stateless"):
-            continue  # that it has none there is said already
-        if values.get(name) not in (None, 0):
-            place = replace(where, key=f"{where.key}.{key}")
-            message = f"'{key}' has no effect in this version: it is checked, but not acted on yet."
-            at = where.log.places.get(place.key, server.at)
-            place.warning(at, IssueReason.KEY_NOT_IN_FORCE, message)
 
 
 def _missing(server_id: str, name: str, known: Sequence[str]) -> str:
