@@ -3,16 +3,18 @@
 #   make demo     start a system, make real calls, print what happened and one call's trace
 #   make test     every check, then all tests
 #   make soak     the long tests: 200 edits under load, 500 servers; prints times and memory
+#   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
 
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := sdk control_plane data_plane tests tools deploy
+SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
+PEERS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak check fmt fmt-check lint types imports protos generate legacy-servers \
+.PHONY: demo test soak bench check fmt fmt-check lint types imports protos generate legacy-servers \
         npm-servers clean
 .DEFAULT_GOAL := test
 
@@ -24,6 +26,9 @@ test: check legacy-servers npm-servers
 
 soak: .venv/dev.stamp
 	$(BIN)/python -m pytest -m soak -rP $(PYTEST_ARGS)
+
+bench: .venv/bench.stamp
+	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
 
 check: fmt-check lint types imports protos
 
@@ -79,6 +84,10 @@ clean:
 
 .venv/dev.stamp: pyproject.toml .venv/runtime.stamp
 	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+.venv/bench.stamp: pyproject.toml .venv/runtime.stamp
+	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
 
 .build/protos/stamp: tools/protos.txt

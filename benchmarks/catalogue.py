@@ -1,0 +1,28 @@
+"""Everything that is measured, in the order of the report."""
+
+from __future__ import annotations
+
+from benchmarks.rows import floor, official, own, peers
+from benchmarks.rows.row import Row
+from benchmarks.specials import control_plane, leases, memory, neighbour
+from benchmarks.specials.special import Special
+
+__all__ = ["ALL", "ROWS", "SPECIALS", "named"]
+
+ROWS: tuple[Row, ...] = (*floor.ROWS, *official.ROWS, *own.ROWS, *peers.ROWS)
+SPECIALS: tuple[Special, ...] = (
+    *leases.SPECIALS,
+    *neighbour.SPECIALS,
+    *control_plane.SPECIALS,
+    *memory.SPECIALS,
+)
+ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)
+
+
+def named(name: str) -> Row | Special:
+    """Return what has a name.
+
+    Raises:
+        KeyError: Nothing has it.
+    """
+    return {each.name: each for each in ALL}[name]

@@ -1,0 +1,127 @@
+"""What Leaseway sets itself, as ratios within one run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.figures import Figures, Load, Spread, ratio, spread
+
+__all__ = ["GOALS", "Goal", "Reached", "judge"]
+
+Results = Mapping[str, Sequence[Figures]]
+"""Each row's figures, one a round."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One bar.
+
+    Attributes:
+        what: What is compared.
+        bar: The figure to reach.
+        at_most: Whether less is better.
+        measure: Takes it from the results; None where a row is missing.
+        unit: Behind the figure.
+    """
+
+    what: str
+    bar: float
+    at_most: bool
+    measure: Callable[[Results], Spread | None]
+    unit: str = "×"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A goal with what was measured, or None where it was not."""
+
+    goal: Goal
+    figure: Spread | None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the median reaches the bar."""
+        if self.figure is None:
+            return False
+        median = self.figure.median
+        return median <= self.goal.bar if self.goal.at_most else median >= self.goal.bar
+
+
+def judge(results: Results) -> list[Reached]:
+    """Return every goal with its figure, in order."""
+    return [Reached(goal, goal.measure(results)) for goal in GOALS]
+
+
+def _rate(in_flight: int) -> Callable[[Figures], float | None]:
+    return lambda figures: figures.loads[in_flight].rate if in_flight in figures.loads else None
+
+
+def _rates(own: str, other: str, in_flight: int) -> Callable[[Results], Spread | None]:
+    def measure(results: Results) -> Spread | None:
+        return ratio(results.get(own, ()), results.get(other, ()), _rate(in_flight))
+
+    return measure
+
+
+def _sequential(results: Results) -> Spread | None:
+    rounds = zip(
+        *(results.get(name, ()) for name in ("stdio", "raw_pipe", "grpc_stream")), strict=False
+    )
+    return spread(
+        own.loads[1].p50 / (pipe.loads[1].p50 + stream.loads[1].p50)
+        for own, pipe, stream in rounds
+        if all(1 in each.loads for each in (own, pipe, stream))
+    )
+
+
+def _cpu(row: str, figure: Callable[[Load], float]) -> Callable[[Results], Spread | None]:
+    return lambda results: spread(
+        figure(each.loads[32]) for each in results.get(row, ()) if 32 in each.loads
+    )
+
+
+def _worker_cpu(row: str) -> Callable[[Results], Spread | None]:
+    return _cpu(row, lambda load: load.worker_cpu)
+
+
+def _client_cpu(row: str) -> Callable[[Results], Spread | None]:
+    return _cpu(row, lambda load: load.client_cpu)
+
+
+def _special(name: str, figure: str) -> Callable[[Results], Spread | None]:
+    return lambda results: spread(
+        each.more[figure] for each in results.get(name, ()) if figure in each.more
+    )
+
+
+def _warm_lease(results: Results) -> Spread | None:
+    taken = results.get("leases", ())
+    return spread(each.more["warm_p50_ms"] / each.more["call_p50_ms"] for each in taken)
+
+
+GOALS = (
+    Goal("calls/s, 32 in flight, to the official client direct", 5, False,
+         _rates("stdio", "official_stdio", 32)),
+    Goal("the same, 128 in flight", 7, False, _rates("stdio", "official_stdio", 128)),
+    Goal("calls/s, 32 in flight, to supergateway", 12, False,
+         _rates("stdio", "supergateway", 32)),
+    Goal("the same to mcp-proxy", 22, False, _rates("stdio", "mcp_proxy", 32)),
+    Goal("the same to the FastMCP proxy", 50, False, _rates("stdio", "fastmcp", 32)),
+    Goal("sequential p50 to gRPC stream + raw pipe", 1.15, True, _sequential),
+    Goal("HTTP server, 32 in flight, to the official client direct", 7, False,
+         _rates("http", "official_http", 32)),
+    Goal("worker CPU a call, 32 in flight", 25, True, _worker_cpu("stdio"), "µs"),
+    Goal("the same with all spans recorded", 90, True, _worker_cpu("traced"), "µs"),
+    Goal("SDK CPU a call, 32 in flight", 25, True, _client_cpu("stdio"), "µs"),
+    Goal("the same of the synchronous client, 32 threads", 60, True, _client_cpu("sync"), "µs"),
+    Goal("1 MiB results, to a raw pipe copy", 0.5, False, _rates("stdio_1m", "raw_pipe_1m", 8)),
+    Goal("memory of a fresh worker", 110, True, _special("memory", "fresh_mib"), "MiB"),
+    Goal("memory of an idle leased client", 50, True,
+         _special("memory", "per_idle_client_kib"), "KiB"),
+    Goal("memory after 1,000,000 calls to after 10,000", 1.02, True, _special("million", "ratio")),
+    Goal("lease from a warm spare, p50, to one call's", 5, True, _warm_lease),
+    Goal("1 of 500 servers changed, to probe + debounce", 1.5, True, _special("reload", "ratio")),
+    Goal("p99 beside a server that never answers, to alone", 1.5, True,
+         _special("neighbour", "p99_ratio")),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""Closed loops of calls: so many callers, each with one call in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from benchmarks.figures import Load, percentile
+from benchmarks.usage import cpu_of, own_cpu
+
+__all__ = ["AsyncDriver", "Driver", "ThreadDriver"]
+
+_WARM_UP = 0.5
+
+
+class Driver(Protocol):
+    """Drives one row's calls."""
+
+    pids: Sequence[int]
+
+    async def load(self, in_flight: int, seconds: float) -> Load:
+        """Run callers for some seconds and measure."""
+
+
+class AsyncDriver:
+    """Calls from tasks of this process.
+
+    Args:
+        call: Makes one call, as the caller of that number; raises where the answer is wrong.
+        pids: The processes between caller and server.
+    """
+
+    def __init__(self, call: Callable[[int], Awaitable[None]], pids: Sequence[int] = ()) -> None:
+        self._call = call
+        self.pids = pids
+
+    async def load(self, in_flight: int, seconds: float) -> Load:
+        """Run callers for some seconds and measure."""
+        await self._run(in_flight, min(_WARM_UP, seconds))
+        meter = _Meter(in_flight, self.pids)
+        return meter.read(await self._run(in_flight, seconds))
+
+    async def _run(self, in_flight: int, seconds: float) -> list[float]:
+        taken: list[float] = []
+        clock = time.perf_counter
+        end = clock() + seconds
+
+        async def caller(number: int) -> None:
+            began = clock()
+            while began < end:
+                await self._call(number)
+                now = clock()
+                taken.append(now - began)
+                began = now
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(in_flight):
+                group.create_task(caller(number))
+        return taken
+
+
+class ThreadDriver:
+    """Calls from threads of this process; see `AsyncDriver`."""
+
+    def __init__(self, call: Callable[[int], None], pids: Sequence[int] = ()) -> None:
+        self._call = call
+        self.pids = pids
+
+    async def load(self, in_flight: int, seconds: float) -> Load:
+        """Run callers for some seconds and measure."""
+        await asyncio.to_thread(self._run, in_flight, min(_WARM_UP, seconds))
+        meter = _Meter(in_flight, self.pids)
+        return meter.read(await asyncio.to_thread(self._run, in_flight, seconds))
+
+    def _run(self, in_flight: int, seconds: float) -> list[float]:
+        taken: list[list[float]] = [[] for _ in range(in_flight)]
+        failures: list[BaseException] = []
+        clock = time.perf_counter
+        end = clock() + seconds
+
+        def caller(number: int) -> None:
+            began = clock()
+            try:
+                while began < end and not failures:
+                    self._call(number)
+                    now = clock()
+                    taken[number].append(now - began)
+                    began = now
+            except BaseException as error:  # raised again below, in the thread that waits
+                failures.append(error)
+
+        threads = [threading.Thread(target=caller, args=(n,)) for n in range(in_flight)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        return [each for of_one in taken for each in of_one]
+
+
+class _Meter:
+    def __init__(self, in_flight: int, pids: Sequence[int]) -> None:
+        self._in_flight = in_flight
+        self._pids = pids
+        self._client, self._worker = own_cpu(), cpu_of(pids)
+        self._began = time.perf_counter()
+
+    def read(self, taken: list[float]) -> Load:
+        seconds = time.perf_counter() - self._began
+        client, worker = own_cpu() - self._client, cpu_of(self._pids) - self._worker
+        calls = max(1, len(taken))
+        taken.sort()
+        return Load(
+            self._in_flight,
+            len(taken),
+            seconds,
+            percentile(taken, 0.5) * 1e6,
+            percentile(taken, 0.99) * 1e6,
+            client / calls * 1e6,
+            worker / calls * 1e6,
+        )

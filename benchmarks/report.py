@@ -1,0 +1,136 @@
+"""The table, the goals and the plots of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.catalogue import ROWS, SPECIALS
+from benchmarks.figures import Figures, Load, Spread, spread
+from benchmarks.goals import Reached, judge
+
+__all__ = ["draw", "show"]
+
+Results = Mapping[str, Sequence[Figures]]
+_COUNTS = (32, 128, 256)
+
+
+def show(results: Results, console: Console) -> None:
+    """Print everything that was measured."""
+    console.print(_rows(results))
+    for special in SPECIALS:
+        if special.name in results:
+            console.print(_figures(special.title, results[special.name]))
+    console.print(_goals(judge(results)))
+
+
+def _rows(results: Results) -> Table:
+    table = Table(title="Calls: medians over the rounds (lowest–highest)")
+    table.add_column("row")
+    for name in ("p50 µs, 1", "p99 µs, 1", *(f"calls/s, {count}" for count in _COUNTS)):
+        table.add_column(name, justify="right")
+    for name in ("client µs CPU, 32", "worker µs CPU, 32", "worker MiB"):
+        table.add_column(name, justify="right")
+    for row in ROWS:
+        if row.name in results:
+            table.add_row(row.title, *_cells(results[row.name]))
+    return table
+
+
+def _cells(rounds: Sequence[Figures]) -> list[str]:
+    cells = [_cell(rounds, 1, lambda load: load.p50), _cell(rounds, 1, lambda load: load.p99)]
+    cells += [_cell(rounds, count, lambda load: load.rate) for count in _COUNTS]
+    cells.append(_cell(rounds, 32, lambda load: load.client_cpu))
+    has_worker = any(each.rss for each in rounds)
+    cells.append(_cell(rounds, 32, lambda load: load.worker_cpu) if has_worker else "–")
+    cells.append(_text(spread(each.rss for each in rounds)) if has_worker else "–")
+    return cells
+
+
+def _cell(rounds: Sequence[Figures], count: int, figure: Callable[[Load], float]) -> str:
+    return _text(spread(figure(each.loads[count]) for each in rounds if count in each.loads))
+
+
+def _text(figure: Spread | None, digits: int = 0) -> str:
+    if figure is None:
+        return "–"
+    if figure.low == figure.high:
+        return f"{figure.median:,.{digits}f}"
+    return f"{figure.median:,.{digits}f} ({figure.low:,.{digits}f}–{figure.high:,.{digits}f})"
+
+
+def _figures(title: str, rounds: Sequence[Figures]) -> Table:
+    table = Table(title=title)
+    table.add_column("figure")
+    table.add_column("measured", justify="right")
+    for name in rounds[0].more:
+        table.add_row(name, _text(spread(each.more[name] for each in rounds), 2))
+    return table
+
+
+def _goals(reached: Sequence[Reached]) -> Table:
+    table = Table(title="Goals")
+    for name in ("what", "goal", "measured", ""):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for each in reached:
+        sign = "≤" if each.goal.at_most else "≥"
+        verdict = "not measured" if each.figure is None else "reached" if each.is_reached else "no"
+        measured = _text(each.figure, 2)
+        table.add_row(
+            each.goal.what, f"{sign} {each.goal.bar:g} {each.goal.unit}", measured, verdict
+        )
+    return table
+
+
+def draw(results: Results, folder: Path) -> None:
+    """Write `calls.png` and `calls.svg`: calls a second and CPU of each row.
+
+    Raises:
+        ModuleNotFoundError: matplotlib is missing.
+    """
+    import matplotlib  # only a run that draws needs it
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = [row for row in ROWS if row.name in results and "1m" not in row.name]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 0.42 * len(rows) + 1.6), sharey=True)
+    names = [row.title for row in rows]
+    _bars(left, [_median(results[row.name], lambda load: load.rate) for row in rows], rows)
+    left.set_xlabel("calls a second, 32 in flight (more is better)")
+    left.set_yticks(range(len(rows)), names)
+    left.invert_yaxis()
+    cpu = [_median(results[row.name], lambda load: load.client_cpu) for row in rows]
+    worker = [_median(results[row.name], lambda load: load.worker_cpu) for row in rows]
+    right.barh(range(len(rows)), cpu, color="#8ecae6", label="caller")
+    right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
+    right.set_xlabel("CPU µs a call, 32 in flight (less is better)")
+    right.set_xscale("symlog", linthresh=100)
+    right.legend()
+    figure.tight_layout()
+    for kind in ("png", "svg"):
+        figure.savefig(
+            folder / f"calls.{kind}", dpi=110, metadata={"Date": None} if kind == "svg" else None
+        )
+
+
+def _median(rounds: Sequence[Figures], figure: Callable[[Load], float]) -> float:
+    found = spread(figure(each.loads[32]) for each in rounds if 32 in each.loads)
+    return found.median if found else 0.0
+
+
+def _bars(axes: Any, values: Sequence[float], rows: Sequence[Any]) -> None:
+    colours = [_colour(row) for row in rows]
+    bars = axes.barh(range(len(values)), values, color=colours)
+    axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
+    axes.set_xscale("log")
+
+
+def _colour(row: Any) -> str:
+    if row.title.startswith("Leaseway"):
+        return "#2a9d8f"
+    return "#e76f51" if row.peer else "#9a9a9a"

@@ -1,0 +1,139 @@
+"""Leaseway itself, through the SDK or a plain gRPC client, in every way that changes the cost."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import grpc
+from google.protobuf import struct_pb2
+
+from benchmarks.load import AsyncDriver, Driver, ThreadDriver
+from benchmarks.processes import SERVERS, echo_server, leaseway, started
+from benchmarks.rows.row import TEXT, Row, check
+from leaseway.sdk import AsyncClient, Client
+from leaseway.v1 import execution_pb2, execution_pb2_grpc
+
+__all__ = ["ROWS"]
+
+_SHARED = {"truely-stateless": True}
+_SESSIONS = 32
+_UNBOUNDED = [("grpc.max_receive_message_length", 2**25)]
+
+Open = Callable[[], AbstractAsyncContextManager[Driver]]
+
+
+def _shared(size: int = 0, workers: int = 1, traced: bool = False) -> Open:
+    """One shared stdio server; results of `size` bytes, or echoes."""
+
+    @contextlib.asynccontextmanager
+    async def opened() -> AsyncIterator[Driver]:
+        arguments = {"text": "", "size": size} if size else {"text": TEXT}
+        wanted = "x" * (size or len(TEXT))
+        async with contextlib.AsyncExitStack() as stack:
+            options: list[str] = []
+            if traced:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                options = ["--trace-file", str(Path(folder) / "spans.jsonl")]
+            servers = {"echo": echo_server(**_SHARED)}
+            system = await stack.enter_async_context(
+                leaseway(servers, workers=workers, options=options)
+            )
+            client = await stack.enter_async_context(AsyncClient(system.address))
+
+            async def call(_caller: int) -> None:
+                check((await client.call_tool("echo", arguments)).text, wanted)
+
+            yield AsyncDriver(call, system.workers)
+
+    return opened
+
+
+@contextlib.asynccontextmanager
+async def _leased() -> AsyncIterator[Driver]:
+    """A process a session; callers take turns with 32 sessions."""
+    async with (
+        leaseway({"echo": echo_server()}) as system,
+        AsyncClient(system.address) as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        sessions = [
+            await stack.enter_async_context(client.session(f"bench-{number}"))
+            for number in range(_SESSIONS)
+        ]
+        for session in sessions:
+            await session.acquire("echo")
+
+        async def call(caller: int) -> None:
+            result = await sessions[caller % _SESSIONS].call_tool("echo", {"text": TEXT})
+            check(result.text, TEXT)
+
+        yield AsyncDriver(call, system.workers)
+
+
+@contextlib.asynccontextmanager
+async def _http() -> AsyncIterator[Driver]:
+    """A shared server over streamable HTTP."""
+    command = [sys.executable, str(SERVERS / "echo_http.py")]
+    async with contextlib.AsyncExitStack() as stack:
+        _, url = await stack.enter_async_context(started(command, says="http://"))
+        entry = {"transport": "streamable_http", "url": url, "protocol": "legacy", **_SHARED}
+        system = await stack.enter_async_context(leaseway({"echo": entry}))
+        client = await stack.enter_async_context(AsyncClient(system.address))
+
+        async def call(_caller: int) -> None:
+            check((await client.call_tool("echo", {"text": TEXT})).text, TEXT)
+
+        yield AsyncDriver(call, system.workers)
+
+
+@contextlib.asynccontextmanager
+async def _unary() -> AsyncIterator[Driver]:
+    """The RPC that other languages use: typed content, one RPC a call."""
+    async with contextlib.AsyncExitStack() as stack:
+        system = await stack.enter_async_context(leaseway({"echo": echo_server(**_SHARED)}))
+        client = await stack.enter_async_context(AsyncClient(system.address))
+        address = (await client.workers())[0].address
+        channel = await stack.enter_async_context(
+            grpc.aio.insecure_channel(address, options=_UNBOUNDED)
+        )
+        stub = execution_pb2_grpc.ExecutionServiceStub(channel)
+        arguments = struct_pb2.Struct()
+        arguments.update({"text": TEXT})
+        request = execution_pb2.CallToolRequest(server_id="echo", tool="echo", arguments=arguments)
+
+        async def call(_caller: int) -> None:
+            response = await stub.CallTool(request, timeout=60)
+            check(response.content[0].text, TEXT)
+
+        yield AsyncDriver(call, system.workers)
+
+
+@contextlib.asynccontextmanager
+async def _sync() -> AsyncIterator[Driver]:
+    """The synchronous client, a thread a caller."""
+    async with leaseway({"echo": echo_server(**_SHARED)}) as system:
+        with Client(system.address) as client:
+
+            def call(_caller: int) -> None:
+                check(client.call_tool("echo", {"text": TEXT}).text, TEXT)
+
+            yield ThreadDriver(call, system.workers)
+
+
+ROWS = (
+    Row("stdio", "Leaseway, stdio shared", _shared()),
+    Row("leased", "Leaseway, stdio leased, 32 sessions", _leased),
+    Row("http", "Leaseway, streamable HTTP", _http),
+    Row("stdio_16k", "Leaseway, 16 KiB results", _shared(2**14), (1, 32)),
+    Row("stdio_1m", "Leaseway, 1 MiB results", _shared(2**20), (1, 8)),
+    Row("unary", "Leaseway, unary RPC", _unary, (1, 32, 128)),
+    Row("sync", "Leaseway, synchronous client", _sync, (1, 32, 128)),
+    Row("traced", "Leaseway, all spans recorded", _shared(traced=True), (1, 32, 128)),
+    Row("workers_2", "Leaseway, 2 workers", _shared(workers=2), (32, 128, 256)),
+    Row("workers_4", "Leaseway, 4 workers", _shared(workers=4), (32, 128, 256)),
+)

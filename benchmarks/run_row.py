@@ -1,0 +1,35 @@
+"""Measures one row in this process: `python -m benchmarks.run_row NAME SECONDS`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+
+from benchmarks.catalogue import named
+from benchmarks.figures import Figures
+from benchmarks.rows.row import Row
+from benchmarks.specials.special import Special
+from benchmarks.usage import rss_of
+
+__all__ = ["main"]
+
+
+async def _measure(row: Row | Special, seconds: float) -> Figures:
+    if isinstance(row, Special):
+        return Figures(row.name, more=await row.measure())
+    async with row.open() as driver:
+        loads = {count: await driver.load(count, seconds) for count in row.in_flight}
+        return Figures(row.name, loads, rss_of(driver.pids))
+
+
+def main() -> None:
+    """Measure and print the figures as one JSON object."""
+    name, seconds = sys.argv[1], float(sys.argv[2])
+    figures = asyncio.run(_measure(named(name), seconds))
+    print(json.dumps(dataclasses.asdict(figures)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Light servers: what is measured is the way to them."""

@@ -1,0 +1,50 @@
+"""An MCP server over stdio that costs a few microseconds a call: one tool, `echo`.
+
+Run as `python echo.py`; needs orjson only, so that it starts in any environment that has it.
+"""
+
+import sys
+
+import orjson
+
+TOOLS = [
+    {
+        "name": "echo",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}, "size": {"type": "integer"}},
+            "required": ["text"],
+        },
+    }
+]
+
+
+def answer(method, params):
+    """Return the result of one request."""
+    if method == "tools/call":
+        arguments = params["arguments"]
+        text = arguments["text"] or "x" * arguments.get("size", 0)
+        return {"content": [{"type": "text", "text": text}]}
+    if method == "initialize":
+        return {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "echo", "version": "1"},
+        }
+    return {"tools": TOOLS} if method == "tools/list" else {}
+
+
+def main():
+    """Answer requests until standard input ends."""
+    out = sys.stdout.buffer
+    for line in sys.stdin.buffer:
+        message = orjson.loads(line)
+        if "id" in message:
+            result = answer(message["method"], message.get("params"))
+            out.write(orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+            out.write(b"\n")
+            out.flush()
+
+
+if __name__ == "__main__":
+    main()

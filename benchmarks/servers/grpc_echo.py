@@ -1,0 +1,38 @@
+"""The floor of a gRPC stream with batched writes: sends every message back as it came.
+
+Run as `python grpc_echo.py`; prints its address once it listens.
+"""
+
+import asyncio
+
+import grpc
+
+OPTIONS = [("grpc.max_receive_message_length", 2**22), ("grpc.max_send_message_length", 2**22)]
+
+
+async def echo(request_iterator, context):
+    """Answer each batch with itself."""
+    async for batch in request_iterator:
+        yield batch
+
+
+async def main():
+    """Serve until killed."""
+    server = grpc.aio.server(options=OPTIONS)
+    handler = grpc.stream_stream_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("Floor", {"Echo": handler})]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        asyncio.run(main())
+    else:
+        uvloop.run(main())

@@ -1,0 +1,60 @@
+import dataclasses
+import json
+
+from benchmarks.figures import (
+    Figures,
+    Load,
+    figures_from_json,
+    percentile,
+    ratio,
+    spread,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def load(rate: float, in_flight: int = 32) -> Load:
+    return Load(in_flight, int(rate * 2), 2.0, 100.0, 200.0, 10.0, 20.0)
+
+
+def rate_of(figures: Figures) -> float | None:
+    return figures.loads[32].rate if 32 in figures.loads else None
+
+
+def test_figures_survive_json() -> None:
+    figures = Figures("stdio", {1: load(5, 1), 32: load(7)}, 12.5, {"p50_ms": 1.5})
+    assert figures_from_json(json.loads(json.dumps(dataclasses.asdict(figures)))) == figures
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1), st.floats(0.01, 1))
+def test_a_percentile_is_a_value_that_enough_others_do_not_exceed(
+    values: list[float], share: float
+) -> None:
+    found = percentile(sorted(values), share)
+    assert found in values
+    assert sum(each <= found for each in values) >= int(share * len(values))
+
+
+def test_the_percentile_of_nothing_is_zero() -> None:
+    assert percentile([], 0.5) == 0.0
+
+
+def test_a_spread_has_the_lowest_the_median_and_the_highest() -> None:
+    found = spread([5.0, 1.0, 3.0])
+    assert found is not None
+    assert (found.low, found.median, found.high) == (1.0, 3.0, 5.0)
+    assert spread([]) is None
+
+
+def test_a_ratio_compares_round_by_round_and_not_medians() -> None:
+    slow = [Figures("a", {32: load(10)}), Figures("a", {32: load(40)})]
+    fast = [Figures("b", {32: load(20)}), Figures("b", {32: load(80)})]
+    found = ratio(fast, slow, rate_of)
+    assert found is not None
+    assert (found.low, found.high) == (2.0, 2.0)
+
+
+def test_a_ratio_with_what_was_not_measured_is_none() -> None:
+    measured = [Figures("a", {32: load(10)})]
+    assert ratio(measured, [], rate_of) is None
+    assert ratio(measured, [Figures("b", {1: load(10, 1)})], rate_of) is None

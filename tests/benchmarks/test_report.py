@@ -1,0 +1,25 @@
+import io
+
+from benchmarks.catalogue import ALL
+from benchmarks.figures import Figures, Load
+from benchmarks.report import show
+from rich.console import Console
+
+
+def test_the_names_of_all_rows_differ() -> None:
+    assert len({each.name for each in ALL}) == len(ALL)
+
+
+def test_the_report_shows_rows_specials_and_goals() -> None:
+    load = Load(32, 64_000, 2.0, 900.0, 1500.0, 11.0, 13.0)
+    results = {
+        "stdio": [Figures("stdio", {32: load}, 80.0)],
+        "neighbour": [Figures("neighbour", more={"p99_ratio": 1.25})],
+    }
+    written = io.StringIO()
+    show(results, Console(width=200, file=written))
+    text = written.getvalue()
+    assert "Leaseway, stdio shared" in text
+    assert "32,000" in text
+    assert "1.25" in text
+    assert "not measured" in text
