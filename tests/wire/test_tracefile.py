@@ -82,7 +82,7 @@ async def test_a_second_run_appends(tmp_path: Path) -> None:
 
 def test_the_environment_points_at_the_collector() -> None:
     environment = otlp_environment(Endpoint("127.0.0.1", 4317))
-    assert environment["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://127.0.0.1:4317"
+    assert environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:4317"
     assert environment["OTEL_TRACES_EXPORTER"] == "otlp"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -24,6 +25,7 @@ from leaseway.cli.options import (
     Connection,
     LogOptions,
     log_options,
+    metrics_option,
     require_key_beyond_loopback,
 )
 from leaseway.cli.status import wait_until_ready
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
+_LAST_PORT: Final = 65_535
 _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 _logger = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class _Options:
     listen: Endpoint
     advertise: str
     trace_file: Path | None
+    metrics: Endpoint | None
     capacity: int
     vault: list[str]
     log: LogOptions
@@ -77,6 +81,7 @@ class _Options:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Collect the spans of all processes in this file, one JSON object a line.",
 )
+@metrics_option
 @vault_words
 @log_options
 def up(
@@ -86,14 +91,18 @@ def up(
     advertise: str | None,
     capacity: int,
     trace_file: Path | None,
+    metrics: Endpoint | None,
     vault: list[str],
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
 
-    Prints `ready ADDRESS` once every server's first probe has ended.
+    Prints `ready ADDRESS` once every server's first probe has ended. With --metrics the control
+    plane serves its metrics at that port and each worker at one of the next; `metrics URL NAME`
+    says so for each.
     """
     require_key_beyond_loopback(listen)
+    _check_metrics(metrics, workers)
     _require_config(config)
     if listen.host in _WILDCARDS and not advertise:
         raise click.UsageError(
@@ -101,8 +110,21 @@ def up(
             f"reach them: add --advertise HOST."
         )
     log.configure("up")
-    options = _Options(config, workers, listen, advertise or "", trace_file, capacity, vault, log)
+    options = _Options(
+        config, workers, listen, advertise or "", trace_file, metrics, capacity, vault, log
+    )
     return asyncio.run(_Up(options).run())
+
+
+def _check_metrics(metrics: Endpoint | None, workers: int) -> None:
+    if metrics is None:
+        return
+    require_key_beyond_loopback(metrics)
+    if metrics.port and metrics.port + workers > _LAST_PORT:
+        raise click.UsageError(
+            f"--metrics {metrics} leaves no ports for {workers} workers: they take the ones after "
+            f"it, up to {_LAST_PORT}. Choose a smaller port."
+        )
 
 
 def _require_config(words: tuple[str, ...]) -> None:
@@ -122,12 +144,17 @@ class _Up:
         self._options = options
         self._environment: dict[str, str] = {}
         self._starts: Counter[str] = Counter()
+        self._metrics = _metrics_endpoints(options.metrics, options.workers)
         self._control_plane = Child(
             "control plane", self._control_plane_arguments, self._environment
         )
         self._workers = [
-            Child(f"worker {name}", partial(self._worker_arguments, name), self._environment)
-            for name in (f"worker-{number}" for number in range(1, options.workers + 1))
+            Child(
+                f"worker worker-{number}",
+                partial(self._worker_arguments, number),
+                self._environment,
+            )
+            for number in range(1, options.workers + 1)
         ]
 
     async def run(self) -> int:
@@ -172,9 +199,16 @@ class _Up:
             async with connect(connection) as client:
                 await wait_until_ready(client, lambda _status: _tell_problems(client, told))
                 click.echo(f"ready {address}")
+                self._announce_metrics()
                 await _tell_problems(client, told)
         except LeasewayError as error:
             raise CliFailure(str(error)) from None
+
+    def _announce_metrics(self) -> None:
+        for child in (self._control_plane, *self._workers):
+            if child.metrics:
+                name = child.name.removeprefix("worker ").replace(" ", "-")
+                click.echo(f"metrics {child.metrics} {name}")
 
     def _control_plane_arguments(self) -> list[str]:
         # A restarted control plane must be where its workers and callers know it.
@@ -184,11 +218,13 @@ class _Up:
             *(word for path in self._options.config for word in ("--config", path)),
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
+            *self._metrics_arguments(0, self._control_plane.metrics),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]
 
-    def _worker_arguments(self, worker_id: str) -> list[str]:
+    def _worker_arguments(self, number: int) -> list[str]:
+        worker_id = f"worker-{number}"
         host, advertise = self._options.listen.host, self._options.advertise
         self._starts[worker_id] += 1
         starts = self._starts[worker_id]
@@ -202,10 +238,18 @@ class _Up:
             *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
             *("--id", name),
             *("--capacity", str(self._options.capacity)),
+            *self._metrics_arguments(number, self._workers[number - 1].metrics),
             *self._options.vault,
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]
+
+    def _metrics_arguments(self, number: int, served: str) -> list[str]:
+        # A successor serves where Prometheus knows it, also where the system chose the port.
+        if served:
+            return ["--metrics", urlsplit(served).netloc]
+        endpoint = self._metrics[number]
+        return ["--metrics", str(endpoint)] if endpoint is not None else []
 
     async def _collect_traces(self, stack: AsyncExitStack, path: Path) -> None:
         from leaseway.wire.tracefile import TraceCollector, otlp_environment
@@ -257,6 +301,14 @@ async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> Non
         if identity not in told:
             told.add(identity)
             click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
+
+
+def _metrics_endpoints(first: Endpoint | None, workers: int) -> list[Endpoint | None]:
+    """Return where the control plane and then each worker serve metrics; port 0 is any port."""
+    if first is None:
+        return [None] * (workers + 1)
+    step = 1 if first.port else 0
+    return [Endpoint(first.host, first.port + number * step) for number in range(workers + 1)]
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:

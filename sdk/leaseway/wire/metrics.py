@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 __all__ = [
     "DURATIONS",
@@ -50,14 +50,16 @@ class Counter:
     """One series that only grows.
 
     Attributes:
-        value: How much so far.
+        labels: What it is of.
         since: When it began, Unix time in nanoseconds.
+        value: How much so far.
 
     """
 
-    __slots__ = ("since", "value")
+    __slots__ = ("labels", "since", "value")
 
-    def __init__(self, since: int) -> None:
+    def __init__(self, labels: Mapping[str, str], since: int) -> None:
+        self.labels = labels
         self.since = since
         self.value = 0.0
 
@@ -70,23 +72,25 @@ class Histogram:
     """One series of amounts, by size.
 
     Attributes:
+        labels: What it is of.
+        since: When it began, Unix time in nanoseconds.
         bounds: The upper bounds of all buckets but the last, which has none.
         counts: How many amounts each bucket holds.
         sum: All amounts together.
         least: The smallest one.
         most: The largest one.
-        since: When it began, Unix time in nanoseconds.
 
     """
 
-    __slots__ = ("bounds", "counts", "least", "most", "since", "sum")
+    __slots__ = ("bounds", "counts", "labels", "least", "most", "since", "sum")
 
-    def __init__(self, since: int, bounds: Sequence[float]) -> None:
+    def __init__(self, labels: Mapping[str, str], since: int, bounds: Sequence[float]) -> None:
+        self.labels = labels
+        self.since = since
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.least, self.most = inf, -inf
-        self.since = since
 
     def record(self, amount: float) -> None:
         """Note an amount; one that equals a bound belongs below it."""
@@ -98,8 +102,7 @@ class Histogram:
             self.most = amount
 
 
-@dataclass(frozen=True, slots=True)
-class Buckets:
+class Buckets(NamedTuple):
     """What a histogram held: `counts` has one entry more than `bounds`."""
 
     bounds: Sequence[float]
@@ -109,13 +112,12 @@ class Buckets:
     most: float
 
     @property
-    def count(self) -> int:
+    def total(self) -> int:
         """How many amounts."""
         return sum(self.counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(NamedTuple):
     """One series as it was read; labels without a value are left out."""
 
     labels: Mapping[str, str]
@@ -155,7 +157,7 @@ class Instrument(Generic[CellT]):
         unit: See `Family`.
         description: See `Family`.
         labels: The names of its labels; a series has a value for each, perhaps an empty one.
-        make: Makes a cell.
+        make: Makes a cell of some labels.
 
     """
 
@@ -166,14 +168,14 @@ class Instrument(Generic[CellT]):
         unit: str,
         description: str,
         labels: Labels,
-        make: Callable[[], CellT],
+        make: Callable[[Mapping[str, str]], CellT],
     ) -> None:
         self.name = name
         self.labels = labels
         self._kind = kind
         self._unit = unit
         self._description = description
-        self._make: Callable[[], CellT] = make
+        self._make: Callable[[Mapping[str, str]], CellT] = make
         self._cells: dict[Labels, CellT] = {}
 
     def cell(self, *values: str) -> CellT:
@@ -183,7 +185,9 @@ class Instrument(Generic[CellT]):
         if cell is None:
             if len(self._cells) >= MAX_SERIES - 1:  # the last place is that of all others
                 values = (OTHER,) * len(self.labels)
-            cell = self._cells.setdefault(values, self._make())
+                cell = self._cells.get(values)
+            if cell is None:
+                cell = self._cells[values] = self._make(_named(self.labels, values))
         return cell
 
     def keep(self, label: str, wanted: Callable[[str], bool]) -> None:
@@ -196,8 +200,8 @@ class Instrument(Generic[CellT]):
     def read(self) -> Family:
         """Return all series as they are now; a histogram without any amount is none yet."""
         points = tuple(
-            Point(_named(self.labels, values), value, cell.since)
-            for values, cell in self._cells.items()
+            Point(cell.labels, value, cell.since)
+            for cell in self._cells.values()
             if (value := _value(cell)) is not None
         )
         return Family(self.name, self._kind, self._unit, self._description, points)
@@ -220,8 +224,8 @@ class Meter:
     def counter(self, name: str, unit: str, description: str, *labels: str) -> Instrument[Counter]:
         """Make a counter."""
 
-        def make() -> Counter:
-            return Counter(self._clock())
+        def make(labels: Mapping[str, str]) -> Counter:
+            return Counter(labels, self._clock())
 
         return self._add(Instrument(name, "counter", unit, description, labels, make))
 
@@ -235,8 +239,8 @@ class Meter:
     ) -> Instrument[Histogram]:
         """Make a histogram."""
 
-        def make() -> Histogram:
-            return Histogram(self._clock(), bounds)
+        def make(labels: Mapping[str, str]) -> Histogram:
+            return Histogram(labels, self._clock(), bounds)
 
         return self._add(Instrument(name, "histogram", unit, description, labels, make))
 

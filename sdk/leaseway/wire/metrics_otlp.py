@@ -175,7 +175,7 @@ def _histogram(family: Family, now: int) -> Metric:
             attributes=point.labels,
             start_time_unix_nano=point.since,
             time_unix_nano=now,
-            count=point.value.count,
+            count=point.value.total,
             sum=point.value.sum,
             bucket_counts=point.value.counts,
             explicit_bounds=point.value.bounds,

@@ -24,7 +24,7 @@ def render(families: Iterable[Family], resource: Mapping[str, str] | None = None
     """Return a page of metrics.
 
     Args:
-        families: What was measured; those without series are left out.
+        families: What was measured; those without series are at least described.
         resource: What the process is, such as `service.name`; the labels of `target_info`.
 
     """
@@ -33,8 +33,7 @@ def render(families: Iterable[Family], resource: Mapping[str, str] | None = None
         lines += ["# HELP target_info What this process is.", "# TYPE target_info gauge"]
         lines.append(f"target_info{_labels(resource)} 1")
     for family in families:
-        if family.points:
-            lines.extend(_family(family))
+        lines.extend(_family(family))
     return "\n".join(lines) + "\n"
 
 

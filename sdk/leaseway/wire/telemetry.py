@@ -45,7 +45,7 @@ _TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
 
 
 class Attr:
-    """Names of attributes of spans and metrics: those of the MCP and GenAI conventions, and ours."""
+    """Names of attributes in spans and metrics: the MCP and GenAI conventions', and ours."""
 
     MCP_METHOD_NAME: Final = "mcp.method.name"
     MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"

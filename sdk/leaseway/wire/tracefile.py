@@ -157,9 +157,10 @@ def otlp_environment(endpoint: Endpoint) -> dict[str, str]:
     """Return the variables that make a process send its spans to a collector, soon."""
     return {
         "OTEL_TRACES_EXPORTER": "otlp",
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{endpoint}",
-        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        # Of traces only: where metrics go, and whether they do, is not this collector's business.
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{endpoint}",
+        "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
         "OTEL_BSP_SCHEDULE_DELAY": "200",
     }
 
