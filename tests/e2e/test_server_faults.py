@@ -1,0 +1,389 @@
+"""What callers see when servers on pipes, workers or the control plane misbehave.
+
+| what happens | what the caller of that call sees | how soon | what comes after |
+|---|---|---|---|
+| the server dies, or is SIGKILLed | `ServerLost`, started yes, `.exit_status`, `.stderr` | at once | shared: a new process answers; leased: `LeaseLost` until `acquire` |
+| it dies after half a line | the same | at once | a new process answers |
+| it dies at each call | `ServerLost` each time, in between `ServerLost` with started no | at once | restarts are paced; it never blocks the others |
+| it is SIGSTOPped, or hangs | `DeadlineExceeded` | at the timeout | pinged, and replaced when nothing comes for 10 s |
+| it answers after the deadline | `DeadlineExceeded` | at the timeout | the late answer is dropped |
+| it answers twice | the first answer | at once | the second is dropped |
+| it floods stdout with what is no JSON-RPC | the result | when it comes | the lines are counted and dropped |
+| it floods stderr | the result | when it comes | the last 100 lines are kept |
+| it answers with a line of more than 32 MiB | `ResultTooLarge`, started yes | at once | the same process goes on |
+| a result of more than 16 MiB | `ResultTooLarge`, started yes | at once | the same process goes on |
+| a result that is no UTF-8 | `ServerError`, started yes | at once | the same process goes on |
+| it closes its output but lives | `ServerLost`, started yes | at once | the process is replaced |
+| it does not read its input | `DeadlineExceeded` | at the timeout | as for a hang |
+| it ends after `initialize`, or never answers that | `ServerNotReady` with the reason | at its start | tried again, paced |
+| its worker is SIGKILLed | `FateUnknown`; idempotent tools are called once more elsewhere | at once | another worker answers |
+| the control plane is SIGKILLed | nothing | - | calls and leases go on |
+"""  # noqa: E501 - a table's rows
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import descendants
+from tests.e2e.system import System, eventually, python_server, running
+
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    DeadlineExceeded,
+    FateUnknown,
+    LeaseLost,
+    LeasewayError,
+    ResultTooLarge,
+    ServerError,
+    ServerLost,
+    ServerNotReady,
+    ToolResult,
+)
+from leaseway.wire.bounds import MAX_RESULT
+
+AT_ONCE = 5.0
+"""Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
+
+MODES = (
+    "dies",
+    "half_line",
+    "floods_stdout",
+    "floods_stderr",
+    "twice",
+    "late",
+    "oversize",
+    "large",
+    "invalid_utf8",
+    "closes_stdout",
+    "stops_reading",
+    "plain",
+)
+
+
+def faulty(mode: str, *args: str, **settings: Any) -> dict[str, object]:
+    """Return the entry of a shared server that misbehaves in one way, its tools prefixed by it."""
+    settings = {"truely-stateless": True, "restart": {"initial": 0.05, "max": 0.5}, **settings}
+    return python_server("faults.py", mode, *args, transform=[{"prefix": f"{mode}_"}], **settings)
+
+
+def leased(mode: str, *args: str) -> dict[str, object]:
+    """Return the entry of one that each session has for itself."""
+    return {**python_server("faults.py", mode, *args), "transform": [{"prefix": "leased_"}]}
+
+
+async def begin(
+    caller: AsyncClient | AsyncSession, tool: str, **options: Any
+) -> asyncio.Task[ToolResult]:
+    """Start a call and wait until its server has read it."""
+    read = asyncio.Event()
+    call = caller.call_tool(tool, on_progress=lambda *_: read.set(), **options)
+    task = asyncio.create_task(call)
+    async with asyncio.timeout(AT_ONCE):
+        await read.wait()
+    return task
+
+
+@dataclass
+class Site:
+    """A running system with one server for each fault, and one that is called all the while."""
+
+    system: System
+    client: AsyncClient
+    slowest: float = 0.0
+    answers: int = 0
+    failed: list[BaseException] = field(default_factory=list)
+
+    @property
+    def worker(self) -> int:
+        return self.system.workers["worker-1"].process.pid
+
+    async def call_neighbour(self) -> None:
+        """Call a server that has nothing to do with the fault, over and over."""
+        while True:
+            begun = time.monotonic()
+            try:
+                assert (await self.client.call_tool("neighbour_echo", {"text": "x"})).text == "x"
+            except LeasewayError as error:
+                self.failed.append(error)
+                return
+            self.slowest = max(self.slowest, time.monotonic() - begun)
+            self.answers += 1
+            await asyncio.sleep(0.01)
+
+    async def pid(self, server: str) -> int:
+        return int((await self.client.call_tool(f"{server}_pid", timeout=AT_ONCE)).text)
+
+    async def is_back(self, server: str) -> bool:
+        """Say whether a server answers; calls while it is starting wait for it."""
+        try:
+            return (await self.client.call_tool(f"{server}_echo", {"text": "!"})).text == "!"
+        except ServerLost:
+            return False
+
+    async def census(self) -> dict[str, int]:
+        """Ask the worker what it is busy with, and count the processes below it."""
+        part = self.system.workers["worker-1"]
+        seen = len(self._said(part.log))
+        os.kill(self.worker, signal.SIGUSR1)
+        await eventually(lambda: len(self._said(part.log)) > seen)
+        counts = re.findall(r"(\w+)=(\d+)", self._said(part.log)[-1])
+        below = len(descendants(self.worker))
+        return {"processes": below, **{name: int(count) for name, count in counts}}
+
+    @staticmethod
+    def _said(log: list[str]) -> list[str]:
+        return [line for line in log if "Now: " in line]
+
+    async def is_as(self, before: Mapping[str, int]) -> bool:
+        """Say whether the worker holds no more than it did: processes, calls, tasks, threads."""
+        now = await self.census()
+        return all(now[name] <= count for name, count in before.items())
+
+
+@pytest.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    servers = {mode: faulty(mode) for mode in MODES}
+    servers["neighbour"] = python_server(
+        "echo_raw.py", **{"truely-stateless": True}, transform=[{"prefix": "neighbour_"}]
+    )
+    servers["leased"] = leased("plain")
+    async with running(tmp_path_factory.mktemp("faults"), servers) as (system, client):
+        yield Site(system, client)
+        # A worker with a call in flight would drain for longer.
+        async with asyncio.timeout(10):
+            assert await system.workers["worker-1"].end() == 0
+    assert not descendants(os.getpid())
+
+
+@pytest.fixture(autouse=True)
+async def _others_are_spared(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Hold each fault to leaving others alone and to leaving no process behind."""
+    if "site" not in request.fixturenames:
+        yield
+        return
+    site: Site = request.getfixturevalue("site")
+    await site.client.call_tool("neighbour_echo")
+    before = await site.census()
+    assert before["calls"] == 0
+    site.slowest, site.answers = 0.0, 0
+    neighbour = asyncio.create_task(site.call_neighbour())
+    yield
+    await eventually(lambda: site.answers > 3)
+    neighbour.cancel()
+    assert site.failed == []
+    assert site.slowest < AT_ONCE
+    await eventually(lambda: site.is_as(before))
+
+
+@dataclass
+class Case:
+    """What a caller sees of a fault.
+
+    Attributes:
+        mode: The fault.
+        error: The exception's class, or None where there is a result.
+        says: What its message, or the result's text, holds.
+        arguments: The call's arguments.
+        timeout: The call's timeout.
+        started: The fate that the error tells.
+        survives: Whether the process goes on.
+    """
+
+    mode: str
+    error: type[LeasewayError] | None
+    says: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+    started: str = "yes"
+    survives: bool = False
+
+
+CASES = [
+    Case("dies", ServerLost, "exited with status 3; it wrote last: last words"),
+    Case("half_line", ServerLost, "exited with status 4"),
+    Case("closes_stdout", ServerLost, "closed its end"),
+    Case("oversize", ResultTooLarge, str(MAX_RESULT), survives=True),
+    Case("large", ResultTooLarge, str(MAX_RESULT), {"size": MAX_RESULT}, survives=True),
+    Case("invalid_utf8", ServerError, "no MCP result", survives=True),
+    Case("twice", None, "first", survives=True),
+    Case("floods_stdout", None, "flooded", survives=True),
+    Case("floods_stderr", None, "flooded", survives=True),
+    Case("late", DeadlineExceeded, "timeout", {"seconds": 0.6}, 0.3, "unknown", survives=True),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.mode)
+async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
+    site: Site, case: Case
+) -> None:
+    pid = await site.pid(case.mode)
+    begun = time.monotonic()
+    call = site.client.call_tool(f"{case.mode}_fault", case.arguments, timeout=case.timeout)
+    if case.error is None:
+        assert (await call).text == case.says
+    else:
+        with pytest.raises(case.error) as caught:
+            await call
+        assert case.says in caught.value.message
+        assert caught.value.started == case.started
+        assert time.monotonic() - begun < AT_ONCE
+    await eventually(lambda: site.is_back(case.mode), within=AT_ONCE)
+    assert (await site.pid(case.mode) == pid) is case.survives
+
+
+async def test_what_a_dead_server_says_last_is_in_the_error(site: Site) -> None:
+    await eventually(lambda: site.is_back("dies"), within=AT_ONCE)
+    with pytest.raises(ServerLost) as caught:
+        await site.client.call_tool("dies_fault")
+    assert caught.value.exit_status == 3
+    assert caught.value.stderr == "last words"
+    await eventually(lambda: site.is_back("dies"), within=AT_ONCE)
+
+
+async def test_the_last_lines_of_a_flood_are_kept_and_no_more(site: Site) -> None:
+    await site.client.call_tool("floods_stderr_fault")
+    (log,) = await site.client.logs("floods_stderr", 1000)
+    assert len(log.lines) == 100
+    assert all(set(line) == {"f"} for line in log.lines)
+
+
+async def test_a_server_that_dies_at_each_call_never_hangs_its_callers(site: Site) -> None:
+    begun = time.monotonic()
+    fates = []
+    for _ in range(8):
+        with pytest.raises(ServerLost) as caught:
+            await site.client.call_tool("dies_fault", timeout=AT_ONCE)
+        fates.append(caught.value.started)
+    assert "yes" in fates
+    assert time.monotonic() - begun < 8 * AT_ONCE
+    await eventually(lambda: site.is_back("dies"))
+
+
+async def test_a_killed_server_fails_its_calls_and_is_replaced(site: Site) -> None:
+    pid = await site.pid("plain")
+    calls = [await begin(site.client, "plain_hold") for _ in range(20)]
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(AT_ONCE):
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    for end in ends:
+        assert isinstance(end, ServerLost)
+        assert (end.exit_status, end.started) == (-signal.SIGKILL, "yes")
+        assert "SIGKILL" in end.message
+    await eventually(lambda: site.is_back("plain"), within=AT_ONCE)
+    assert await site.pid("plain") != pid
+
+
+async def test_a_killed_leased_server_loses_its_lease_for_good(site: Site) -> None:
+    async with site.client.session("dialog") as session:
+        pid = int((await session.call_tool("leased_pid")).text)
+        call = await begin(session, "leased_hold")
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(AT_ONCE):
+            with pytest.raises(ServerLost) as caught:
+                await call
+            assert (caught.value.exit_status, caught.value.started) == (-signal.SIGKILL, "yes")
+            for _ in range(3):
+                with pytest.raises(LeaseLost):
+                    await session.call_tool("leased_pid")
+            await session.acquire("leased")
+            assert int((await session.call_tool("leased_pid")).text) != pid
+
+
+@pytest.mark.parametrize("mode", ["plain", "stops_reading"])
+async def test_a_server_that_hangs_costs_its_callers_their_timeout_and_is_replaced(
+    site: Site, mode: str
+) -> None:
+    pid = await site.pid(mode)
+    if mode == "plain":
+        os.kill(pid, signal.SIGSTOP)
+    tool = "plain_hold" if mode == "plain" else "stops_reading_fault"
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceeded) as caught:
+        await site.client.call_tool(tool, timeout=0.5)
+    assert 0.49 <= time.monotonic() - begun < AT_ONCE
+    assert caught.value.started == "unknown"
+    # Nothing came since the call was made: it is asked, and given up 10 s later.
+    await eventually(lambda: not Path(f"/proc/{pid}").exists(), within=30)
+    await eventually(lambda: site.is_back(mode), within=AT_ONCE)
+
+
+async def test_a_server_that_never_comes_up_says_why_and_spares_the_rest(tmp_path: Path) -> None:
+    servers = {
+        "exits": faulty("exits"),
+        "mute": faulty("mute", startup_timeout=1.5),
+        "plain": faulty("plain"),
+    }
+    async with running(tmp_path, servers) as (_, client):
+        begun = time.monotonic()
+        assert (await client.call_tool("plain_echo", {"text": "x"})).text == "x"
+        for server, why in (("exits", "no licence found"), ("mute", "1.5 s")):
+            with pytest.raises(ServerNotReady, match=why) as caught:
+                await client.call_tool(f"{server}:echo", timeout=AT_ONCE)
+            assert caught.value.started == "no"
+        assert time.monotonic() - begun < 3 * AT_ONCE
+        problems = {problem.server_id for problem in await client.problems()}
+        assert problems >= {"exits", "mute"}
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows(
+    tmp_path: Path,
+) -> None:
+    marks = {name: tmp_path / name for name in ("once", "once_safe")}
+    servers = {
+        name: faulty("plain", str(mark)) | {"transform": [{"prefix": f"{name}_"}]}
+        for name, mark in marks.items()
+    }
+    async with running(tmp_path, servers, workers=3) as (system, client):
+        call = await begin(client, "once_once")
+        assert marks["once"].exists()
+        await kill_the_busy_worker(system, client)
+        async with asyncio.timeout(AT_ONCE):
+            with pytest.raises(FateUnknown) as caught:
+                await call
+            assert caught.value.started == "unknown"
+            assert (await client.call_tool("once_once")).text == "repeated"
+        call = await begin(client, "once_safe_once_safe")
+        assert marks["once_safe"].exists()
+        await kill_the_busy_worker(system, client)
+        async with asyncio.timeout(AT_ONCE):
+            assert (await call).text == "repeated"
+
+
+async def kill_the_busy_worker(system: System, client: AsyncClient) -> None:
+    """SIGKILL the worker that the client's only call in flight is on."""
+    assert client._made is not None
+    links = client._made.pool._links.items()
+    (busy,) = [worker.id for worker, link in links if link.load]
+    await system.workers.pop(busy).end(signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_the_loss_of_the_control_plane_goes_unnoticed_by_calls(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    servers = {
+        "plain": faulty("plain", str(mark)),
+        "leased": leased("plain", str(mark)),
+    }
+    async with running(tmp_path, servers) as (system, client):
+        session = client.session("dialog")
+        pid = (await session.call_tool("leased_pid")).text
+        await client.call_tool("plain_echo")
+        calls = [await begin(client, "plain_wait"), await begin(session, "leased_wait")]
+        assert system.control_plane is not None
+        await system.control_plane.end(signal.SIGKILL)
+        mark.touch()
+        async with asyncio.timeout(AT_ONCE):
+            assert [(await call).text for call in calls] == ["waited"] * 2
+            assert (await session.call_tool("leased_pid")).text == pid
+            assert (await client.call_tool("plain_echo", {"text": "on"})).text == "on"
