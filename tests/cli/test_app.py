@@ -28,6 +28,7 @@ COMMANDS = [
     "tools",
     "call",
     "leases",
+    "lease",
     "workers",
     "problems",
     "vault",

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 from leaseway.cli import connection as connection_module
-from leaseway.cli import problem_watch
+from leaseway.cli import watching
 from leaseway.cli.problem_watch import changes
 from leaseway.sdk import ControlPlaneUnavailable, ProblemInfo
 
@@ -93,7 +93,7 @@ def watch(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Watch these looks: `watch("--json", looks=[...])`."""
 
     def invoke(*options: str, looks: list[list[ProblemInfo] | ControlPlaneUnavailable]) -> Result:
-        monkeypatch.setattr(problem_watch, "_EVERY", 0.0)
+        monkeypatch.setattr(watching, "_EVERY", 0.0)
         monkeypatch.setattr(connection_module, "connect", lambda *_: _Client(*looks))
         return run("problems", "--watch", *options)
 

@@ -22,7 +22,7 @@ __all__ = ["COMMANDS", "cli"]
 COMMANDS: Final = {
     "up": "leaseway.cli.up:up",
     "control-plane": "leaseway.cli.planes:control_plane",
-    "worker": "leaseway.cli.planes:worker",
+    "worker": "leaseway.cli.operate:worker",
     "wait": "leaseway.cli.status:wait",
     "check": "leaseway.cli.check:check",
     "config": "leaseway.cli.configuration:config",
@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "tools": "leaseway.cli.calls:tools",
     "call": "leaseway.cli.calls:call",
     "leases": "leaseway.cli.listings:leases",
+    "lease": "leaseway.cli.operate:lease",
     "workers": "leaseway.cli.listings:workers",
     "problems": "leaseway.cli.listings:problems",
     "vault": "leaseway.cli.vault:vault",

@@ -10,6 +10,7 @@ import click
 
 from leaseway.cli import instances
 from leaseway.cli.connection import ask
+from leaseway.cli.lease_watch import watch_leases
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
 from leaseway.cli.problem_watch import watch_problems
@@ -53,10 +54,19 @@ def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
 
 
 @click.command()
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Then print each lease as it is gained, changes or is lost, until Ctrl-C; with --json"
+    " one object a line.",
+)
 @json_option
 @client_options
-def leases(as_json: bool, connection: Connection) -> None:
+def leases(watch: bool, as_json: bool, connection: Connection) -> None:
     """List the leases that sessions hold."""
+    if watch:
+        watch_leases(connection, as_json=as_json)
+        return
     listed = ask(connection, lambda client: client.leases())
     _show(
         listed,

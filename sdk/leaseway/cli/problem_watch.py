@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import click
-
-from leaseway.cli.connection import ask
 from leaseway.cli.options import Connection
 from leaseway.cli.output import plain
+from leaseway.cli.watching import watch
 
 if TYPE_CHECKING:
-    from leaseway.sdk import AsyncClient, ProblemInfo
+    from leaseway.sdk import ProblemInfo
 
 __all__ = ["Change", "changes", "watch_problems"]
-
-_EVERY: Final = 1.0
-"""Seconds between two looks at the problems."""
 
 
 class _Identity(NamedTuple):
@@ -65,41 +59,16 @@ def changes(before: Iterable[ProblemInfo], after: Iterable[ProblemInfo]) -> Iter
 def watch_problems(connection: Connection, *, as_json: bool) -> None:
     """Print the open problems, then every change, until the user interrupts.
 
-    A control plane that goes away after the first answer is waited for.
-
     Raises:
-        CliFailure: It could not be reached at first, or refused.
+        CliFailure: The control plane could not be reached at first, or refused.
 
     """
-    try:
-        ask(connection, lambda client: _watch(client, as_json=as_json))
-    except KeyboardInterrupt:
-        return  # how a watch ends
 
+    def tell(before: Sequence[ProblemInfo], after: Sequence[ProblemInfo]) -> Iterator[str]:
+        for change in changes(before, after):
+            yield _json_line(change) if as_json else _text_line(change)
 
-async def _watch(client: AsyncClient, *, as_json: bool) -> None:
-    known: Sequence[ProblemInfo] = ()
-    found: Sequence[ProblemInfo] | None = await client.problems()
-    told = False
-    while True:
-        if found is not None:
-            for change in changes(known, found):
-                click.echo(_json_line(change) if as_json else _text_line(change))
-            known, told = found, False
-        elif not told:
-            told = True
-            click.echo("leaseway: The control plane is unreachable; waiting for it.", err=True)
-        await asyncio.sleep(_EVERY)
-        found = await _look_again(client)
-
-
-async def _look_again(client: AsyncClient) -> Sequence[ProblemInfo] | None:
-    from leaseway.sdk import ControlPlaneUnavailable
-
-    try:
-        return await client.problems()
-    except ControlPlaneUnavailable:
-        return None
+    watch(connection, lambda client: client.problems(), tell)
 
 
 def _grouped(problems: Iterable[ProblemInfo]) -> dict[_Identity, dict[str, ProblemInfo]]:

@@ -1,0 +1,123 @@
+"""What operators do to a running system: `lease revoke` and `worker drain`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from leaseway.cli import planes
+from leaseway.cli.connection import ask
+from leaseway.cli.failure import FAILED, CliFailure
+from leaseway.cli.options import Connection, client_options
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient, WorkerInfo
+
+__all__ = ["drain", "lease", "revoke", "worker"]
+
+_POLL: Final = 0.2
+"""Seconds between looks at a worker that is to end."""
+
+
+@click.group()
+def lease() -> None:
+    """End leases against their holders' will.
+
+    `leaseway leases` lists them.
+    """
+
+
+@lease.command()
+@click.argument("lease_id", metavar="LEASE")
+@click.option("--reason", default="", help="Why, for whoever holds it.")
+@client_options
+def revoke(lease_id: str, reason: str, connection: Connection) -> None:
+    """End LEASE, named by its id.
+
+    Its instance is closed. Calls that use it fail, those in flight too, and say why.
+    """
+    if not ask(connection, lambda client: client.revoke_lease(lease_id, reason)):
+        raise CliFailure(
+            f"The worker of lease '{lease_id}' was told to end it and has not said yet that it "
+            "did. Look at: leaseway leases",
+            FAILED,
+        )
+    click.echo(f"Lease {lease_id} has ended.")
+
+
+@click.command()
+@click.argument("worker_id", metavar="WORKER")
+@click.option("--wait", is_flag=True, help="Return when the worker has ended.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait at most.",
+)
+@client_options
+def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) -> None:
+    """Have WORKER end without a failed call.
+
+    It gets no new work, finishes the calls in flight, revokes its leases and ends.
+    """
+
+    async def question(client: AsyncClient) -> None:
+        run = _run_of(worker_id, await client.workers())
+        await client.drain_worker(worker_id)
+        click.echo(f"Worker {worker_id} drains.")
+        if wait:
+            async with asyncio.timeout(timeout):
+                await _wait_for_end(client, worker_id, run)
+
+    try:
+        ask(connection, question)
+    except TimeoutError:
+        raise CliFailure(
+            f"Worker '{worker_id}' has not ended within {timeout:g} s; it still finishes calls. "
+            "Look at: leaseway workers",
+            FAILED,
+        ) from None
+    if wait:
+        click.echo(f"Worker {worker_id} has ended.")
+
+
+def _run_of(worker_id: str, workers: list[WorkerInfo]) -> str:
+    """Return which run of a worker is there: its successor may have the same id."""
+    runs = [each.incarnation for each in workers if each.id == worker_id and each.state != "lost"]
+    return runs[0] if runs else ""
+
+
+async def _wait_for_end(client: AsyncClient, worker_id: str, run: str) -> None:
+    from leaseway.sdk import ControlPlaneUnavailable
+
+    while True:
+        try:
+            if _run_of(worker_id, await client.workers()) != run:
+                return
+        except ControlPlaneUnavailable:
+            pass  # it may come back, and then knows
+        await asyncio.sleep(_POLL)
+
+
+@click.pass_context
+def _run_worker(context: click.Context, **options: Any) -> Any:
+    if context.invoked_subcommand is None:
+        assert planes.worker.callback is not None
+        return planes.worker.callback(**options)
+    return None
+
+
+worker: Final = click.Group(
+    "worker",
+    params=planes.worker.params,
+    help=inspect.cleandoc(planes.worker.help or ""),
+    callback=_run_worker,
+    invoke_without_command=True,
+    subcommand_metavar="[drain WORKER]",
+    commands={"drain": drain},
+)
+"""`leaseway worker` itself runs one; its subcommand is about one that runs."""
