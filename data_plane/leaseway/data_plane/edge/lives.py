@@ -145,7 +145,7 @@ class Lives:
         self.restart = self.restart.came_up(self._loop.time())
         live.compare(self.variant.toolset)
         self._problems.compared(live, self.all)
-        self._problems.started()
+        self._problems.started(live)
         self._around.reports.instances_changed()
 
     def ended(self, live: Live, fault: Fault) -> None:

@@ -9,6 +9,7 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import describe_differences
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.reports import Reports
+from leaseway.data_plane.mcp.limits import LIMIT_REASONS
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import VariantKey
 
@@ -45,10 +46,15 @@ class ServerProblems:
         self._until_start.add(reason)
         self.report(reason, fault.message)
 
-    def started(self) -> None:
-        """Note that a start succeeded."""
+    def started(self, live: Live) -> None:
+        """Note that a start succeeded, and what does not hold there as configured."""
         self.mend(*self._until_start)
         self._until_start.clear()
+        warnings = dict(live.instance.warnings)
+        for reason, text in warnings.items():
+            where = f"On worker {self._worker_id}, server {self._key}"
+            self.report(reason, f"{where}: {text}", "warning")
+        self.mend(*(reason for reason in LIMIT_REASONS if reason not in warnings))
 
     def mend(self, *reasons: str) -> None:
         """Tell operators that problems are over; those that were not reported are not touched."""
