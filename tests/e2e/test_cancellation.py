@@ -1,0 +1,195 @@
+"""However a caller stops waiting, the server is told, over both transports and in both eras."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.e2e.system import SERVERS, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, Cancelled, Client, DeadlineExceeded
+
+BOUND = 10.0
+
+
+@contextlib.asynccontextmanager
+async def http_server(*args: str) -> AsyncIterator[str]:
+    """Run the hand-written HTTP server and return its address."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SERVERS / "http_raw.py"), *args, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(20):
+            port = int(await process.stdout.readline())
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@dataclass
+class Place:
+    """One server: which tool never answers, how often it got it, and what it was told."""
+
+    tool: str
+    arguments: dict[str, Any]
+    begun: Callable[[], Awaitable[int]]
+    told: Callable[[], Awaitable[int]]
+
+
+def piped(name: str, log: Path) -> Place:
+    """Return the place of a stdio server, which writes down what it gets."""
+
+    def lines(method: str, tool: str) -> int:
+        messages = [json.loads(line) for line in log.read_text().splitlines()]
+        mine = [m for m in messages if m.get("method") == method]
+        if method == "tools/call":
+            return sum(1 for m in mine if m["params"]["name"] == tool)
+        ids = {m["id"] for m in messages if m.get("method") == "tools/call"}
+        return sum(1 for m in mine if m["params"]["requestId"] in ids)
+
+    async def begun() -> int:
+        return lines("tools/call", "never")
+
+    async def told() -> int:
+        return lines("notifications/cancelled", "never")
+
+    return Place(f"{name}_never", {}, begun, told)
+
+
+def posted(name: str, url: str, log: Path, *, modern: bool) -> Place:
+    """Return the place of an HTTP server, which says what it saw."""
+
+    async def begun() -> int:
+        bodies = [json.loads(line)["body"] for line in log.read_text().splitlines()]
+        return sum(1 for body in bodies if body.get("method") == "tools/call")
+
+    async def told() -> int:
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/state") as answer:
+            seen = await answer.json()
+        return seen["disconnected"] if modern else len(seen["cancelled"])
+
+    return Place(f"{name}_echo", {"text": "never"}, begun, told)
+
+
+@pytest.fixture(scope="module")
+async def places(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[str, dict[str, Place]]]:
+    folder = tmp_path_factory.mktemp("cancellation")
+    logs = {
+        name: folder / f"{name}.jsonl" for name in ("piped", "piped_old", "posted", "posted_old")
+    }
+    for log in logs.values():
+        log.touch()
+
+    def entry(name: str, settings: dict[str, object]) -> dict[str, object]:
+        return {**settings, "truely-stateless": True, "transform": [{"prefix": f"{name}_"}]}
+
+    async with (
+        http_server("--log", str(logs["posted"])) as modern,
+        http_server("--legacy", "--log", str(logs["posted_old"])) as legacy,
+    ):
+        servers = {
+            "piped": python_server("echo_raw.py", "--log", str(logs["piped"])),
+            "piped_old": python_server("echo_raw.py", "--legacy", "--log", str(logs["piped_old"])),
+            "posted": {"transport": "streamable_http", "url": f"{modern}/mcp"},
+            "posted_old": {"transport": "streamable_http", "url": f"{legacy}/mcp"},
+        }
+        servers = {name: entry(name, settings) for name, settings in servers.items()}
+        found = {
+            "piped": piped("piped", logs["piped"]),
+            "piped_old": piped("piped_old", logs["piped_old"]),
+            "posted": posted("posted", modern, logs["posted"], modern=True),
+            "posted_old": posted("posted_old", legacy, logs["posted_old"], modern=False),
+        }
+        async with running(folder, servers) as (system, _):
+            yield system.address, found
+
+
+async def cancelled(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+    async with AsyncClient(address) as client:
+        call = asyncio.create_task(client.call_tool(place.tool, place.arguments))
+        await reached()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+async def timed_out(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+    def call() -> None:
+        with Client(address) as client:
+            client.list_tools()
+            with pytest.raises(DeadlineExceeded):
+                client.call_tool(place.tool, place.arguments, timeout=2.0)
+
+    await asyncio.gather(asyncio.to_thread(call), reached())
+
+
+async def closed(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+    client = AsyncClient(address)
+    call = asyncio.create_task(client.call_tool(place.tool, place.arguments))
+    await reached()
+    await client.close()
+    with pytest.raises(Cancelled):
+        await call
+
+
+async def left(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+    async with (
+        AsyncClient(address) as client,
+        client.session("dialog").stream_tool(place.tool, place.arguments),
+    ):
+        await reached()
+
+
+CALLER = """
+import json, sys
+from leaseway.sdk import Client
+address, tool, arguments = sys.argv[1:]
+Client(address).call_tool(tool, json.loads(arguments))
+"""
+
+
+async def killed(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+    words = (CALLER, address, place.tool, json.dumps(place.arguments))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", *words)
+    try:
+        await reached()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+@pytest.mark.parametrize("way", [cancelled, timed_out, closed, left, killed])
+async def test_a_caller_that_stops_waiting_is_heard_by_the_server(
+    places: tuple[str, dict[str, Place]], way: Any
+) -> None:
+    address, found = places
+
+    async def stop_waiting(place: Place) -> None:
+        begun, told = await place.begun(), await place.told()
+
+        async def reached() -> None:
+            async def has_begun() -> bool:
+                return await place.begun() > begun
+
+            await eventually(has_begun)
+
+        async def was_told() -> bool:
+            return await place.told() > told
+
+        await way(address, place, reached)
+        await eventually(was_told, within=BOUND)
+
+    await asyncio.gather(*(stop_waiting(place) for place in found.values()))
