@@ -80,9 +80,50 @@ def test_a_failed_variant_heals_by_the_workers_word() -> None:
     worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "DISK_FULL", "no room")])
     worker.ack(push.nonce)
     assert not worker.has(state.served[VariantKey("a")])
-    assert worker.heal(VariantKey("a"))
+    assert not worker.heal(VariantKey("a"), "SERVER_LOST")  # something else was mended
+    assert worker.heal(VariantKey("a"), "DISK_FULL")
     assert worker.has(state.served[VariantKey("a")])
-    assert not worker.heal(VariantKey("a"))
+    assert not worker.heal(VariantKey("a"), "DISK_FULL")
+
+
+def test_the_last_error_is_of_what_is_still_refused() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x", b="x"), removals=True)
+    assert push is not None
+    first = Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")
+    worker.nack(push.nonce, [first, Refusal(VariantKey("b"), "failed", "BUSY", "b is busy")])
+    worker.ack(push.nonce)
+    assert worker.last_error == "b is busy"
+    worker.heal(VariantKey("b"), "BUSY")
+    assert worker.last_error == "a is bad"
+
+
+def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
+    before, state = Subscription(), snapshot(1, a="x", b="x")
+    push = before.push(state, removals=True)
+    assert push is not None
+    refusals = [
+        Refusal(VariantKey("a"), "rejected", "BAD", "a is bad"),
+        Refusal(VariantKey("b"), "failed", "BUSY", "b is busy"),
+    ]
+    assert before.nack(push.nonce, refusals)
+    after = Subscription.begun({}, before)
+    first = after.push(state, removals=True)
+    assert first is not None
+    assert [one.key.server_id for one in first.upserts] == ["b"]
+    assert after.last_error == "a is bad"
+
+
+def test_a_rejection_ends_when_the_worker_has_what_is_wanted_instead() -> None:
+    good = snapshot(1, a="x")
+    worker = Subscription.begun(good.hashes)
+    push = worker.push(snapshot(2, a="y"), removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")])
+    worker.ack(push.nonce)
+    undone = worker.push(snapshot(3, a="x"), removals=True)
+    assert undone is not None
+    assert (undone.upserts, worker.last_error) == ((), "")
 
 
 def test_removals_wait_until_they_are_allowed() -> None:

@@ -129,7 +129,7 @@ class Coordinator:
     def acked(self, worker_id: str, nonce: int, now: Moment) -> None:
         """Take a worker's acknowledgement."""
         record = self.workers.get(worker_id)
-        if record is not None and self.roster.ack(record, nonce):
+        if record is not None and self.roster.ack(record, nonce, now):
             self.registry.reveal(self.workers.values())
             self.tick(now)
 
@@ -191,7 +191,7 @@ class Coordinator:
             self.registry.commit_at <= now.mono or not self.servers.probes.busy
         ):
             self._commit(now)
-        self._push()
+        self._push(now)
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
@@ -299,12 +299,12 @@ class Coordinator:
             # Else what is not known yet would look as if it were gone.
             self.registry.commit(self.servers.goods, self.roster.highest_version, now)
 
-    def _push(self) -> None:
+    def _push(self, now: Moment) -> None:
         if self.committed.version == 0:
             return
         for record in self.workers.values():
             if not record.connected or record.owed:
                 continue
-            push = record.subscription.push(self.committed, removals=self.settled)
+            push = self.roster.push(record, self.committed, now, removals=self.settled)
             if push is not None:
                 self.roster.tell(record.id, PushDelta(push, self._trace))

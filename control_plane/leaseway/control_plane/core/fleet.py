@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.placement import HeldLease
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.subscription import Subscription
+from leaseway.control_plane.core.subscription import Refusal, Subscription
 from leaseway.control_plane.core.variants import Hashes
 from leaseway.wire import bounds
 from leaseway.wire.spec import VariantKey
@@ -97,6 +97,7 @@ class WorkerRecord:
     Attributes:
         gone_at: When its stream ended, or None while it is connected.
         owed: Variants whose content it was asked for and has not sent yet.
+        refusals_shown: What it refuses, as the open problems say.
     """
 
     hello: WorkerHello
@@ -106,6 +107,7 @@ class WorkerRecord:
     owed: set[VariantKey] = field(default_factory=set)
     instances: tuple[InstanceInfo, ...] = ()
     calls_in_flight: int = 0
+    refusals_shown: list[Refusal] = field(default_factory=list)
 
     @property
     def id(self) -> str:

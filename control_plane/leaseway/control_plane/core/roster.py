@@ -19,7 +19,8 @@ from leaseway.control_plane.core.fleet import (
 from leaseway.control_plane.core.placement import HeldLease, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.subscription import Refusal, Subscription
+from leaseway.control_plane.core.snapshot import Snapshot
+from leaseway.control_plane.core.subscription import Push, Refusal, Subscription
 from leaseway.control_plane.core.variants import Served
 from leaseway.wire import bounds
 from leaseway.wire.spec import VariantKey
@@ -64,10 +65,12 @@ class Roster:
         if known is not None and known.hello.address.incarnation != address.incarnation:
             self._refuse_twin(known, now)
         self.problems.clear(worker_id=address.id)  # it says anew what is wrong
-        record = WorkerRecord(hello, Subscription(acked=dict(hello.held)))
+        before = known.subscription if known is not None else None
+        record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.instances = hello.instances
         record.draining = known is not None and known.draining
         self.workers[address.id] = record
+        self._show_refusals(record, now)
         for twins in self.placements.replace_worker(address.id, hello.leases):
             self._revoke_twin(twins)
         return record
@@ -89,32 +92,31 @@ class Roster:
         for lease in report.gained:
             self._revoke_twin(self.placements.gained(lease))
         healed = [self._clear_reported(record, problem) for problem in report.cleared]
+        self._show_refusals(record, now)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
         return any(healed)
 
-    def ack(self, record: WorkerRecord, nonce: int) -> bool:
+    def push(
+        self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
+    ) -> Push | None:
+        """Return what a worker is to be sent now, or None."""
+        push = record.subscription.push(snapshot, removals=removals)
+        self._show_refusals(record, now)
+        return push
+
+    def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
         """Take an acknowledgement; False where it is stale."""
-        refused = set(record.subscription.refused)
-        if not record.subscription.ack(nonce):
-            return False
-        for key in refused.difference(record.subscription.refused):
-            self.problems.clear(worker_id=record.id, server_id=key.server_id, tenant=key.tenant)
-        return True
+        known = record.subscription.ack(nonce)
+        self._show_refusals(record, now)
+        return known
 
     def nack(
         self, record: WorkerRecord, nonce: int, refusals: Iterable[Refusal], now: Moment
     ) -> None:
-        """Take refusals; each is a problem that names worker and server."""
-        refusals = tuple(refusals)
-        if not record.subscription.nack(nonce, refusals):
-            return
-        for refusal in refusals:
-            key = refusal.key
-            message = f"Worker '{record.id}' refused server '{key}': {refusal.message}"
-            reason = refusal.reason or "REFUSED"
-            problem = Problem("worker", reason, message, key.server_id, key.tenant, record.id)
-            self.problems.report(problem, now.unix)
+        """Take refusals of what was sent; the acknowledgement of the rest follows."""
+        record.subscription.nack(nonce, refusals)
+        self._show_refusals(record, now)
 
     # What operators ask for.
 
@@ -201,6 +203,14 @@ class Roster:
             reason = "Another worker holds an older lease of the same session and server."
             self.tell(lease.worker_id, RevokeLease(lease.id, reason))
 
+    def _show_refusals(self, record: WorkerRecord, now: Moment) -> None:
+        """Make what a worker refuses problems, each of which names worker and server."""
+        refused = [refusal for refusal, _ in record.subscription.refused.values()]
+        if refused != record.refusals_shown:
+            record.refusals_shown = refused
+            problems = [_refusal_problem(record.id, refusal) for refusal in refused]
+            self.problems.replace(f"refused:{record.id}", problems, now.unix)
+
     def _clear_reported(self, record: WorkerRecord, problem: Problem) -> bool:
         self.problems.clear(
             scope=problem.scope,
@@ -209,9 +219,16 @@ class Roster:
             worker_id=record.id,
             reason=problem.reason,
         )
-        return record.subscription.heal(VariantKey(problem.server_id, problem.tenant))
+        key = VariantKey(problem.server_id, problem.tenant)
+        return record.subscription.heal(key, problem.reason)
 
     def _forget(self, worker_id: str) -> None:
         del self.workers[worker_id]
         self.placements.worker_gone(worker_id)
         self.problems.clear(worker_id=worker_id)
+
+
+def _refusal_problem(worker_id: str, refusal: Refusal) -> Problem:
+    key = refusal.key
+    message = f"Worker '{worker_id}' refused server '{key}': {refusal.message}"
+    return Problem("worker", refusal.reason, message, key.server_id, key.tenant, worker_id)

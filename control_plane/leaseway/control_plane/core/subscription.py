@@ -43,23 +43,53 @@ class Refusal:
 
 @dataclass
 class Subscription:
-    """One stream's state. Its owner is the coordinator."""
+    """One stream's state. Its owner is the coordinator.
+
+    Attributes:
+        acked: What the worker has, as it said itself.
+        acked_version: The registry version that it has reached on this stream.
+        sent_version: The registry version that it was sent last.
+        stale: How many answers named a delta that was not pending.
+        pending: The delta that was sent and not acknowledged, or None.
+        refused: What it refused of which content and why, the newest last.
+    """
 
     acked: dict[VariantKey, Hashes] = field(default_factory=dict)
     acked_version: int = 0
     sent_version: int = 0
-    last_error: str = ""
     stale: int = 0
     pending: Push | None = None
     refused: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
     _nonce: int = 0
     _compared: tuple[int, bool] = (0, False)
 
+    @classmethod
+    def begun(
+        cls, held: Mapping[VariantKey, Hashes], before: Subscription | None = None
+    ) -> Subscription:
+        """Return the state of a new stream.
+
+        Args:
+            held: What the worker says that it has.
+            before: The older stream of the same run of it, if there was one. What it rejected
+                there is not sent again.
+        """
+        refused = before.refused if before is not None else {}
+        still = {key: entry for key, entry in refused.items() if entry[0].kind == "rejected"}
+        return cls(acked=dict(held), refused=still)
+
+    @property
+    def last_error(self) -> str:
+        """Why the worker refused what it refused last and still lacks; empty for nothing."""
+        newest = next(reversed(self.refused.values()), None)
+        return newest[0].message if newest is not None else ""
+
     def push(self, snapshot: Snapshot, *, removals: bool) -> Push | None:
         """Return the delta to send now, or None: one is pending, or nothing is new."""
         if self.pending is not None or self._compared == (snapshot.version, removals):
             return None
         self._compared = (snapshot.version, removals)
+        self._forget_refusals(snapshot)
         known: Mapping[VariantKey, Hashes] = self.acked | {
             key: hashes for key, (_, hashes) in self.refused.items()
         }
@@ -87,36 +117,45 @@ class Subscription:
             self.refused.pop(key, None)
         self.acked_version = push.version
         self.pending = None
-        if not self.refused:
-            self.last_error = ""
         return True
 
-    def nack(self, nonce: int, refusals: Iterable[Refusal]) -> bool:
-        """Take refusals; the acknowledgement of the rest follows. False for a stale nonce."""
+    def nack(self, nonce: int, refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
+        """Take refusals; the acknowledgement of the rest follows.
+
+        Returns:
+            Those that were taken: of a stale nonce none, else those of what was sent.
+        """
         push = self.pending
         if push is None or push.nonce != nonce:
             self.stale += 1
-            return False
+            return ()
         sent = {served.key: served.hashes for served in push.upserts}
-        for refusal in refusals:
-            if refusal.key in sent:
-                self.refused[refusal.key] = (refusal, sent[refusal.key])
-                self.last_error = refusal.message
-        return True
+        taken = tuple(refusal for refusal in refusals if refusal.key in sent)
+        for refusal in taken:
+            self.refused.pop(refusal.key, None)  # the newest is the last
+            self.refused[refusal.key] = (refusal, sent[refusal.key])
+        return taken
 
-    def heal(self, key: VariantKey) -> bool:
-        """Take a worker's word that a failed variant works now."""
+    def heal(self, key: VariantKey, reason: str) -> bool:
+        """Take a worker's word that what a variant failed for is mended: it has it now."""
         refused = self.refused.get(key)
-        if refused is None or refused[0].kind != "failed":
+        if refused is None or (refused[0].kind, refused[0].reason) != ("failed", reason):
             return False
         self.acked[key] = self.refused.pop(key)[1]
-        if not self.refused:
-            self.last_error = ""
         return True
 
     def has(self, served: Served) -> bool:
         """Say whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
+
+    def _forget_refusals(self, snapshot: Snapshot) -> None:
+        """Forget what was rejected where the worker has what takes its place already.
+
+        What failed is kept: the worker tries it again until it is told what it is to do instead.
+        """
+        for key, (refusal, _) in list(self.refused.items()):
+            if refusal.kind == "rejected" and snapshot.hashes.get(key) == self.acked.get(key):
+                del self.refused[key]
 
     def _refused_now(self, key: VariantKey, hashes: Hashes) -> bool:
         refused = self.refused.get(key)

@@ -110,7 +110,7 @@ def listing_from_wire(tools: Iterable[sync_pb2.RecordedTool], protocol_version: 
 def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
     """Return why a worker did not apply one variant."""
     failed = message.kind == sync_pb2.Refusal.KIND_FAILED
-    problem = message.problem
+    problem = problem_from_wire(message.problem)
     kind: Literal["rejected", "failed"] = "failed" if failed else "rejected"
     return Refusal(key_from_wire(message.key), kind, problem.reason, problem.message)
 

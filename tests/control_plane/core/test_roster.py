@@ -1,0 +1,97 @@
+"""What workers refuse, report and take back, as an operator sees it."""
+
+from __future__ import annotations
+
+from tests.control_plane.core.builders import START, at, coordinator, hello, listing, load, spec
+
+from leaseway.control_plane.core.actions import PushDelta
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerReport
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.subscription import Push, Refusal
+from leaseway.wire.spec import VariantKey
+
+A = VariantKey("a")
+DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
+
+
+def next_push(state: Coordinator) -> Push:
+    """Return the only delta that is to be sent."""
+    (push,) = [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]
+    return push
+
+
+def offered(*server_ids: str) -> tuple[Coordinator, Push]:
+    """Return a coordinator and the delta that offers its only worker these servers."""
+    state = coordinator()
+    load(state, *(spec(each) for each in server_ids))
+    state.worker_joined(hello(), START)
+    for push in [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]:
+        state.acked("w1", push.nonce, START)
+    for job in list(state.servers.probes.jobs.values()):
+        assert job.running is not None
+        state.probe_ended(job.running.id, listing("echo"), START)
+    return state, next_push(state)
+
+
+def refuse(state: Coordinator, push: Push, kind: str, reason: str) -> None:
+    refusal = Refusal(A, kind, reason, f"it is {reason}")  # type: ignore[arg-type]
+    state.nacked("w1", push.nonce, [refusal], START)
+    state.acked("w1", push.nonce, START)
+
+
+def reasons(state: Coordinator) -> list[str]:
+    return sorted(one.problem.reason for one in state.problems.open())
+
+
+def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
+    state, push = offered("a")
+    refuse(state, push, "rejected", "BAD")
+    state.reported("w1", WorkerReport(problems=(DIFFERS,)), START)
+    assert reasons(state) == ["BAD", "TOOL_DIFFERS"]
+    load(state, spec("a", prefix="new_"))
+    state.acked("w1", next_push(state).nonce, START)
+    assert reasons(state) == ["TOOL_DIFFERS"]
+
+
+def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> None:
+    state, push = offered("a")
+    refuse(state, push, "rejected", "BAD")
+    load(state, spec("a", prefix="new_"))
+    refuse(state, next_push(state), "rejected", "WORSE")
+    assert reasons(state) == ["WORSE"]
+
+
+def test_a_failed_variant_heals_when_what_it_failed_for_is_mended() -> None:
+    state, push = offered("a")
+    refuse(state, push, "failed", "DISK_FULL")
+    state.reported("w1", WorkerReport(cleared=(DIFFERS,)), START)
+    assert reasons(state) == ["DISK_FULL"]
+    assert not state.visible.served
+    mended = Problem("worker", "DISK_FULL", "", "a")
+    state.reported("w1", WorkerReport(cleared=(mended,)), START)
+    assert reasons(state) == []
+    assert list(state.visible.served) == [A]
+
+
+def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
+    state, push = offered("a")
+    unknown = Refusal(VariantKey("other"), "rejected", "BAD", "never sent")
+    state.nacked("w1", push.nonce, [unknown], START)
+    state.nacked("w1", push.nonce + 1, [Refusal(A, "rejected", "BAD", "stale")], START)
+    assert reasons(state) == []
+
+
+def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays() -> None:
+    state, push = offered("a", "b")
+    refuse(state, push, "rejected", "BAD")
+    state.take_actions()
+    held = {one.key: one.hashes for one in push.upserts if one.key != A}
+    state.worker_left("w1", at(1))
+    state.worker_joined(hello(held=held, highest_version=push.version), at(2))
+    resync = next_push(state)
+    assert resync.upserts == ()
+    state.acked("w1", resync.nonce, at(2))
+    assert reasons(state) == ["BAD"]
+    load(state, spec("b"), now=at(3))
+    assert reasons(state) == []

@@ -1,0 +1,279 @@
+"""The rules of ack and nack (DESIGN §8) against a worker that answers as it likes.
+
+The worker applies, rejects or fails what it is sent, answers late, answers twice, and comes back
+on a new stream. It is compared with what the control plane believes of it after every message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.control_plane.core.builders import listing, spec
+
+from leaseway.control_plane.core.snapshot import Snapshot
+from leaseway.control_plane.core.subscription import Push, Refusal, Subscription
+from leaseway.control_plane.core.variants import Hashes, Served, make_good, settle
+from leaseway.wire.spec import VariantKey
+
+Held = dict[VariantKey, Hashes]
+KEYS = ("a", "b")
+CONTENTS = ("x", "y", "z")
+CONFIGS = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(CONTENTS))
+
+SOME = st.sets(st.sampled_from(KEYS))
+
+
+@cache
+def served(server_id: str, content: str) -> Served:
+    good, _ = make_good(spec(server_id), listing(content))
+    return settle(good, frozenset())
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a worker says, and what it held when it said so."""
+
+    held: Held
+    nonce: int = 0
+    refusals: tuple[Refusal, ...] = ()
+    healed: Refusal | None = None
+
+    @property
+    def is_ack(self) -> bool:
+        return not self.refusals and self.healed is None
+
+
+@dataclass
+class Worker:
+    """What it holds, what it tries again, and what it has said that was not yet heard."""
+
+    held: Held = field(default_factory=dict)
+    failing: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
+    said: list[Message] = field(default_factory=list)
+
+    def take(self, push: Push, rejects: set[str], fails: set[str]) -> None:
+        refusals = []
+        for key in push.removals:
+            self.held.pop(key, None)
+            self.failing.pop(key, None)
+        for one in push.upserts:
+            self.failing.pop(one.key, None)
+            if self.held.get(one.key) == one.hashes:
+                continue  # it is told to stop trying something else
+            if one.key.server_id in rejects:
+                refusals.append(Refusal(one.key, "rejected", "BAD", f"{one.hashes} is bad"))
+            elif one.key.server_id in fails:
+                refusals.append(Refusal(one.key, "failed", "BUSY", f"{one.hashes} failed"))
+                self.failing[one.key] = (refusals[-1], one.hashes)
+            else:
+                self.held[one.key] = one.hashes
+        if refusals:
+            self.said.append(Message(dict(self.held), push.nonce, tuple(refusals)))
+        self.said.append(Message(dict(self.held), push.nonce))
+
+    def heal(self, key: VariantKey) -> None:
+        refusal, hashes = self.failing.pop(key)
+        self.held[key] = hashes
+        self.said.append(Message(dict(self.held), healed=refusal))
+
+
+class Subscriptions(RuleBasedStateMachine):
+    """One worker's streams, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshot = Snapshot(0)
+        self.removals = False
+        self.worker = Worker()
+        self.state = Subscription()
+        self.standing: dict[VariantKey, tuple[Refusal, Hashes]] = {}
+        self.believed: Held = {}
+        self.stream()
+
+    def stream(self) -> None:
+        """Begin a stream with a hello that names what the worker holds."""
+        held = dict(self.worker.held)
+        self.state = Subscription.begun(held, self.state)
+        self.standing = {
+            key: (refusal, hashes)
+            for key, (refusal, hashes) in self.standing.items()
+            if refusal.kind == "rejected"
+        }
+        self.believed = held
+        self.unanswered: list[Push] = []
+        self.heard: list[Message] = []
+        self.acked_version = self.stale = 0
+
+    @rule(config=CONFIGS)
+    def commit(self, config: dict[str, str]) -> None:
+        wanted = [served(*pair) for pair in sorted(config.items())]
+        self.snapshot = Snapshot(self.snapshot.version + 1, {one.key: one for one in wanted})
+
+    @rule()
+    def allow_removals(self) -> None:
+        self.removals = True
+
+    @rule()
+    def push(self) -> None:
+        pending, acked = self.state.pending, dict(self.state.acked)
+        push = self.state.push(self.snapshot, removals=self.removals)
+        if pending is None:
+            self.forget_refusals()
+        assert self.state.acked == acked  # what it has moves on an acknowledgement only
+        if push is None:
+            return
+        assert pending is None
+        assert push is self.state.pending
+        assert (push.version, self.state.sent_version) == (self.snapshot.version,) * 2
+        for one in push.upserts:
+            assert self.snapshot.served[one.key] is one
+            refusal, hashes = self.standing.get(one.key, (None, None))
+            assert hashes != one.hashes  # not again until it changes
+            if refusal is None or refusal.kind == "rejected":
+                assert acked.get(one.key) != one.hashes  # nothing that it has
+        assert not push.removals or self.removals
+        for key in push.removals:
+            assert key not in self.snapshot.served
+            assert key in acked or key in self.standing
+        self.unanswered.append(push)
+
+    def forget_refusals(self) -> None:
+        """What was rejected does not matter once the worker has what is wanted instead."""
+        for key, (refusal, _) in list(self.standing.items()):
+            wanted = self.snapshot.hashes.get(key)
+            if refusal.kind == "rejected" and wanted == self.believed.get(key):
+                del self.standing[key]
+
+    @precondition(lambda self: self.unanswered)
+    @rule(rejects=SOME, fails=SOME)
+    def answer(self, rejects: set[str], fails: set[str]) -> None:
+        self.worker.take(self.unanswered.pop(), rejects, fails)
+
+    @rule(config=CONFIGS, rejects=SOME, fails=SOME)
+    def exchange(self, config: dict[str, str], rejects: set[str], fails: set[str]) -> None:
+        """Commit, push, answer and hear, with nothing in between."""
+        self.commit(config)
+        self.push()
+        if self.unanswered:
+            self.answer(rejects, fails)
+        while self.worker.said:
+            self.hear()
+
+    @precondition(lambda self: self.worker.failing)
+    @rule(data=st.data())
+    def heal(self, data: st.DataObject) -> None:
+        self.worker.heal(data.draw(st.sampled_from(sorted(self.worker.failing))))
+
+    @precondition(lambda self: self.worker.said)
+    @rule()
+    def hear(self) -> None:
+        message = self.worker.said.pop(0)
+        if message.healed is not None:
+            key = message.healed.key
+            stands = self.standing.get(key)
+            assert self.state.heal(key, "OTHER") is False
+            assert self.state.heal(key, message.healed.reason) is (stands is not None)
+            self.standing.pop(key, None)
+        else:
+            self.hear_answer(message)
+        if message.is_ack or message.healed is not None:
+            self.believed = message.held
+        self.heard.append(message)
+
+    def hear_answer(self, message: Message) -> None:
+        pending = self.state.pending
+        assert pending is not None
+        assert pending.nonce == message.nonce
+        sent = {one.key: one.hashes for one in pending.upserts}
+        if message.refusals:
+            assert self.state.nack(message.nonce, message.refusals) == message.refusals
+            for refusal in message.refusals:
+                self.standing.pop(refusal.key, None)
+                self.standing[refusal.key] = (refusal, sent[refusal.key])
+            return
+        assert self.state.ack(message.nonce)
+        self.acked_version = pending.version
+        for key in (*sent, *pending.removals):
+            if key in self.standing and self.standing[key][1] != sent.get(key):
+                del self.standing[key]
+
+    @precondition(lambda self: any(one.nonce for one in self.heard))
+    @rule(data=st.data())
+    def hear_again(self, data: st.DataObject) -> None:
+        answered = [one for one in self.heard if one.is_ack]
+        if answered:
+            self.ignored(data.draw(st.sampled_from(answered)).nonce)
+
+    @rule()
+    def hear_of_what_was_never_sent(self) -> None:
+        self.ignored(10_000)
+
+    def ignored(self, nonce: int) -> None:
+        """Say a stale nonce: it is counted and changes nothing else."""
+        before = {name: repr(value) for name, value in vars(self.state).items()}
+        refusal = Refusal(VariantKey("a"), "rejected", "BAD", "stale")
+        assert not self.state.ack(nonce)
+        assert not self.state.nack(nonce, [refusal])
+        after = {name: repr(value) for name, value in vars(self.state).items()}
+        self.stale += 2
+        assert after == before | {"stale": repr(self.stale)}
+
+    @rule(heard=st.booleans())
+    def reconnect(self, heard: bool) -> None:
+        """End the stream; what was on its way is lost, and may have been applied."""
+        if heard and self.unanswered:
+            self.worker.take(self.unanswered[0], set(), set())
+        self.worker.said.clear()
+        self.worker.failing.clear()  # what a new stream sends again is tried anew
+        self.stream()
+        first = self.state.push(self.snapshot, removals=self.removals)
+        self.forget_refusals()
+        for one in first.upserts if first is not None else ():
+            assert self.worker.held.get(one.key) != one.hashes  # resync by hashes
+        self.unanswered = [first] if first is not None else []
+
+    @invariant()
+    def what_it_has_is_what_it_said_it_has(self) -> None:
+        assert self.state.acked == self.believed
+        assert self.state.acked_version == self.acked_version
+        assert self.state.stale == self.stale
+        assert self.state.refused == self.standing
+        newest = [refusal.message for refusal, _ in self.standing.values()][-1:]
+        assert self.state.last_error == "".join(newest)
+
+    def teardown(self) -> None:
+        """Let everything be answered: worker and control plane end up of one mind."""
+        self.removals = True
+        while self.unanswered or self.worker.said or self.worker.failing:
+            for key in list(self.worker.failing):
+                self.worker.heal(key)
+            if self.worker.said:
+                self.hear()
+            elif self.unanswered:
+                self.answer(set(), set())
+        self.push()
+        while self.unanswered or self.worker.said:
+            self.answer(set(), set()) if self.unanswered else self.hear()
+            self.push()
+        assert self.state.pending is None
+        assert self.state.acked == self.worker.held
+        rejected = {key for key, (_, hashes) in self.standing.items()}
+        wanted = {k: v for k, v in self.snapshot.hashes.items() if k not in rejected}
+        assert {k: v for k, v in self.worker.held.items() if k not in rejected} == wanted
+        for key, (_, hashes) in self.standing.items():
+            assert self.snapshot.hashes[key] == hashes
+
+
+def test_what_a_worker_has_moves_on_its_word_only_whatever_it_answers() -> None:
+    chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Subscriptions, settings=chosen)
