@@ -29,6 +29,8 @@ class Background:
         task = self._group.create_task(self._guarded(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # What was cancelled before its first step has not begun the work, which says so otherwise.
+        task.add_done_callback(lambda _task: work.close())
         return task
 
     def cancel_all(self) -> None:
