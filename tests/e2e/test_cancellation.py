@@ -100,7 +100,7 @@ async def places(
         http_server("--log", str(logs["posted"])) as modern,
         http_server("--legacy", "--log", str(logs["posted_old"])) as legacy,
     ):
-        servers = {
+        servers: dict[str, dict[str, object]] = {
             "piped": python_server("echo_raw.py", "--log", str(logs["piped"])),
             "piped_old": python_server("echo_raw.py", "--legacy", "--log", str(logs["piped_old"])),
             "posted": {"transport": "streamable_http", "url": f"{modern}/mcp"},
