@@ -33,7 +33,6 @@ _REASONS: Final = {
     401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
-    503: "Service Unavailable",
 }
 
 
@@ -103,9 +102,11 @@ class _Site:
         self._open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request and close its connection."""
+        """Answer one request and close its connection; beyond the bound, only close it."""
         self._open += 1
         try:
+            if self._open > _MOST_AT_ONCE:
+                return
             # A peer that is too slow, or gone, gets nothing more.
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_TIMEOUT):
@@ -117,8 +118,6 @@ class _Site:
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            if self._open > _MOST_AT_ONCE:
-                raise _Answer(503, f"More than {_MOST_AT_ONCE} requests at once; ask again.")
             self._check(await _head(reader))
             text = await asyncio.to_thread(self._page())
         except _Answer as answer:

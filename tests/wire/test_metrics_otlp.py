@@ -1,0 +1,167 @@
+"""Metrics by OTLP: which variables ask for them, and what a collector gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+
+from leaseway.wire.measuring import measuring
+
+Requests = asyncio.Queue[metrics_service_pb2.ExportMetricsServiceRequest]
+
+
+class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Takes what is exported."""
+
+    def __init__(self) -> None:
+        self.requests: Requests = asyncio.Queue()
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        self.requests.put_nowait(request)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+@asynccontextmanager
+async def collecting() -> AsyncIterator[tuple[Collector, str]]:
+    collector = Collector()
+    server = grpc.aio.server()
+    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield collector, f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+def by_name(request: Any) -> dict[str, metrics_pb2.Metric]:
+    [resource] = request.resource_metrics
+    [scope] = resource.scope_metrics
+    return {metric.name: metric for metric in scope.metrics}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+
+
+async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asyncio.timeout(30), collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        async with measuring(None, "leaseway-worker", instance="w1") as meter:
+            assert meter is not None
+            calls = meter.counter("leaseway.calls", "{call}", "Calls.", "leaseway.server")
+            calls.cell("a").add(3)
+            durations = meter.histogram("d", "s", "Durations.", bounds=(1.0, 2.0)).cell()
+            durations.record(1.5)
+            durations.record(9.0)
+            first = await collector.requests.get()
+            calls.cell("a").add()
+        while not collector.requests.empty():
+            last = collector.requests.get_nowait()
+
+    attributes = first.resource_metrics[0].resource.attributes
+    resource = {each.key: each.value.string_value for each in attributes}
+    assert resource["service.name"] == "leaseway-worker"
+    assert resource["service.instance.id"] == "w1"
+    metrics = by_name(first)
+    assert metrics["process.memory.usage"].gauge.data_points[0].as_double > 1_000_000
+    counter = metrics["leaseway.calls"]
+    assert (counter.unit, counter.description, counter.sum.is_monotonic) == (
+        "{call}",
+        "Calls.",
+        True,
+    )
+    [point] = counter.sum.data_points
+    assert (point.as_double, point.attributes[0].value.string_value) == (3.0, "a")
+    assert 0 < point.start_time_unix_nano < point.time_unix_nano
+    [spread] = metrics["d"].histogram.data_points
+    assert list(spread.bucket_counts) == [0, 1, 1]
+    assert (spread.count, spread.sum, spread.min, spread.max) == (2, 10.5, 1.5, 9.0)
+    assert list(spread.explicit_bounds) == [1.0, 2.0]
+    assert by_name(last)["leaseway.calls"].sum.data_points[0].as_double == 4.0
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_METRICS_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_TRACES_EXPORTER": "console"},
+    ],
+)
+async def test_without_a_wish_for_metrics_there_is_no_meter(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    async with measuring(None, "unit") as meter:
+        assert meter is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, "--metrics HOST:PORT for Prometheus"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+            },
+            "OTLP over grpc only",
+        ),
+    ],
+)
+async def test_what_cannot_be_used_is_said_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variables: dict[str, str],
+    sentence: str,
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    async with measuring(None, "unit") as meter:
+        assert meter is None
+    assert sentence in caplog.text
+
+
+async def test_an_interval_that_is_no_number_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(30), collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
+        async with measuring(None, "unit"):
+            pass
+        assert "OTEL_METRIC_EXPORT_INTERVAL" in caplog.text
+        assert not collector.requests.empty()  # the last sending needs no interval
+
+
+def test_numbers_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
+    code = (
+        "import leaseway.wire.measuring, sys; "
+        "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
