@@ -100,13 +100,20 @@ class Stop:
         self.hurry = asyncio.Event()
         self.reason = ""
 
+        self._insisted = False
+
     def ask(self, reason: str) -> None:
         """End; asked a second time, without waiting for calls."""
-        if self.asked.is_set():
+        if self._insisted:
             self.hurry.set()
-            return
-        self.reason = reason
-        self.asked.set()
+        self._insisted = True
+        self.drain(reason)
+
+    def drain(self, reason: str) -> None:
+        """End without a hurry, however often this is asked, and whatever is asked once later."""
+        if not self.asked.is_set():
+            self.reason = reason
+            self.asked.set()
 
 
 async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
@@ -242,7 +249,7 @@ class Worker:
             self.leases,
             self.executor,
             describe,
-            lambda reason: stop.ask(f"drained: {reason}"),
+            lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
         )
 
     def counts(self) -> dict[str, int]:

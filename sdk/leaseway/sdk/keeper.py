@@ -35,6 +35,7 @@ class Keepers:
         if wake is not None:
             wake.set()
             return
+        self._pool.link(worker).listen()
         self._wakes[worker] = asyncio.Event()
         self._tasks[worker] = self._loop.create_task(
             self._keep(worker), name=f"leaseway keep-alive {worker.id}"

@@ -59,15 +59,22 @@ class WorkerLink:
     @property
     def exchange(self) -> Exchange:
         """The stream, opened anew where there is none."""
-        if self._exchange is None:
-            self._exchange = Exchange(
-                self.execution,
-                self._identity.metadata,
-                self._identity.client_info,
-                self.worker.id,
-                self._forget,
-            )
-        return self._exchange
+        return self._exchange or self._open()
+
+    def listen(self) -> None:
+        """Have a stream open, on which the worker will say that it goes."""
+        if self._exchange is None and not self._left:
+            self._open()
+
+    def _open(self) -> Exchange:
+        exchange = self._exchange = Exchange(
+            self.execution,
+            self._identity.metadata,
+            self._identity.client_info,
+            self.worker.id,
+            self._forget,
+        )
+        return exchange
 
     async def ask(self, rpc: Any, request: Any, timeout: float) -> Any:
         """Send a request to one of the worker's services and return the answer.

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from leaseway.v1 import leases_pb2
+from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.fault import Reason, fault_from_rpc_error
 
 Bench = Any
@@ -83,6 +83,22 @@ async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
     result = await caller.result(call_id)
     assert result.HasField("status")
     await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_drain_asked_again_and_a_signal_after_it_do_not_hurry(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    for _ in range(2):
+        bench.plane.send(drain=sync_pb2.Drain(reason="an operator asked for it"))
+    await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
+    bench.stop.ask("it received SIGTERM")
+    assert not bench.stop.hurry.is_set()
+    assert bench.stop.reason == "drained: an operator asked for it"
+    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
 
 
 async def test_a_worker_is_healthy_once_joined_and_not_when_it_leaves(bench: Bench) -> None:

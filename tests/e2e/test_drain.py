@@ -1,0 +1,210 @@
+"""A worker that is drained, by its operator or by SIGTERM: nothing fails, leases end typed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.conftest import descendants
+from tests.e2e.system import LEASEWAY, Part, System, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LeasewayError
+from leaseway.wire.tracefile import TraceCollector, otlp_environment, read_spans
+
+SERVERS = {
+    "shared": python_server(
+        "echo_raw.py", **{"truely-stateless": True, "transform": [{"prefix": "shared_"}]}
+    ),
+    "counter": python_server("counter.py"),
+}
+SESSIONS = 6
+
+
+@dataclass
+class Load:
+    """Callers of a shared server, until the end of a block."""
+
+    client: AsyncClient
+    answered: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Call all the time; at the end no call may have failed."""
+        over = asyncio.Event()
+        tasks = [asyncio.create_task(self._call(str(n), over)) for n in range(8)]
+        await eventually(lambda: self.answered > 50)
+        yield
+        answered = self.answered
+        await eventually(lambda: self.answered > answered + 50)
+        over.set()
+        async with asyncio.timeout(60):
+            await asyncio.gather(*tasks)
+        assert self.failures == []
+
+    async def _call(self, text: str, over: asyncio.Event) -> None:
+        while not over.is_set():
+            try:
+                result = await self.client.call_tool("shared_echo", {"text": text}, timeout=30)
+            except LeasewayError as error:
+                self.failures.append(repr(error))
+            else:
+                self.answered += result.text == text
+            await asyncio.sleep(0.01)
+
+
+async def command(system: System, *words: str) -> tuple[int | None, str, str]:
+    """Run `leaseway` and return its status, stdout and stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *words,
+        *("--address", system.address),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(90):
+        out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def drain_by_command(system: System, name: str) -> Part:
+    done = await command(system, "worker", "drain", name, "--wait")
+    assert done == (0, f"Worker {name} drains.\nWorker {name} has ended.\n", "")
+    return system.workers[name]
+
+
+async def drain_by_signal(system: System, name: str) -> Part:
+    system.workers[name].process.send_signal(signal.SIGTERM)
+    return system.workers[name]
+
+
+async def ended(part: Part, within: float = 40.0) -> int:
+    async with asyncio.timeout(within):
+        return await part.process.wait()
+
+
+async def leased(client: AsyncClient) -> dict[str, list[AsyncSession]]:
+    """Return sessions that have counted to one, by the worker of their lease."""
+    holders: dict[str, list[AsyncSession]] = {}
+    for number in range(SESSIONS):
+        session = client.session(f"s{number}")
+        lease = await session.acquire("counter")
+        if number:  # the first one has never called: it hears of the end all the same
+            assert (await session.call_tool("next")).text == "1"
+        holders.setdefault(lease.worker, []).append(session)
+    return holders
+
+
+@pytest.mark.usefixtures("leak_guard")
+@pytest.mark.parametrize("drain", [drain_by_command, drain_by_signal])
+async def test_a_drained_worker_fails_no_shared_call_and_ends_its_leases_typed(
+    tmp_path: Path, drain: object
+) -> None:
+    trace = tmp_path / "spans.jsonl"
+    async with (
+        TraceCollector(trace) as collector,
+        running(tmp_path, SERVERS, workers=2, environment=otlp_environment(collector.endpoint)) as (
+            system,
+            client,
+        ),
+    ):
+        holders = await leased(client)
+        assert set(holders) == {"worker-1", "worker-2"}
+        name = next(worker for worker, held in holders.items() if client.session("s0") in held)
+        (other,) = holders.keys() - {name}
+        processes = descendants(system.workers[name].process.pid)
+        last = holders[name][-1]
+        slow = asyncio.create_task(last.call_tool("counter:sleep", {"seconds": 1.5}))
+        async with Load(client).running():
+            assert (await ended(await drain(system, name))) == 0  # type: ignore[operator]
+            assert (await slow).text == "slept"
+            for session in holders[name]:
+                with pytest.raises(LeaseRevoked, match=name):
+                    await session.call_tool("next")
+            for session in holders[other]:
+                assert (await session.call_tool("next")).text in ("1", "2")
+            fresh = [await client.session(f"new{n}").acquire("counter") for n in range(3)]
+            assert {lease.worker for lease in fresh} == {other}
+        assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
+        del system.workers[name]
+        spans = read_spans(trace)
+        assert any(
+            span.attributes.get("leaseway.worker") == name
+            and span.attributes.get("gen_ai.tool.name") == "sleep"
+            for span in spans
+        )
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) -> None:
+    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+        session = client.session("busy")
+        name = (await session.acquire("counter")).worker
+        busy = asyncio.create_task(session.call_tool("counter:sleep", {"seconds": 3}))
+        await client.drain_worker(name)
+        await client.drain_worker(name)  # an impatient operator changes nothing
+
+        async def draining() -> bool:
+            return {one.id: one.state for one in await client.workers()}[name] == "draining"
+
+        await eventually(draining)
+        leases = [await client.session(f"s{n}").acquire("counter") for n in range(4)]
+        assert name not in {lease.worker for lease in leases}
+        assert (await busy).text == "slept"
+        assert await ended(system.workers.pop(name)) == 0
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Path) -> None:
+    async with running(tmp_path, SERVERS) as (system, client):
+        session = client.session("stuck")
+        await session.acquire("counter")
+        stuck = asyncio.create_task(session.call_tool("counter:sleep", {"seconds": 600}))
+
+        async def in_flight() -> bool:
+            return any(one.leases for one in await client.workers())
+
+        await eventually(in_flight)
+        part = system.workers.pop("worker-1")
+        processes = descendants(part.process.pid)
+        part.process.send_signal(signal.SIGTERM)
+        await eventually(lambda: any("ends" in line for line in part.log))
+        began = time.monotonic()
+        part.process.send_signal(signal.SIGTERM)
+        assert await ended(part) == 0
+        assert time.monotonic() - began < 15
+        with pytest.raises(LeasewayError):
+            await stuck
+        assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_operators_are_told_what_they_cannot_do(tmp_path: Path) -> None:
+    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+        status, out, err = await command(system, "worker", "drain", "worker-9")
+        assert (status, out) == (1, "")
+        assert err == (
+            "leaseway: No worker 'worker-9' is connected. Connected are: worker-1, worker-2.\n"
+        )
+        status, out, err = await command(system, "lease", "revoke", "nonsense")
+        assert (status, out) == (1, "")
+        assert "No worker holds lease 'nonsense'" in err
+        session = client.session("job")
+        lease = await session.acquire("counter")
+
+        async def known() -> bool:
+            return [one.id for one in await client.leases()] == [lease.id]
+
+        await eventually(known)
+        status, out, err = await command(
+            system, "lease", "revoke", lease.id, "--reason", "it is stuck"
+        )
+        assert (status, out, err) == (0, f"Lease {lease.id} has ended.\n", "")
+        with pytest.raises(LeaseRevoked, match="it is stuck"):
+            await session.call_tool("next")
