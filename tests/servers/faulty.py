@@ -68,10 +68,31 @@ class Calls:
         answer(str(key), text("by a string"))
 
     def oversize(self, key, params):
-        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[],"x":"' % key)
-        for _ in range(33):
-            raw(b"x" * (1 << 20))
-        raw(b'"}}\n')
+        how, mib = params["arguments"]["how"], params["arguments"].get("mib", 0)
+        if how == "small":
+            answer(key, text("small"))
+        elif how != "never":
+            around = {
+                "id first": (b'{"jsonrpc":"2.0","id":%d,"result":{"x":"' % key, b'"}}\n'),
+                "id last": (b'{"result":{"id":0,"x":"', b'"},"jsonrpc":"2.0","id":%d}\n' % key),
+                "nobody": (b'{"jsonrpc":"2.0","method":"notifications/message","x":"', b'"}\n'),
+            }
+            head, tail = around[how]
+            raw(head)
+            for _ in range(mib):
+                raw(b"x" * (1 << 20))
+            raw(tail)
+
+    def broken_line(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[}\n' % key)
+
+    def half_line(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":{"cont' % key)
+        os._exit(3)
+
+    def chatter(self, key, params):
+        raw(b"INFO a line of a log that is none of MCP's\n" * 20_000)
+        answer(key, text("through"))
 
     def large(self, key, params):
         answer(key, text("x" * int(params["arguments"]["size"])))

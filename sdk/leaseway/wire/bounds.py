@@ -13,6 +13,11 @@ CALL_TIMEOUT: Final = 60.0
 LEASE_DRAIN_TIMEOUT: Final = 15 * 60.0
 SHUTDOWN_TIMEOUT: Final = 30.0
 
+HEALTH_INTERVAL: Final = 30.0
+"""How long an idle instance may be silent before it is asked for a sign of life."""
+HEALTH_PATIENCE: Final = 10.0
+"""How long it may be silent then, before it counts as disconnected."""
+
 MAX_INSTANCES: Final = 256
 """Instances of one server on one worker."""
 MAX_LEASES: Final = 512

@@ -6,12 +6,8 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from leaseway.data_plane.mcp.codec import (
-    LineSplitter,
-    LineTooLong,
     decode,
     encode_call,
     encode_request,
@@ -24,39 +20,6 @@ from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest, params_head
 
 def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
     return ToolRequest("echo", params_head("echo"), arguments, **more)  # type: ignore[arg-type]
-
-
-@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
-def test_lines_are_the_same_however_the_stream_is_cut(
-    lines: list[bytes], data: st.DataObject
-) -> None:
-    stream = b"".join(line + b"\n" for line in lines) + b"rest"
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    splitter = LineSplitter(100)
-    found: list[bytes] = []
-    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        found += splitter.feed(stream[start:end])
-    assert found == lines
-
-
-@pytest.mark.parametrize("piece", [1, 3, 100])
-def test_a_line_at_the_bound_passes_and_one_above_does_not(piece: int) -> None:
-    def feed(size: int) -> list[bytes]:
-        splitter, stream, found = LineSplitter(10), b"x" * size + b"\n", []
-        for start in range(0, len(stream), piece):
-            found += splitter.feed(stream[start : start + piece])
-        return found
-
-    assert feed(10) == [b"x" * 10]
-    with pytest.raises(LineTooLong):
-        feed(11)
-
-
-def test_a_line_that_never_ends_is_refused_at_the_bound() -> None:
-    splitter = LineSplitter(10)
-    splitter.feed(b"x" * 10)
-    with pytest.raises(LineTooLong):
-        splitter.feed(b"x")
 
 
 def test_a_legacy_call_is_the_least_that_can_be_said() -> None:

@@ -180,11 +180,17 @@ async def test_garbage_on_standard_output_is_counted_and_survived(
     assert caplog.text.count("no JSON-RPC messages") == 1
 
 
-async def test_second_and_stray_answers_are_dropped_and_counted(bench: Bench) -> None:
+async def test_second_and_stray_answers_are_dropped_and_counted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     instance = await bench.start(bench.stdio("faulty", "twice"))
-    assert await bench.text(instance, "call") == "first"
-    assert await bench.text(instance, "call") == "first"
-    assert connection(instance).late_replies >= 2
+    for _ in range(10):
+        assert await bench.text(instance, "call") == "first"
+    peer = connection(instance)
+    assert peer.late_replies >= 9
+    assert peer.stray_replies >= 9
+    assert instance.late_replies == peer.late_replies + peer.stray_replies
+    assert caplog.text.count("never sent") == 1
 
 
 async def test_an_answer_to_a_cancelled_call_is_dropped(bench: Bench) -> None:
@@ -236,9 +242,27 @@ async def test_a_result_at_the_bound_passes_and_one_above_fails_alone(bench: Ben
     assert await bench.text(instance, "call", {"size": 1}) == "x"
 
 
-async def test_a_line_above_the_bound_ends_the_connection_and_names_it(bench: Bench) -> None:
+@pytest.mark.parametrize("order", ["id first", "id last"])
+async def test_a_line_above_the_bound_fails_the_call_that_it_answers_alone(
+    bench: Bench, order: str
+) -> None:
     instance = await bench.start(bench.stdio("faulty", "oversize"))
-    fault = (await bench.call(instance, "call")).fault
+    call, other = bench.begin(instance, "call", {"how": "never"})
+    await bench.written(call)
+    fault = (await bench.call(instance, "call", {"how": order, "mib": 64})).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+    assert str(64 << 20) not in fault.message  # its frame counts, too
+    assert await bench.text(instance, "call", {"how": "small"}) == "small"
+    assert not other.done()
+    assert instance.state == "ready"
+
+
+async def test_a_line_above_the_bound_that_answers_nothing_ends_the_connection(
+    bench: Bench,
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "oversize"))
+    fault = (await bench.call(instance, "call", {"how": "nobody", "mib": 33})).fault
     assert fault is not None
     assert fault.reason is Reason.SERVER_LOST
     assert "32 MiB" in fault.message
@@ -249,18 +273,76 @@ async def test_a_line_above_the_bound_ends_the_connection_and_names_it(bench: Be
     assert "32 MiB" in why.message
 
 
+async def test_a_broken_line_fails_the_call_that_it_names(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "broken_line"))
+    fault = (await bench.call(instance, "call")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert instance.state == "ready"
+
+
+async def test_half_a_line_and_death_is_a_loss_with_its_status(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "half_line"))
+    fault = (await bench.call(instance, "call")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    assert fault.metadata["exit_status"] == "3"
+
+
+async def test_a_flood_of_log_lines_on_standard_output_stalls_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "chatter"))
+    for _ in range(3):
+        assert await bench.text(instance, "call") == "through"
+    assert connection(instance).garbage_lines >= 60_000
+    assert caplog.text.count("no JSON-RPC messages") == 1
+
+
 async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
     filling, _ = bench.begin(instance, "call", big)
     await bench.written(filling)
-    waiting, _ = bench.begin(instance, "call", big)
+    waiting, _ = bench.begin(instance, "call", {"text": "x" * (bounds.MAX_ARGUMENTS - 4096)})
     assert not waiting.written
-    bench.begin(instance, "call", {"text": "x" * (MAX_QUEUED - bounds.MAX_ARGUMENTS - 200)})
     outcome = await bench.call(instance, "call", big)
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == (Reason.OVERLOADED, "no")
     assert outcome.fault.retry_delay is not None
+    assert connection(instance)._waiting() <= MAX_QUEUED
+
+
+async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    os.kill(instance.pid or 0, signal.SIGSTOP)
+    text = {"text": "x" * 10_000}
+    calls = [bench.begin(instance, "echo", text) for _ in range(200)]
+    await bench.written(calls[0][0])
+    assert not calls[-1][0].written  # the pipe is full
+    for call, _ in calls:
+        call.cancel("enough")  # returns at once, or the test would hang here
+    assert instance.in_flight == 0
+    assert not any(outcome.done() for _, outcome in calls)
+    peer = connection(instance)
+    assert peer._waiting() < 300_000  # what the pipe did not take, and a notification each
+    os.kill(instance.pid or 0, signal.SIGCONT)
+    told = json.loads(await bench.text(instance, "cancelled"))
+    assert len(told) == sum(call.written for call, _ in calls)
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
+async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "not_reading"))
+    filling, _ = bench.begin(instance, "call", {"text": "x" * 200_000})
+    await bench.written(filling)
+    peer = connection(instance)
+    for _ in range(100):
+        peer._answer(b"x" * 100_000)
+    assert peer._waiting() <= MAX_QUEUED
+    assert caplog.text.count("does not read its input") == 1
 
 
 async def test_the_callback_of_one_call_can_fail_without_harm(bench: Bench) -> None:

@@ -15,8 +15,6 @@ from leaseway.data_plane.mcp.wire import Era, ToolRequest
 
 __all__ = [
     "Envelope",
-    "LineSplitter",
-    "LineTooLong",
     "RpcError",
     "decode",
     "encode_call",
@@ -135,41 +133,3 @@ def encode_error(request_id: float | str | None, code: int, message: str) -> byt
     """Return the refusal of a server's request as one line."""
     error = {"code": code, "message": message}
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error}) + b"\n"
-
-
-class LineTooLong(Exception):
-    """A line exceeds its bound."""
-
-
-class LineSplitter:
-    """Cuts a byte stream into lines, in time linear in the bytes.
-
-    Args:
-        limit: The most bytes of one line.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that end in `data`, without their newline.
-
-        Raises:
-            LineTooLong: A line exceeds the bound; the stream can't be read on.
-        """
-        lines = data.split(b"\n")
-        rest = lines.pop()
-        if lines and self._parts:
-            self._parts.append(lines[0])
-            lines[0] = b"".join(self._parts)
-            self._parts.clear()
-            self._size = 0
-        if rest:
-            self._parts.append(rest)
-            self._size += len(rest)
-        # Only the first line may have begun in earlier data; the others are at most one read long.
-        if self._size > self._limit or (lines and len(lines[0]) > self._limit):
-            raise LineTooLong
-        return lines

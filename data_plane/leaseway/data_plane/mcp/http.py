@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import aiohttp
-import msgspec
 from mcp.shared.dispatcher import CallOptions
-from mcp.shared.inbound import (
-    encode_header_value,
-    find_invalid_x_mcp_header,
-    mcp_param_headers,
-    x_mcp_header_map,
-)
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST
 
 from leaseway.data_plane.mcp import http_answers as answers
-from leaseway.data_plane.mcp.codec import Envelope, decode, encode_notification, request_key
+from leaseway.data_plane.mcp.codec import Envelope, encode_notification, request_key
 from leaseway.data_plane.mcp.http_endpoint import (
     SESSION_ID,
     HttpEndpoint,
     RequestBody,
     http_client,
 )
+from leaseway.data_plane.mcp.http_events import EventReader
+from leaseway.data_plane.mcp.http_follow import BROKEN, Follower
+from leaseway.data_plane.mcp.http_params import ParamHeaders
+from leaseway.data_plane.mcp.http_renewal import Renewal, SessionForgotten
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import Pending
-from leaseway.data_plane.mcp.sse import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.data_plane.mcp.wire import ToolRequest
-from leaseway.wire.backoff import Backoff
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault
 
 __all__ = ["HttpConnection", "http_client"]
@@ -45,18 +42,11 @@ _logger = logging.getLogger(__name__)
 _FAREWELL: Final = 2.0
 """Seconds for the DELETE that ends a session."""
 
-_RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
 _TELLING: Final = 10.0
 """Seconds for a POST that has no answer."""
 
 _MAX_BACKGROUND: Final = 64
 """Tasks of a connection that nobody waits for; what a server is to be told beyond is dropped."""
-
-_STEADY: Final = 30.0
-"""A GET stream that lived so long, in seconds, was not a failure."""
-
-_RESUME_TRIES: Final = 2
-_BROKEN: Final = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class HttpConnection(Peer):
@@ -69,7 +59,9 @@ class HttpConnection(Peer):
         headers: Configured headers, resolved.
         session_id: A session that exists already, or empty. It is sent from the first request
             on; the handshake is made all the same, and the session is not ended at close.
-        on_tools_changed: Called when the server says that its tools changed.
+        on_tools_changed: Called when the server says that its tools changed, or may have.
+        renews: Whether a session that the server has forgotten is opened anew. Where state is
+            kept in it, the connection ends instead.
 
     Raises:
         Fault: SERVER_NOT_READY: the URL is none.
@@ -86,32 +78,26 @@ class HttpConnection(Peer):
         headers: Mapping[str, str] | None = None,
         session_id: str = "",
         on_tools_changed: Callable[[], None] = lambda: None,
+        renews: bool = False,
     ) -> None:
         super().__init__(server, on_tools_changed)
         self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
-        self._initializing = False
+        self._on_tools_changed = on_tools_changed
+        self._renews = renews
+        self._renewal = Renewal(server, self._endpoint, self._open_again)
+        self._initialize: tuple[Mapping[str, Any] | None, CallOptions] = (None, {})
+        self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._param_paths: dict[str, dict[tuple[str, ...], str]] = {}
-        self._followed = False
+        self._params = ParamHeaders(server)
+        self._events = EventReader(server, self._endpoint, self._take, self._waits)
+        self._following: asyncio.Task[None] | None = None
         self._untold = 0
         self._closing: asyncio.Task[None] | None = None
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
         """Note which arguments go into headers; refuse tools that ask for impossible ones."""
-        if not self.era.modern:
-            return tools
-        schemas = {name: _input_schema(definition) for name, definition in tools.items()}
-        invalid = {name: find_invalid_x_mcp_header(schema) for name, schema in schemas.items()}
-        for name, why in invalid.items():
-            if why is not None:
-                _logger.warning(
-                    "The tool %s of the server %s is left out: %s", name, self.server, why
-                )
-        kept = {name: tools[name] for name, why in invalid.items() if why is None}
-        paths = {name: x_mcp_header_map(schemas[name]) for name in kept}
-        self._param_paths = {name: found for name, found in paths.items() if found}
-        return kept
+        return self._params.accept(tools) if self.era.modern else tools
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """End what is under way, and the session where it is ours. Idempotent."""
@@ -128,17 +114,10 @@ class HttpConnection(Peer):
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         if not self.era.modern:
             return self.era.headers
-        headers = {
-            **self.era.headers,
-            "mcp-method": "tools/call",
-            "mcp-name": encode_header_value(request.name),
-            **request.param_headers,
-        }
-        paths = self._param_paths.get(request.name)
-        if paths:
-            arguments = msgspec.json.decode(request.arguments or b"{}")
-            headers.update(mcp_param_headers(paths, arguments))
-        return headers
+        return {**self.era.headers, **self._params.of(request)}
+
+    def _is_stuck(self) -> bool:
+        return True  # what was not sent yet waits for a connection to the server
 
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         task = asyncio.get_running_loop().create_task(self._exchange(key, line, headers, entry))
@@ -151,11 +130,16 @@ class HttpConnection(Peer):
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
         """Send any request (see `Peer`); the answer to `initialize` may open a session."""
-        self._initializing = method == "initialize"
-        try:
+        if method != "initialize":
             return await super().send_raw_request(method, params, opts)
+        options = opts or {}
+        self._initialize = (params, options)
+        self._initializing = options.get("request_id") or self._mint()
+        try:
+            asked: CallOptions = {**options, "request_id": self._initializing}
+            return await super().send_raw_request(method, params, asked)
         finally:
-            self._initializing = False
+            self._initializing = None
 
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -163,7 +147,7 @@ class HttpConnection(Peer):
         """Send a notification; after `initialized`, the server may talk of its own accord."""
         await super().notify(method, params, opts)
         if method == "notifications/initialized" and self._endpoint.session_id:
-            self._spawn(self._follow((opts or {}).get("headers") or {}))
+            self._follow((opts or {}).get("headers") or {})
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
         await self._tell(line, headers or self.era.headers)
@@ -190,10 +174,11 @@ class HttpConnection(Peer):
                 _MAX_BACKGROUND,
             )
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def _tell(self, line: bytes, headers: Mapping[str, str]) -> None:
         """Post what has no answer; a failure is none of the caller's business."""
@@ -208,7 +193,7 @@ class HttpConnection(Peer):
                         self.server,
                         response.status,
                     )
-        except (*_BROKEN, Fault) as error:
+        except (*BROKEN, Fault) as error:
             _logger.debug("The server %s was not told: %s", self.server, error)
 
     # One request's answer.
@@ -216,21 +201,72 @@ class HttpConnection(Peer):
     async def _exchange(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
-        answered = False
-        body = RequestBody(line, entry)
         try:
-            async with await self._endpoint.request("POST", headers, body) as response:
-                answered = True
-                await self._read_answer(key, response, headers)
+            forgotten = await self._post(key, line, headers, entry)
+            if forgotten is not None and not self.closed.is_set():
+                await self._post_again(forgotten, key, line, headers, entry)
         except Fault as fault:
             self._fail(key, fault)
-        except _BROKEN as error:
-            self._fail(key, answers.broken(self.server, self._endpoint.url, error, entry, answered))
         except Exception:  # whoever waits must learn that it is in vain
             _logger.exception("A request to the server %s failed unexpectedly.", self.server)
             self._fail(key, answers.unexpected(self.server, entry))
         finally:
             self._tasks.pop(key, None)
+
+    async def _post(
+        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+    ) -> str | None:
+        """Post and take the answer; return the session if the server has forgotten it."""
+        answered = False
+        session = await self._session_for(key)
+        try:
+            body = RequestBody(line, entry)
+            async with await self._endpoint.request("POST", headers, body) as response:
+                answered = True
+                self.signs.hear(self._next_id)
+                await self._read_answer(key, response, headers)
+        except SessionForgotten:
+            entry.written = False  # refused, so nothing was begun
+            return session
+        except BROKEN as error:
+            self._fail(key, answers.broken(self.server, self._endpoint.url, error, entry, answered))
+            if isinstance(key, int):
+                self._doubt(key)
+        return None
+
+    async def _post_again(
+        self, forgotten: str, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+    ) -> None:
+        if self._renews and self._endpoint.session_is_ours:
+            await self._renewal.renew(forgotten)
+            if self.closed.is_set() or await self._post(key, line, headers, entry) is None:
+                return
+        self._session_is_gone(key)
+
+    async def _session_for(self, key: object) -> str:
+        if key == self._initializing:
+            return ""
+        return await self._renewal.settled()
+
+    def _session_is_gone(self, key: object) -> None:
+        fault = answers.session_gone(self.server)
+        self._fail(key, fault)
+        self._end(fault)
+
+    async def _open_again(self) -> None:
+        """Open another session in place of one that the server has forgotten."""
+        params, opts = self._initialize
+        try:
+            asked: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
+            asked.pop("request_id", None)
+            result = await self.send_raw_request("initialize", params, asked)
+            if result.get("protocolVersion") != self.era.version:
+                raise MCPError(INVALID_REQUEST, "it speaks another protocol version now")
+            await self.notify("notifications/initialized", None, {"headers": {**self.era.headers}})
+        except MCPError as error:
+            self._end(answers.session_gone(self.server, f"{error}".rstrip(".")))
+        else:
+            self._on_tools_changed()
 
     async def _read_answer(
         self, key: object, response: aiohttp.ClientResponse, headers: Mapping[str, str]
@@ -238,12 +274,12 @@ class HttpConnection(Peer):
         if response.status >= 400:
             await self._read_refusal(key, response)
             return
-        if self._initializing and SESSION_ID in response.headers:
+        if key == self._initializing and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
             self._read_json(key, await answers.read_body(self.server, response))
         elif response.content_type == "text/event-stream":
-            await self._read_events(key, response, headers)
+            await self._events.read(key, response, headers, resumable=not self.era.modern)
         else:
             what = f"HTTP status {response.status} and content type {response.content_type}"
             raise answers.unreadable(self.server, what)
@@ -252,12 +288,9 @@ class HttpConnection(Peer):
 
     async def _read_refusal(self, key: object, response: aiohttp.ClientResponse) -> None:
         body = await answers.read_body(self.server, response)
-        in_session = self._endpoint.session_id and self.era.version and not self.era.modern
+        in_session = self._in_session and key != self._initializing
         if in_session and _names_session(response.status, body):
-            fault = answers.session_gone(self.server)
-            self._fail(key, fault)
-            self._end(fault)
-            return
+            raise SessionForgotten
         message = answers.rpc_error(body)
         if message is not None:
             self._take(key, message)
@@ -272,46 +305,8 @@ class HttpConnection(Peer):
         for message in messages:
             self._take(key, message)
 
-    async def _read_events(
-        self, key: object, response: aiohttp.ClientResponse, headers: Mapping[str, str]
-    ) -> None:
-        parser = SseParser(answers.MAX_ANSWER)
-        await self._read_stream(key, response, parser)
-        for _ in range(_RESUME_TRIES):
-            # A legacy server may hang up and have the rest fetched later.
-            if not self._waits(key) or self.era.modern or parser.last_id is None:
-                return
-            await asyncio.sleep(1.0 if parser.retry is None else min(parser.retry, 60.0))
-            resumed = {**headers, "last-event-id": parser.last_id}
-            async with await self._endpoint.request("GET", resumed) as again:
-                if again.content_type == "text/event-stream":
-                    await self._read_stream(key, again, parser)
-
-    async def _read_stream(
-        self, key: object, response: aiohttp.ClientResponse, parser: SseParser
-    ) -> None:
-        parser.restart()
-        try:
-            async for data in response.content.iter_any():
-                for event in parser.feed(data):
-                    self._take_event(key, event)
-                if not self._waits(key):
-                    return
-        except SseTooLarge:
-            raise answers.body_too_large(self.server) from None
-        except aiohttp.ClientPayloadError:
-            if parser.last_id is None or self.era.modern:
-                raise
-
-    def _take_event(self, key: object, event: SseEvent) -> None:
-        if event.event != "message" or not event.data.strip():
-            return
-        try:
-            self._take(key, decode(event.data))
-        except ValueError:
-            raise answers.unreadable(self.server, "an event that is no JSON-RPC") from None
-
     def _take(self, key: object, message: Envelope) -> None:
+        self.signs.hear(self._next_id)
         if message.method is not None:
             self._inbox.take(message, self._calls.get(key))
         elif not message.is_response:
@@ -320,6 +315,8 @@ class HttpConnection(Peer):
             entry: Pending | None = self._forget(key) or self._requests.pop(key, None)
             if entry is not None:
                 entry.resolve(message)
+            else:
+                self._drop_reply(key)
         else:
             self._settle(message)
 
@@ -333,41 +330,34 @@ class HttpConnection(Peer):
 
     # What a legacy server says of its own accord.
 
-    async def _follow(self, headers: Mapping[str, str]) -> None:
-        """Keep a GET stream open, where the server offers one."""
-        parser = SseParser(answers.MAX_ANSWER)
-        failures = 0
-        while not self.closed.is_set():
-            opened = time.monotonic()
-            try:
-                if not await self._follow_once(headers, parser):
-                    return
-            except (*_BROKEN, Fault, SseTooLarge) as error:
-                _logger.debug("The GET stream of the server %s broke: %s", self.server, error)
-            steady = time.monotonic() - opened > _STEADY
-            failures = 0 if steady else failures + 1
-            await asyncio.sleep(max(parser.retry or 0.0, _RECONNECT.ceiling(failures)))
+    @property
+    def _in_session(self) -> bool:
+        return bool(self.era.version) and not self.era.modern and bool(self._endpoint.session_id)
 
-    async def _follow_once(self, headers: Mapping[str, str], parser: SseParser) -> bool:
-        """Read one GET stream to its end; say whether another try makes sense."""
-        resumed = {"last-event-id": parser.last_id} if parser.last_id is not None else {}
-        async with await self._endpoint.request("GET", {**headers, **resumed}) as response:
-            if response.status == 404 and self._followed:
-                self._end(answers.session_gone(self.server))
-            if response.status >= 500:
-                return True
-            if response.status >= 400 or response.content_type != "text/event-stream":
-                return False
-            self._followed = True
-            parser.restart()
-            async for data in response.content.iter_any():
-                for event in parser.feed(data):
-                    self._take_event(None, event)
-        return True
+    def _follow(self, headers: Mapping[str, str]) -> None:
+        """Keep a GET stream of the session open, instead of the one before."""
+        if self._following is not None:
+            self._following.cancel()
+        session = self._endpoint.session_id
+        follower = Follower(
+            self.server,
+            self._endpoint,
+            headers,
+            lambda event: self._events.take(None, event),
+            lambda: self._stream_expired(session),
+        )
+        self._following = self._spawn(follower.run())
+
+    def _stream_expired(self, session: str) -> None:
+        if self._renews and self._endpoint.session_is_ours:
+            self._spawn(self._renewal.renew(session))
+        else:
+            self._end(answers.session_gone(self.server))
 
     # The end.
 
     async def _say_farewell(self) -> None:
+        await self._renewal.aclose()
         tasks = [*self._tasks.values(), *self._background]
         for task in tasks:
             task.cancel()
@@ -377,12 +367,8 @@ class HttpConnection(Peer):
             try:
                 async with asyncio.timeout(_FAREWELL):
                     (await self._endpoint.request("DELETE", self.era.headers)).release()
-            except (*_BROKEN, Fault) as error:
+            except (*BROKEN, Fault) as error:
                 _logger.debug("The session of the server %s was not ended: %s", self.server, error)
-
-
-def _input_schema(definition: bytes) -> object:
-    return msgspec.json.decode(definition).get("inputSchema")
 
 
 def _names_session(status: int, body: bytes) -> bool:

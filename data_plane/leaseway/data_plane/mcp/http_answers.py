@@ -136,12 +136,20 @@ def unreadable(server: str, what: str) -> Fault:
     return _server_error(server, text, "yes", 200, INVALID_REQUEST)
 
 
-def session_gone(server: str) -> Fault:
-    """Return the fault that ends a connection whose session the server does not know any more."""
+def session_gone(server: str, why: str = "") -> Fault:
+    """Return the fault that ends a connection whose session the server does not know any more.
+
+    Args:
+        server: The server's id.
+        why: Why no other session could be opened, where that was tried.
+    """
+    text = (
+        f"The server {server} does not know its MCP session any more (it was restarted, or the "
+        "session idled out); state kept in it is lost."
+    )
     return Fault(
         Reason.SERVER_LOST,
-        f"The server {server} does not know its MCP session any more (it was restarted, or the "
-        "session idled out); state kept in it is lost.",
+        f"{text} Opening another failed: {why}." if why else text,
         metadata={"server": server},
     )
 

@@ -82,6 +82,10 @@ class HttpEndpoint:
         self.session_id = session_id
         self.session_is_ours = True
 
+    def leave_session(self) -> None:
+        """Belong to none: the server does not know it any more."""
+        self.session_id = ""
+
     async def request(
         self,
         method: Literal["POST", "GET", "DELETE"],

@@ -15,14 +15,13 @@ from typing import Final, Literal
 
 import aiohttp
 from mcp.client.session import ClientSession
-from mcp.client.subscriptions import SubscriptionLost, listen
-from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.environment import child_environment
+from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.launch import prepare
+from leaseway.data_plane.mcp.listening import listen_to_changes
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
 from leaseway.data_plane.mcp.process import ServerProcess
@@ -32,15 +31,13 @@ from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.stdio import StdioConnection
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest, params_head
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Instance"]
 
 _logger = logging.getLogger(__name__)
-_RELISTEN: Final = Backoff(initial=1.0, maximum=60.0)
-State = Literal["starting", "ready", "closing", "closed", "failed"]
+State = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
 
 _owners: Final[set[asyncio.Task[None]]] = set()
 """The loop holds tasks weakly; an owner must reach its end even if nobody keeps the instance."""
@@ -61,11 +58,14 @@ class Instance:
         on_tools_changed: Called when the server says that its tools changed.
         known_version: What another instance of the same server agreed on, or empty.
         reading: What the server's references stand for, or None to read them at the start.
+        patience: How long the server may be silent.
+        on_disconnected: Called when it was silent for too long, before it is ended.
 
     Attributes:
         id: As given.
         spec: As given.
-        state: `starting`, `ready`, `closing`, `closed`, or `failed` (it never became ready).
+        state: `starting`, `ready`, `disconnected` (it gave no sign of life and is being ended),
+            `closing`, `closed`, or `failed` (it never became ready).
         pid: The process, or None where there is none (yet).
         protocol_version: What was agreed on; empty before.
         reading: What the references stood for at the start; None before, or where one is missing.
@@ -88,6 +88,8 @@ class Instance:
         vault: Vault = NO_VAULT,
         known_version: str = "",
         reading: Resolved | None = None,
+        patience: Patience = PATIENCE,
+        on_disconnected: Callable[[Instance], None] = lambda _: None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -107,6 +109,8 @@ class Instance:
         self._on_closed = on_closed
         self._on_tools_changed = on_tools_changed
         self._known_version = known_version
+        self._patience = patience
+        self._on_disconnected = on_disconnected
         self._peer: Peer | None = None
         self._phase: Phase = "connect"
         self._has_tools = True
@@ -120,6 +124,12 @@ class Instance:
     def in_flight(self) -> int:
         """Calls that have not ended."""
         return self._peer.in_flight if self._peer is not None else 0
+
+    @property
+    def late_replies(self) -> int:
+        """Answers that came when nobody waited for them: after a cancel, twice, unasked."""
+        peer = self._peer
+        return peer.late_replies + peer.stray_replies if peer is not None else 0
 
     def prepare(self, tool_name: str) -> bytes:
         """Return a tool's `ToolRequest.params_head`, to be kept for all its calls."""
@@ -231,6 +241,7 @@ class Instance:
                 headers=resolved.headers,
                 session_id=resolved.session_id,
                 on_tools_changed=self._tools_changed,
+                renews=self.spec.truely_stateless,
             )
 
     async def _connect_stdio(self, resolved: Resolved) -> StdioConnection:
@@ -281,38 +292,24 @@ class Instance:
 
     async def _until_the_end(self, session: ClientSession, peer: Peer) -> None:
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
-        listening = asyncio.ensure_future(self._listen(session, peer))
+        mute = asyncio.ensure_future(until_mute(peer, self._patience))
+        listening = asyncio.ensure_future(listen_to_changes(session, peer, self._tools_changed))
         try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*ends, mute), return_when=asyncio.FIRST_COMPLETED)
+            if mute.done() and not self._stop.is_set():
+                self._disconnect(peer, mute.result())
         finally:
             if self.state == "ready":
                 self.state = "closing"
-            for task in (*ends, listening):
+            for task in (*ends, mute, listening):
                 task.cancel()
-            await asyncio.gather(*ends, listening, return_exceptions=True)
+            await asyncio.gather(*ends, mute, listening, return_exceptions=True)
 
-    async def _listen(self, session: ClientSession, peer: Peer) -> None:
-        """Modern servers announce changes on a stream that has to be asked for."""
-        capabilities = session.server_capabilities
-        tools = capabilities.tools if capabilities is not None else None
-        if not peer.era.modern or tools is None or not tools.list_changed:
-            return
-        failures, again = 0, False
-        while not peer.closed.is_set():
-            try:
-                async with listen(session, tools_list_changed=True) as changes:
-                    if again:
-                        self._tools_changed()  # what happened between two streams is lost
-                    failures, again = 0, True
-                    async for _ in changes:
-                        pass  # the inbox has seen it already
-            except MCPError as error:
-                if error.error.code == METHOD_NOT_FOUND:
-                    return
-                failures += 1
-            except SubscriptionLost:
-                failures += 1
-            await asyncio.sleep(_RELISTEN.ceiling(failures))
+    def _disconnect(self, peer: Peer, fault: Fault) -> None:
+        if self.state == "ready":
+            self.state = "disconnected"
+            self._on_disconnected(self)
+        peer.lose(fault)
 
     def _tools_changed(self) -> None:
         if self.state == "ready":

@@ -29,6 +29,7 @@ from leaseway.data_plane.mcp.codec import (
     request_key,
 )
 from leaseway.data_plane.mcp.inbox import Inbox
+from leaseway.data_plane.mcp.life_signs import LifeSigns
 from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, RawRequest, ToolCall, refuse
 from leaseway.data_plane.mcp.wire import LEGACY, Era, Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault, Reason, Started
@@ -46,7 +47,9 @@ class Peer(Dispatcher[TransportContext]):
         era: What requests carry; set once negotiated.
         fault: Why the connection ended, or None while it is open or was closed by us.
         closed: Set when it has ended, whoever ended it.
-        late_replies: Answers that nobody waited for any more.
+        signs: When something last came from the server.
+        late_replies: Answers that nobody waited for any more, second ones among them.
+        stray_replies: Answers to what was never asked.
     """
 
     kind = "peer"
@@ -56,7 +59,10 @@ class Peer(Dispatcher[TransportContext]):
         self.era: Era = LEGACY
         self.fault: Fault | None = None
         self.closed = asyncio.Event()
+        self.signs = LifeSigns()
         self.late_replies = 0
+        self.stray_replies = 0
+        self._asking = 0
         self._calls: dict[object, ToolCall] = {}
         self._requests: dict[object, RawRequest] = {}
         self._next_id = 0
@@ -79,6 +85,10 @@ class Peer(Dispatcher[TransportContext]):
 
     def _refusal(self, size: int) -> Fault | None:
         """Say why no call of this size can be taken now."""
+        raise NotImplementedError
+
+    def _is_stuck(self) -> bool:
+        """Say whether what is sent now does not get out for reasons that lie with the server."""
         raise NotImplementedError
 
     async def aclose(self, *, hurry: bool = False) -> None:
@@ -119,6 +129,8 @@ class Peer(Dispatcher[TransportContext]):
         """Forget a call and tell the server."""
         if self._forget(call.id) is not None:
             self._abandon(call.id, call, reason, True)
+            if call.written or self._is_stuck():
+                self._doubt(call.id)
 
     async def drained(self) -> None:
         """Wait until no call is in flight."""
@@ -136,6 +148,38 @@ class Peer(Dispatcher[TransportContext]):
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""
         return request.param_headers
+
+    # Life signs.
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether the server may be silent because it works on something."""
+        if self._asking:
+            return True
+        oldest = next(iter(self._calls.values()), None)
+        return oldest is not None and self.signs.explained_by(oldest.id)
+
+    def _doubt(self, given_up: int) -> None:
+        """Have the server asked soon, if it has been silent since a call that was given up."""
+        self.signs.doubt(given_up, self._next_id)
+        self._wake_in_doubt()
+
+    def _wake_in_doubt(self) -> None:
+        if self.signs.in_doubt and not self.is_excused:
+            self.signs.wake.set()
+
+    async def ping(self) -> None:
+        """Ask for a sign of life, in the way of the era.
+
+        Raises:
+            ConnectionLost: The connection ended or could not be made.
+            MCPError: The server answered with an error, which is a sign, too.
+        """
+        await self._ask("server/discover" if self.era.modern else "ping", None, tell=False)
+
+    def lose(self, fault: Fault) -> None:
+        """End a connection that is of no use any more: everyone who waits learns why."""
+        self._end(fault)
 
     # The official session's view.
 
@@ -175,7 +219,17 @@ class Peer(Dispatcher[TransportContext]):
             ConnectionLost: The connection ended.
             MCPError: The server answered with an error.
         """
-        opts: CallOptions = {"headers": {**self.era.headers}}
+        self._asking += 1
+        try:
+            return await self._ask(method, params)
+        finally:
+            self._asking -= 1
+            self._wake_in_doubt()
+
+    async def _ask(
+        self, method: str, params: Mapping[str, Any] | None, *, tell: bool = True
+    ) -> bytes:
+        opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": tell}
         if self.era.modern:
             opts["headers"]["mcp-method"] = method
         return await self._round_trip(method, params, opts, self.era)
@@ -226,10 +280,23 @@ class Peer(Dispatcher[TransportContext]):
             key = request_key(answer.id)
             entry = self._forget(key) or self._requests.pop(key, None)
         if entry is None:
-            self.late_replies += 1
+            self._drop_reply(key)
             return False
         entry.resolve(answer)
         return True
+
+    def _drop_reply(self, key: object) -> None:
+        """Count an answer that nobody waits for: late, a second one, or to nothing at all."""
+        if isinstance(key, int) and 0 < key <= self._next_id:
+            self.late_replies += 1
+            return
+        self.stray_replies += 1
+        if self.stray_replies == 1:
+            _logger.warning(
+                "The server %s answers a request that it was never sent; such answers are "
+                "dropped. Further ones are only counted.",
+                self.server,
+            )
 
     def _end(self, fault: Fault | None) -> None:
         """End the connection: everyone who waits learns why. Idempotent."""

@@ -22,7 +22,9 @@ __all__ = [
     "Pending",
     "RawRequest",
     "ToolCall",
+    "no_result",
     "refuse",
+    "too_large",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -170,13 +172,13 @@ def _outcome(server: str, answer: Envelope) -> Outcome:
         return Outcome(b"", fault=_fault_of_error(server, answer.error))
     payload = bytes(answer.result)
     if len(payload) > bounds.MAX_RESULT:
-        return Outcome(b"", fault=_too_large(server, len(payload)))
+        return Outcome(b"", fault=too_large(server, len(payload)))
     try:
         is_error = reads_as_error(answer.result)
         if not payload.isascii():
             payload.decode()
     except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
-        return Outcome(b"", fault=_not_a_result(server))
+        return Outcome(b"", fault=no_result(server))
     return Outcome(payload, is_error)
 
 
@@ -205,7 +207,8 @@ def _mcp_error(error: msgspec.Raw) -> MCPError:
     return MCPError(code=parsed.code, message=parsed.message, data=data)
 
 
-def _too_large(server: str, size: int) -> Fault:
+def too_large(server: str, size: int) -> Fault:
+    """Return the fault for a result above the bound."""
     return Fault(
         Reason.RESULT_TOO_LARGE,
         f"The result of the server {server} has {size} bytes, more than the {bounds.MAX_RESULT} "
@@ -215,7 +218,8 @@ def _too_large(server: str, size: int) -> Fault:
     )
 
 
-def _not_a_result(server: str) -> Fault:
+def no_result(server: str) -> Fault:
+    """Return the fault for an answer that can't be a result."""
     return Fault(
         Reason.SERVER_ERROR,
         f"The server {server} answered a tool call with something that is no MCP result: it must "

@@ -12,14 +12,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from leaseway.data_plane.mcp.codec import (
-    LineSplitter,
-    LineTooLong,
-    decode,
-    encode_notification,
-)
+from leaseway.data_plane.mcp.codec import decode, encode_notification
+from leaseway.data_plane.mcp.lines import LineSplitter, LineTooLong, reply_key
 from leaseway.data_plane.mcp.peer import Peer
-from leaseway.data_plane.mcp.pending import Pending, ToolCall
+from leaseway.data_plane.mcp.pending import Pending, ToolCall, no_result, too_large
 from leaseway.data_plane.mcp.process import PATIENCE, ServerProcess
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire import bounds
@@ -30,6 +26,12 @@ __all__ = ["StdioConnection"]
 _logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
 """Bytes that wait for a full pipe; beyond it calls are refused."""
+
+_WRITE: Final = 64 * bounds.KIB
+"""Bytes of one write: what a pipe holds. What waits behind it can still be taken back."""
+
+MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
+"""Bytes of a too long line that are read to find its end."""
 
 LITTLE_PATIENCE: Final = 0.2
 """Seconds that a process which failed to start or broke the protocol has to end by itself."""
@@ -64,7 +66,7 @@ class StdioConnection(Peer):
         self._process = process
         self._stderr = stderr
         self._loop = asyncio.get_running_loop()
-        self._lines = LineSplitter(bounds.MAX_LINE)
+        self._lines = LineSplitter(bounds.MAX_LINE, self._too_long, MAX_SKIPPED)
         self._queue: dict[object, bytes] = {}
         self._queued = 0
         self._flushing = False
@@ -74,6 +76,7 @@ class StdioConnection(Peer):
         self._reader: asyncio.ReadTransport | None = None
         self._output_ended = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
+        self._untold = 0
         self.garbage_lines = 0
 
     async def open(self) -> None:
@@ -115,25 +118,34 @@ class StdioConnection(Peer):
     def _refusal(self, size: int) -> Fault | None:
         if self.closed.is_set() or self._ending is not None:
             return self._ended_fault("no")
-        if self._queued and self._queued + size > MAX_QUEUED:
+        waiting = self._waiting()
+        if waiting and waiting + size > MAX_QUEUED:
             return Fault(
                 Reason.OVERLOADED,
-                f"The server {self.server} does not read its input: {self._queued} bytes wait for "
+                f"The server {self.server} does not read its input: {waiting} bytes wait for "
                 "it. Try again later or on another worker.",
                 metadata={"server": self.server},
                 retry_delay=1.0,
             )
         return None
 
+    def _waiting(self) -> int:
+        """Return how many bytes wait here for the pipe."""
+        if self._paused and self._writer is not None:
+            return self._queued + self._writer.get_write_buffer_size()
+        return self._queued
+
+    def _is_stuck(self) -> bool:
+        return self._paused
+
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         self._put(key, line)
 
     def _answer(self, line: bytes) -> None:
-        if self._queued + len(line) <= MAX_QUEUED:
-            self._put(next(self._note_keys), line)
+        self._put_note(line)
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        self._put(next(self._note_keys), line)
+        self._put_note(line)
 
     def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
         waiting = self._queue.pop(key, None)
@@ -141,7 +153,21 @@ class StdioConnection(Peer):
             self._queued -= len(waiting)
         elif tell and entry.written and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
-            self._put(next(self._note_keys), encode_notification("notifications/cancelled", params))
+            self._put_note(encode_notification("notifications/cancelled", params))
+
+    def _put_note(self, line: bytes) -> None:
+        """Send what has no answer, if there is room for it."""
+        if self._waiting() + len(line) <= MAX_QUEUED:
+            self._put(next(self._note_keys), line)
+            return
+        self._untold += 1
+        if self._untold == 1:
+            _logger.warning(
+                "The server %s does not read its input: answers and notifications for it are "
+                "dropped while more than %s bytes wait.",
+                self.server,
+                MAX_QUEUED,
+            )
 
     def _put(self, key: object, line: bytes) -> None:
         if self.closed.is_set():
@@ -154,16 +180,35 @@ class StdioConnection(Peer):
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._paused or not self._queue or self._writer is None or self._writer.is_closing():
-            return
-        data = b"".join(self._queue.values())
-        for key in self._queue:
+        while self._queue and not self._paused and self._writer is not None:
+            if self._writer.is_closing():
+                return
+            self._writer.write(self._next_write())
+
+    def _next_write(self) -> bytes:
+        """Take from the queue what goes out as one write."""
+        if self._queued <= _WRITE:
+            lines, self._queue, self._queued = self._queue, {}, 0
+        else:
+            lines = self._first_lines()
+        for key in lines:
             entry: Pending | None = self._calls.get(key) or self._requests.get(key)
             if entry is not None:
                 entry.written = True
-        self._queue.clear()
-        self._queued = 0
-        self._writer.write(data)
+        return b"".join(lines.values())
+
+    def _first_lines(self) -> dict[object, bytes]:
+        lines: dict[object, bytes] = {}
+        size = 0
+        for key, line in self._queue.items():
+            lines[key] = line
+            size += len(line)
+            if size >= _WRITE:
+                break
+        for key in lines:
+            del self._queue[key]
+        self._queued -= size
+        return lines
 
     def pause(self) -> None:
         """The pipe is full."""
@@ -178,6 +223,7 @@ class StdioConnection(Peer):
 
     def received(self, data: bytes) -> None:
         """Take what the server wrote."""
+        self.signs.hear(self._next_id)
         try:
             lines = self._lines.feed(data)
         except LineTooLong:
@@ -190,8 +236,7 @@ class StdioConnection(Peer):
         try:
             message = decode(line)
         except ValueError:
-            if line.strip():
-                self._garbage()
+            self._unreadable(line)
             return
         if message.method is not None:
             self._inbox.take(message, self._only_call())
@@ -203,6 +248,30 @@ class StdioConnection(Peer):
     def _only_call(self) -> ToolCall | None:
         # A pipe does not say which call a log message belongs to; with one call it is plain.
         return next(iter(self._calls.values())) if len(self._calls) == 1 else None
+
+    def _unreadable(self, line: bytes) -> None:
+        """Fail the request that a broken line answers, where it says so."""
+        entry = self._waiting_for(reply_key(line[:1024], line[-1024:]))
+        if entry is not None:
+            entry.fail(no_result(self.server))
+        elif line.strip():
+            self._garbage()
+
+    def _too_long(self, head: bytes, tail: bytes, size: int) -> None:
+        """Fail the request that a skipped line answers; a line that does not say so may be all."""
+        key = reply_key(head, tail)
+        entry = self._waiting_for(key)
+        if entry is not None:
+            entry.fail(too_large(self.server, size))
+        elif key is not None:
+            self._drop_reply(key)
+        else:
+            self._end(self._oversize())
+
+    def _waiting_for(self, key: int | str | None) -> Pending | None:
+        if key is None:
+            return None
+        return self._forget(key) or self._requests.pop(key, None)
 
     def _garbage(self) -> None:
         self.garbage_lines += 1
@@ -217,8 +286,9 @@ class StdioConnection(Peer):
         return Fault(
             Reason.SERVER_LOST,
             f"The server {self.server} wrote a line of more than {bounds.MAX_LINE} bytes "
-            f"({bounds.MAX_LINE // bounds.MIB} MiB, the bound for one message); its connection "
-            "was closed. Ask its tools for less at a time.",
+            f"({bounds.MAX_LINE // bounds.MIB} MiB, the bound for one message) that does not say "
+            "which request it answers; its connection was closed. Ask its tools for less at a "
+            "time.",
             metadata={"server": self.server, "limit": str(bounds.MAX_LINE)},
         )
 
