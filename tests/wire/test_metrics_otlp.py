@@ -38,7 +38,8 @@ class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
 async def collecting() -> AsyncIterator[tuple[Collector, str]]:
     collector = Collector()
     server = grpc.aio.server()
-    metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server(collector, server)
+    add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
+    add(collector, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:

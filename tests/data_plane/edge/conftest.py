@@ -26,6 +26,7 @@ from leaseway.v1 import (
 )
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault, fault_from_status
+from leaseway.wire.metrics import Meter
 from leaseway.wire.serving import bind, make_server
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
@@ -312,13 +313,20 @@ async def running() -> AsyncIterator[Bench]:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     """A worker joined to a control plane, serving nothing yet."""
+    async with worker_bench() as made:
+        yield made
+
+
+@asynccontextmanager
+async def worker_bench(capacity: int = 4, meter: Meter | None = None) -> AsyncIterator[Bench]:
+    """Run a worker, measured or not, that has joined a control plane and serves nothing yet."""
     server = make_server(key=None)
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
-        options = WorkerOptions(address, bound, id="w1", capacity=4, labels={"zone": "a"})
+        options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels={"zone": "a"})
         background = bench.background = Background(group)
-        bench.worker = Worker(options, bound, bench.servers, background, bench.stop)
+        bench.worker = Worker(options, bound, bench.servers, background, bench.stop, meter=meter)
         listening = asyncio.Event()
         serving = group.create_task(
             serve(server, bench.worker, background, bench.stop, listening.set)
