@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import subprocess
 import sys
@@ -41,6 +42,9 @@ class Reaper:
         self._groups: set[int] = set()
         self._folders: list[Path] = []
         self._marks = 0
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._watch = -1
         self._process = self._start()
 
     @property
@@ -54,17 +58,26 @@ class Reaper:
         return f"{self._token}.{self._marks}."
 
     def register(self, group: int) -> None:
-        """A process group was started."""
+        """A process group was started.
+
+        Raises:
+            OSError: There is no reaper process, and none can be started.
+        """
         self._groups.add(group)
         self._tell(f"+{group}\n")
 
     def release(self, group: int, mark: str) -> None:
         """A process group has ended; what left it goes too."""
         self._groups.discard(group)
-        self._tell(f"-{group} {mark}\n")
+        try:
+            self._tell(f"-{group} {mark}\n")
+        except OSError as error:
+            _logger.error("The reaper process can't be started: %s.", error.strerror)
 
     async def close(self) -> None:
         """End the reaper process; groups that are still registered are killed. Idempotent."""
+        self._closed = True
+        self._stop_watching()
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
             with contextlib.suppress(OSError):
@@ -99,16 +112,43 @@ class Reaper:
         ]
         assert process.stdin is not None
         process.stdin.write("".join(lines).encode())
+        os.set_blocking(process.stdin.fileno(), False)
+        if hasattr(os, "pidfd_open"):  # elsewhere its death is seen when it is told something
+            self._watch = os.pidfd_open(process.pid)
+            self._loop.add_reader(self._watch, self._ended)
         return process
 
     def _tell(self, line: str) -> None:
+        if not self._closed and not self._write(line):
+            self._replace("is gone, or does not read what it is told")
+            self._write(line)
+
+    def _write(self, line: str) -> bool:
         assert self._process.stdin is not None
-        if self._process.stdin.closed:
-            return
         try:
-            self._process.stdin.write(line.encode())
-        except OSError:
-            _logger.warning("The reaper process %s is gone; another is started.", self.pid)
-            self._process.stdin.close()
-            self._process.wait()
-            self._process = self._start()
+            # A line is shorter than what a pipe takes whole or not at all.
+            return self._process.stdin.write(line.encode()) is not None
+        except (OSError, ValueError):  # the other end is closed, or this one
+            return False
+
+    def _ended(self) -> None:
+        try:
+            self._replace("is gone")
+        except OSError as error:  # tried again when the next server starts
+            _logger.error("The reaper process can't be started: %s.", error.strerror)
+
+    def _replace(self, why: str) -> None:
+        """Start another, which is told all that lives: the worker itself must never wait for it."""
+        _logger.warning("The reaper process %s %s; another is started.", self.pid, why)
+        self._stop_watching()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+        self._process = self._start()
+
+    def _stop_watching(self) -> None:
+        if self._watch >= 0:
+            self._loop.remove_reader(self._watch)
+            os.close(self._watch)
+            self._watch = -1

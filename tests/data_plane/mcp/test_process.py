@@ -1,0 +1,130 @@
+"""Starting and ending processes, in numbers and where the machine has no more to give."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from tests.conftest import descendants
+
+from leaseway.data_plane.mcp import stdio
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.wire.spec import ServerSpec, VariantKey
+
+from .conftest import SERVERS
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+STUBBORN = "trap '' TERM; sh \"$1\"; while :; do sleep 600; done"
+
+
+def stubborn() -> ServerSpec:
+    """Return a cheap server that ignores the end of its input and SIGTERM."""
+    args = ("-c", STUBBORN, "sh", str(SERVERS / "tiny.sh"))
+    return ServerSpec(VariantKey("stubborn"), "stdio", command="sh", args=args, protocol="legacy")
+
+
+async def close_all(instances: list[Instance]) -> float:
+    began = time.monotonic()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(instance.close() for instance in instances))
+    return time.monotonic() - began
+
+
+def in_use() -> tuple[int, int, int]:
+    """Return how many children, descriptors and threads this process has."""
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    return len(descendants(os.getpid())), descriptors, threading.active_count()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_closing_a_hundred_takes_about_as_long_as_one_and_leaves_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdio, "PATIENCE", 1.0)
+    one = await close_all([await bench.start(stubborn())])
+    before = in_use()
+    many = await close_all(await asyncio.gather(*(bench.start(stubborn()) for _ in range(100))))
+    assert 2 <= one < 4
+    assert many < one + 3
+    await until(lambda: in_use() == before)
+
+
+async def test_a_process_that_cannot_be_watched_is_not_left_running(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(pid: int, flags: int = 0) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    before = in_use()
+    with monkeypatch.context() as without:
+        without.setattr(os, "pidfd_open", refuse)
+        fault = await bench.fails(stubborn())
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert fault.message.endswith("its process could not be watched: Too many open files.")
+    await bench.instances[0].close()
+    await until(lambda: in_use() == before)
+
+
+async def test_a_reaper_that_stands_still_holds_up_nobody() -> None:
+    reaper = Reaper()
+    first = reaper.pid
+    os.kill(first, signal.SIGSTOP)
+    began = time.monotonic()
+    for number in range(10_000):
+        reaper.release(1_000_000_000 + number, reaper.mark())
+    assert time.monotonic() - began < 5
+    assert reaper.pid != first
+    assert not Path(f"/proc/{first}").exists()
+    await reaper.close()
+
+
+async def test_a_reaper_that_was_killed_is_replaced_at_once() -> None:
+    reaper = Reaper()
+    first = reaper.pid
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: reaper.pid != first)
+    assert reaper.pid in descendants(os.getpid())
+    await reaper.close()
+    assert reaper.pid not in descendants(os.getpid())
+
+
+async def test_no_server_runs_without_a_reaper(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> NoReturn:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    running = await bench.start(stubborn())
+    with monkeypatch.context() as without:
+        without.setattr(bench.reaper, "_start", refuse)
+        os.kill(bench.reaper.pid, signal.SIGKILL)
+        await until(lambda: "can't be started" in caplog.text)
+        fault = await bench.fails(stubborn())
+        assert "could not be watched: Resource temporarily unavailable" in fault.message
+        await running.close()
+    assert await bench.start(stubborn())
+
+
+async def test_a_reaper_inherits_nothing() -> None:
+    with Path(__file__).open():
+        reaper = Reaper()
+        folder = Path(f"/proc/{reaper.pid}/fd")
+        await until(lambda: {entry.name for entry in folder.iterdir()} == {"0", "1", "2"})
+        await reaper.close()
