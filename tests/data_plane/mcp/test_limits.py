@@ -220,8 +220,8 @@ async def test_without_cgroups_the_server_starts_all_the_same_and_says_what_does
     ((reason, text),) = instance.warnings
     assert reason == "LIMIT_NOT_ENFORCED"
     assert text == (
-        "limits.cpu (1.5) is not enforced: no cgroup controller 'cpu' is mounted for it;"
-        " limits.processes (16) is not enforced: no cgroup controller 'pids' is mounted for it."
+        "limits.cpu (1.5) is not enforced: the worker has no cgroup controller 'cpu';"
+        " limits.processes (16) is not enforced: the worker has no cgroup controller 'pids'."
         " Give the worker a cgroup that it may write (systemd: Delegate=yes; a container: a"
         " writable /sys/fs/cgroup), or remove the limit."
     )

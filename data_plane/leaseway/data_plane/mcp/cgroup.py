@@ -69,7 +69,7 @@ class Cgroups:
             controller = CONTROLLERS[key]
             owner = next((each for each in hierarchies if controller in each.controllers), None)
             if owner is None:
-                group.missing[key] = f"no cgroup controller '{controller}' is mounted for it"
+                group.missing[key] = f"the worker has no cgroup controller '{controller}'"
                 continue
             try:
                 folder = self._instance_folder(owner, controller, number)
@@ -219,8 +219,8 @@ def _write(file: Path, text: str) -> None:
 
 def _why(error: OSError, owner: Hierarchy) -> str:
     if error.errno == errno.EBUSY:
-        return f"its cgroup {owner.path} has other processes in it, which rules out limits below"
-    return f"its cgroup {owner.path} can't be written: {error.strerror or error}"
+        return f"the worker's cgroup {owner.path} has other processes in it, which rules it out"
+    return f"the worker's cgroup {owner.path} can't be written: {error.strerror or error}"
 
 
 def _lock(folder: Path) -> int:
