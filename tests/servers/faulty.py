@@ -173,8 +173,10 @@ for line in sys.stdin.buffer:
         on_list(key)
     elif method == "tools/call":
         getattr(Calls(), mode, Calls().fine)(key, message["params"])
-    elif method == "ping":
+    elif method == "ping" and mode != "discreet":
         answer(key, {})
+    elif mode == "discreet":  # says nothing to what it does not know, pings among it
+        pass
     elif key is not None and method is not None:
         send({"id": key, "error": {"code": -32601, "message": "Method not found"}})
 while mode in ("stubborn", "ignores_eof"):

@@ -3,11 +3,13 @@
 Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with sessions (the default
 is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
 writes every message down.
-What a call's `text` says steers it: see `misbehave`. POST /forget drops all sessions.
+What a call's `text` says steers it: see `misbehave`. POST /forget drops all sessions, /mute leaves
+all further requests unanswered.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 from pathlib import Path
@@ -25,8 +27,9 @@ options.add_argument("--port", type=int, default=0)
 args = options.parse_args()
 log = Path(args.log) if args.log else None
 sessions = {}
+numbers = itertools.count(1)
 streams = set()
-seen = {"cancelled": [], "disconnected": 0, "deleted": [], "listen": None}
+seen = {"cancelled": [], "disconnected": 0, "deleted": [], "listen": None, "mute": False}
 PARAM = {"type": "string", "x-mcp-header": "Region"}
 TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object"}, "x-unknown": {"kept": 1.0}},
@@ -62,6 +65,14 @@ async def misbehave(request, message):
         return web.Response(status=code, text="<html>sorry</html>", headers={"Retry-After": "2"})
     if how == "never":
         return await never()
+    if how == "trickle":
+        return await trickle(request, "application/json")
+    if how == "trickle events":
+        return await trickle(request, "text/event-stream")
+    if how == "trickle headers":
+        await drip(request.transport, b"HTTP/1.1 200 OK\r\nX-Slow: ")
+    if how == "reset in body":
+        return await cut(request, b'{"jsonrpc":', "application/json")
     if how == "slow":
         await asyncio.sleep(0.3)
     if how == "reset":
@@ -99,12 +110,27 @@ async def never():
         raise
 
 
-async def cut(request):
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+async def cut(request, begin=b": hello\n\n", content_type="text/event-stream"):
+    response = web.StreamResponse(headers={"Content-Type": content_type})
     await response.prepare(request)
-    await response.write(b": hello\n\n")
+    await response.write(begin)
     request.transport.abort()
     return response
+
+
+async def trickle(request, content_type):
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    await response.prepare(request)
+    await drip(request.transport, b"1\r\n")
+    return response
+
+
+async def drip(transport, begin):
+    """Send a byte now and then, and never come to an end."""
+    transport.write(begin)
+    while not transport.is_closing():
+        await asyncio.sleep(0.02)
+        transport.write(b"1")
 
 
 async def resumable(request, key):
@@ -156,6 +182,8 @@ def in_session(request, method):
 async def post(request):
     message = json.loads(await request.read())
     note(request, message)
+    if seen["mute"]:
+        await never()
     method, key = message.get("method"), message.get("id")
     if not in_session(request, method):
         return web.Response(status=404)
@@ -165,7 +193,7 @@ async def post(request):
         return web.Response(status=202)
     headers = {}
     if args.legacy and method == "initialize":
-        headers["Mcp-Session-Id"] = f"session-{len(sessions) + 1}"
+        headers["Mcp-Session-Id"] = f"session-{next(numbers)}"
         sessions[headers["Mcp-Session-Id"]] = True
     if method == "tools/call":
         return await call(request, message)
@@ -242,6 +270,11 @@ async def forget(request):
     return web.Response()
 
 
+async def mute(request):
+    seen["mute"] = True
+    return web.Response()
+
+
 async def state(request):
     return web.json_response({**seen, "streams": len(streams), "sessions": list(sessions)})
 
@@ -259,6 +292,7 @@ async def main():
         app.router.add_get(path, get)
         app.router.add_delete(path, delete)
     app.router.add_post("/forget", forget)
+    app.router.add_post("/mute", mute)
     app.router.add_post("/change", change)
     app.router.add_get("/state", state)
     runner = web.AppRunner(app, handler_cancellation=True)

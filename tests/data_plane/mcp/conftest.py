@@ -32,6 +32,7 @@ class Bench:
         self.http = http
         self.closed: asyncio.Queue[tuple[Instance, Fault | None]] = asyncio.Queue()
         self.changed: asyncio.Queue[Instance] = asyncio.Queue()
+        self.disconnected: list[str] = []
         self.instances: list[Instance] = []
 
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
@@ -55,6 +56,7 @@ class Bench:
             http=self.http,
             on_closed=lambda instance, fault: self.closed.put_nowait((instance, fault)),
             on_tools_changed=self.changed.put_nowait,
+            on_disconnected=lambda instance: self.disconnected.append(instance.state),
             **more,
         )
         self.instances.append(instance)

@@ -1,0 +1,275 @@
+"""A server that gives no sign of life is noticed when it has nothing to do, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leaseway.data_plane.mcp.health import Patience
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+
+if TYPE_CHECKING:
+    from .conftest import Bench
+
+SOON = Patience(idle=0.05, answer=5.0)
+STRICT = Patience(idle=0.05, answer=0.5)
+PROMPT = Patience(idle=600.0, answer=0.5)
+"""Asks only where there is a doubt."""
+
+ERAS = pytest.mark.parametrize("era", [(), ("--legacy",)], ids=["modern", "legacy"])
+
+
+@pytest.fixture(autouse=True)
+def wake_the_stopped(leak_guard: None, bench: Bench) -> Iterator[None]:
+    """What is stopped ends sooner when it goes on; nothing is left over in the end."""
+    yield
+    for instance in bench.instances:
+        if instance.pid is not None and instance.state == "ready":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(instance.pid, signal.SIGCONT)
+
+
+def stop(instance: Instance) -> None:
+    assert instance.pid is not None
+    os.kill(instance.pid, signal.SIGSTOP)
+
+
+async def lost(bench: Bench, within: float = 10) -> Fault:
+    async with asyncio.timeout(within):
+        closed, fault = await bench.closed.get()
+    assert closed.state == "closed"
+    assert fault is not None
+    return fault
+
+
+def asked(log: Path) -> list[str]:
+    lines = log.read_text().splitlines()
+    methods = [json.loads(line).get("method") for line in lines]
+    return [method for method in methods[1:] if method in ("ping", "server/discover")]
+
+
+async def until_asked(log: Path, times: int) -> None:
+    async with asyncio.timeout(10):
+        while len(asked(log)) < times:
+            await asyncio.sleep(0.005)
+
+
+def test_a_server_gets_the_documented_patience() -> None:
+    assert (Patience().idle, Patience().answer) == (30.0, 10.0)
+    assert (bounds.HEALTH_INTERVAL, bounds.HEALTH_PATIENCE) == (30.0, 10.0)
+
+
+@ERAS
+async def test_an_idle_server_is_asked_again_and_again_in_the_way_of_its_era(
+    bench: Bench, era: tuple[str, ...], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    instance = await bench.start(bench.stdio("echo_raw", *era, "--log", str(log)), patience=SOON)
+    await until_asked(log, 3)
+    assert set(asked(log)) == {"ping" if era else "server/discover"}
+    assert instance.state == "ready"
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
+@ERAS
+async def test_a_mute_idle_server_is_disconnected_and_its_processes_end(
+    bench: Bench, era: tuple[str, ...]
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", *era), patience=STRICT)
+    stop(instance)
+    fault = await lost(bench)
+    assert fault.reason is Reason.SERVER_LOST
+    assert "has not answered a ping for 0.5 s" in fault.message
+    assert bench.disconnected == ["disconnected"]
+
+
+async def test_an_error_in_answer_to_a_ping_is_a_sign_of_life(bench: Bench) -> None:
+    spec = bench.stdio("echo_raw", "--legacy", protocol="legacy")
+    instance = await bench.start(spec, patience=SOON)
+    peer = instance._peer
+    assert peer is not None
+    answers: list[str] = []
+    ping = peer.ping
+
+    async def odd_ping() -> None:
+        try:
+            await peer._ask("no/such/method", None)
+        except Exception as error:
+            answers.append(type(error).__name__)
+            raise
+
+    peer.ping = odd_ping  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        while len(answers) < 3:
+            await asyncio.sleep(0.005)
+    assert set(answers) == {"MCPError"}
+    assert instance.state == "ready"
+    await ping()
+
+
+async def test_a_server_that_knows_no_ping_lives_while_it_says_anything(bench: Bench) -> None:
+    instance = await bench.start(
+        bench.stdio("faulty", "discreet", startup_timeout=1), patience=STRICT
+    )
+    for _ in range(20):  # longer than the patience in all
+        await bench.text(instance, "call")
+        await asyncio.sleep(0.05)
+    assert instance.state == "ready"
+
+
+async def test_a_server_at_work_is_not_asked_however_long_it_takes(
+    bench: Bench, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    spec = bench.stdio("echo_raw", "--legacy", "--log", str(log))
+    patience = Patience(idle=0.02, answer=0.05)
+    instance = bench.make(spec, patience=patience)
+    async with asyncio.timeout(20):
+        await instance.start()
+        call, outcome = bench.begin(instance, "slow", {"seconds": 1})
+        await bench.written(call)
+        before = len(asked(log))
+        stop(instance)
+        resumed = asyncio.get_running_loop().call_later(
+            0.5, os.kill, instance.pid or 0, signal.SIGCONT
+        )
+        assert (await outcome).fault is None
+    resumed.cancel()
+    assert len(asked(log)) <= before + 1  # the one under way when the call came
+    assert instance.state == "ready"
+
+
+@ERAS
+async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
+    bench: Bench, era: tuple[str, ...]
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", *era), patience=PROMPT)
+    stop(instance)
+    call, outcome = bench.begin(instance, "echo")
+    await bench.written(call)
+    call.cancel("the deadline has passed")
+    fault = await lost(bench, within=5)
+    assert "has not answered a ping" in fault.message
+    assert not outcome.done()
+
+
+async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
+    stop(instance)
+    early, _ = bench.begin(instance, "echo")
+    older, _ = bench.begin(instance, "echo")
+    await bench.written(older)
+    early.cancel("the deadline has passed")
+    peer = instance._peer
+    assert peer is not None
+    assert peer.is_excused  # it may be at work on the older call
+    _, newer = bench.begin(instance, "echo")
+    older.cancel("the deadline has passed")
+    assert not peer.is_excused
+    async with asyncio.timeout(5):
+        fault = (await newer).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    await lost(bench)
+
+
+async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
+    bench: Bench, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=PROMPT)
+    call, _ = bench.begin(instance, "never")
+    await bench.written(call)
+    call.cancel("enough")
+    await until_asked(log, 1)
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    assert instance.state == "ready"
+
+
+async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
+    call, _ = bench.begin(instance, "never")
+    await bench.text(instance, "echo")
+    call.cancel("enough")
+    peer = instance._peer
+    assert peer is not None
+    assert not peer.signs.in_doubt
+
+
+async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
+    stop(instance)
+    first, _ = bench.begin(instance, "echo")
+    await bench.written(first)
+    first.cancel("enough")
+    second, outcome = bench.begin(instance, "echo")
+    await bench.written(second)
+    async with asyncio.timeout(5):
+        fault = (await outcome).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    assert "has not answered a ping" in fault.message
+    refused = (await bench.call(instance, "echo")).fault
+    assert refused is not None
+    assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
+    await lost(bench)
+
+
+async def test_a_mute_server_over_http_is_disconnected(bench: Bench) -> None:
+    for options in ((), ("--legacy",)):
+        async with bench.serving("http_raw", *options) as address:
+            await bench.start(bench.http_spec(f"{address}/mcp"), patience=STRICT)
+            await bench.http.post(f"{address}/mute")
+            fault = await lost(bench)
+    assert "has not answered a ping for 0.5 s" in fault.message
+    assert bench.disconnected == ["disconnected"] * 2
+
+
+async def test_a_server_over_http_that_has_gone_is_disconnected_and_says_why(bench: Bench) -> None:
+    async with bench.serving("http_raw") as address:
+        await bench.start(bench.http_spec(f"{address}/mcp"), patience=STRICT)
+    fault = await lost(bench)
+    assert "has not answered a ping for 0.5 s" in fault.message
+    assert "could not be reached at http://127.0.0.1" in fault.message
+
+
+async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench: Bench) -> None:
+    patience = Patience(idle=600.0, answer=5.0)
+    async with bench.serving("http_raw") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"), patience=patience)
+    port = address.rpartition(":")[2]
+    assert (await bench.call(instance, "echo")).fault is not None
+    assert instance._peer is not None
+    assert instance._peer.signs.in_doubt
+    async with bench.serving("http_raw", "--port", port):
+        async with asyncio.timeout(10):
+            while instance._peer.signs.in_doubt:
+                await asyncio.sleep(0.005)
+        assert await bench.text(instance, "echo", {"text": "back"}) == "back"
+    assert instance.state == "ready"
+
+
+async def test_closing_a_mute_server_does_not_report_a_loss(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"), patience=Patience(idle=0.01, answer=60))
+    stop(instance)
+    async with asyncio.timeout(20):
+        await instance.close()
+    assert await bench.closed.get() == (instance, None)
+    assert bench.disconnected == []
+
+
+async def test_a_mute_legacy_server_starts_under_auto_within_its_bound(bench: Bench) -> None:
+    started = asyncio.get_running_loop().time()
+    instance = await bench.start(bench.stdio("faulty", "discreet", startup_timeout=2))
+    assert instance.protocol_version == "2025-11-25"
+    assert 0.9 < asyncio.get_running_loop().time() - started < 2
