@@ -104,7 +104,7 @@ async def _wait_for_end(client: AsyncClient, worker_id: str, run: str) -> None:
 
 
 @click.pass_context
-def _run_worker(context: click.Context, **options: Any) -> Any:
+def _run_worker(context: click.Context, /, **options: Any) -> Any:
     if context.invoked_subcommand is None:
         assert planes.worker.callback is not None
         return planes.worker.callback(**options)

@@ -171,8 +171,8 @@ class LeaseDesk:
                 worker = None
                 await asyncio.sleep(again.delay)
 
-    async def find_holder(self, key: Key) -> tuple[Worker, str] | None:
-        """Ask the control plane once which worker holds the lease of a key, and its id.
+    async def find_holder(self, key: Key) -> Worker | None:
+        """Ask the control plane once which worker holds the lease of a key.
 
         None where there is none, or nobody can say.
         """
@@ -187,9 +187,7 @@ class LeaseDesk:
             answer = await self._control.ask(self._control.placement.FindLease, request, deadline)
         except Fault:
             return None  # any worker can say what it knows
-        if not answer.HasField("worker"):
-            return None
-        return worker_from_wire(answer.worker), answer.lease_id
+        return worker_from_wire(answer.worker) if answer.HasField("worker") else None
 
     def released(self, key: Key, lease_id: str) -> None:
         """Take note of a lease that was released by a call: the session may begin anew."""

@@ -18,7 +18,7 @@ __all__ = ["Release", "Releases"]
 
 
 class Release(NamedTuple):
-    """What one call of `mcp_release` means: a key, and its lease where that is known."""
+    """What one call of `mcp_release` means: a key, and its lease where this client holds it."""
 
     key: Key
     lease_id: str
@@ -54,8 +54,8 @@ class Releases:
         held = self._desk.book.current(key, at)
         if held is not None:
             return self._pool.link(held.worker), Release(key, held.lease_id)
-        found = await self._desk.find_holder(key)
-        if found is not None:
-            worker, lease_id = found
-            return self._pool.link(worker), Release(key, lease_id)
+        holder = await self._desk.find_holder(key)
+        # Not named by its id: whichever lease the session has by now is meant.
+        if holder is not None:
+            return self._pool.link(holder), Release(key, "")
         return self._pool.pick(target.workers, avoid), Release(key, "")
