@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,6 +97,47 @@ def test_listening_beyond_loopback_without_a_key_is_refused(
     assert done.exit_code == 2
     assert "LEASEWAY_KEY" in done.stderr
     assert plane.options is None
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker"])
+def test_metrics_are_announced_after_the_address(run: Run, plane: _Plane, command: str) -> None:
+    done = run(command, "--metrics", "127.0.0.1:0")
+    assert done.exit_code == 0
+    ready, metrics = done.stdout.splitlines()
+    assert ready == "ready 127.0.0.1:4711"
+    assert metrics == f"metrics {plane.options.metrics.url}"
+    assert metrics.startswith("metrics http://127.0.0.1:")
+    assert metrics.endswith("/metrics")
+    assert plane.options.metrics.key is None
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker", "up"])
+def test_metrics_beyond_loopback_need_a_key(run: Run, plane: _Plane, command: str) -> None:
+    done = run(command, "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0")
+    assert done.exit_code == 2
+    assert "LEASEWAY_KEY" in done.stderr
+    assert plane.options is None
+
+
+def test_metrics_ask_for_the_key_where_there_is_one(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--metrics", "0.0.0.0:0", env={"LEASEWAY_KEY": "k"})
+    assert done.exit_code == 0
+    assert plane.options.metrics.key == "k"
+
+
+def test_a_taken_metrics_port_is_a_sentence(run: Run, plane: _Plane) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("control-plane", "--metrics", address)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"leaseway: Cannot serve metrics on {address}: ")
+    assert plane.options is None
+
+
+def test_workers_need_metrics_ports_after_the_control_planes(run: Run, plane: _Plane) -> None:
+    done = run("up", "--workers", "2", "--metrics", "127.0.0.1:65534")
+    assert done.exit_code == 2
+    assert "leaves no ports for 2 workers" in done.stderr
 
 
 def test_a_label_that_is_none_is_a_usage_error(run: Run, plane: _Plane) -> None:

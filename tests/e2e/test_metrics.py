@@ -1,0 +1,283 @@
+"""Metrics of real processes: what Prometheus scrapes, and what a collector is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import grpc
+import pytest
+import yaml
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+from prometheus_client.parser import text_string_to_metric_families
+from tests.conftest import descendants
+from tests.e2e.system import eventually, kit, python_server, running
+from tests.e2e.test_up import Up, start_up
+
+from leaseway.sdk import AsyncClient, InvalidArguments, LeasewayError
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+SECRETS = ("session-of-somebody", "Some/Secret", "word-in-the-environment")
+EVERYWHERE = {
+    "process_cpu_time_seconds": "counter",
+    "process_memory_usage_bytes": "gauge",
+    "leaseway_registry_version": "gauge",
+}
+OF_A_WORKER = EVERYWHERE | {
+    "mcp_client_operation_duration_seconds": "histogram",
+    "mcp_client_session_duration_seconds": "histogram",
+    "leaseway_calls_refused": "counter",
+    "leaseway_calls_in_flight": "gauge",
+    "leaseway_lease_wait_duration_seconds": "histogram",
+    "leaseway_leases_held": "gauge",
+    "leaseway_leases_ended": "counter",
+    "leaseway_leases_waiting": "gauge",
+    "leaseway_instances": "gauge",
+    "leaseway_instance_start_duration_seconds": "histogram",
+    "leaseway_instance_restarts": "counter",
+    "leaseway_replies_late": "counter",
+    "leaseway_exchange_streams": "gauge",
+    "leaseway_exchange_queue_size_bytes": "gauge",
+}
+OF_A_CONTROL_PLANE = EVERYWHERE | {
+    "leaseway_config_reloads": "counter",
+    "leaseway_probe_duration_seconds": "histogram",
+    "leaseway_sync_lag_seconds": "gauge",
+    "leaseway_workers": "gauge",
+    "leaseway_problems": "gauge",
+}
+
+
+class Page:
+    """One scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._families = {each.name: each for each in text_string_to_metric_families(text)}
+
+    def kinds(self) -> dict[str, str]:
+        """Return the instruments that have series."""
+        return {name: each.type for name, each in self._families.items() if each.samples}
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return the sum of the samples of a name that have some labels."""
+        return sum(
+            sample.value
+            for family in self._families.values()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+def scrape(url: str) -> Page:
+    with urlopen(url, timeout=10) as answer:
+        return Page(answer.read().decode())
+
+
+async def pages_of(up: Up, count: int) -> dict[str, str]:
+    """Return where each process serves its metrics, as `up` says."""
+    assert up.process.stdout is not None
+    found = {}
+    async with asyncio.timeout(20):
+        for _ in range(count):
+            word, url, name = (await up.process.stdout.readline()).decode().split()
+            assert word == "metrics"
+            found[name] = url
+    return found
+
+
+async def end(up: Up) -> None:
+    up.process.terminate()
+    async with asyncio.timeout(60):
+        await up.process.wait()
+
+
+async def test_every_instrument_is_found_after_what_it_measures_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSED_ON", SECRETS[2])
+    servers: dict[str, object] = {
+        "kit": kit(tmp_path, **{"truely-stateless": True}),
+        "counter": python_server("counter.py", env={"TOKEN": {"env": "PASSED_ON"}}),
+        "broken": {"transport": "stdio", "command": "/no/such/program"},
+    }
+    up = await start_up(tmp_path, "--metrics", "127.0.0.1:0", servers=servers)
+    try:
+        urls = await pages_of(up, 2)
+        assert set(urls) == {"control-plane", "worker-1"}
+        async with AsyncClient(up.address) as client:
+            await client.call_tool("current_time", {"timezone": "UTC"})
+            failed = await client.call_tool("read_file", {"path": f"../{SECRETS[1]}"})
+            assert failed.is_error
+            with pytest.raises(InvalidArguments):
+                await client.call_tool("current_time", {"timezone": 7})
+            async with client.session(SECRETS[0]) as session:
+                await session.call_tool("next")
+                with pytest.raises(LeasewayError):
+                    await session.call_tool("sleep", {"seconds": 1.0}, timeout=0.4)
+                held = await asyncio.to_thread(scrape, urls["worker-1"])
+                assert held.value("leaseway_leases_held", leaseway_server="counter") == 1
+                assert held.value("leaseway_exchange_streams") >= 1
+
+                async def late() -> bool:
+                    page = await asyncio.to_thread(scrape, urls["worker-1"])
+                    return page.value("leaseway_replies_late_total") == 1
+
+                await eventually(late)
+            [pid] = [p for p, line in descendants(up.process.pid).items() if "plane.kit" in line]
+            os.kill(pid, signal.SIGKILL)
+
+            async def restarted() -> bool:
+                page = await asyncio.to_thread(scrape, urls["worker-1"])
+                return page.value("leaseway_instance_restarts_total", leaseway_server="kit") == 1
+
+            await eventually(restarted, within=40)
+            await client.call_tool("current_time", {"timezone": "UTC"})
+            del servers["broken"]
+            text = yaml.safe_dump({"version": 1, "servers": servers})
+            (tmp_path / "mcp.yaml").write_text(text)
+
+            async def reloaded() -> bool:
+                page = await asyncio.to_thread(scrape, urls["control-plane"])
+                return page.value("leaseway_config_reloads_total", leaseway_outcome="ok") >= 2
+
+            await eventually(reloaded)
+
+            async def mended() -> bool:
+                return not await client.problems()
+
+            await eventually(mended)
+            worker = await asyncio.to_thread(scrape, urls["worker-1"])
+            plane = await asyncio.to_thread(scrape, urls["control-plane"])
+    finally:
+        await end(up)
+    check_worker(worker)
+    check_control_plane(plane)
+    for secret in SECRETS:
+        assert secret not in worker.text + plane.text
+
+
+async def test_a_worker_that_is_started_again_serves_its_metrics_where_it_did(
+    tmp_path: Path,
+) -> None:
+    up = await start_up(tmp_path, "--metrics", "127.0.0.1:0", "--workers", "2")
+    try:
+        urls = await pages_of(up, 3)
+        assert len(set(urls.values())) == 3
+        before = await asyncio.to_thread(scrape, urls["worker-2"])
+        assert before.value("target_info", service_instance_id="worker-2") == 1
+        [pid] = [p for p, line in descendants(up.process.pid).items() if "--id worker-2" in line]
+        os.kill(pid, signal.SIGKILL)
+
+        async def back() -> bool:
+            try:
+                page = await asyncio.to_thread(scrape, urls["worker-2"])
+            except OSError:
+                return False
+            return page.value("target_info", service_instance_id="worker-2-2") == 1
+
+        await eventually(back, within=60)
+    finally:
+        await end(up)
+
+
+def check_worker(page: Page) -> None:
+    missing = OF_A_WORKER.items() - page.kinds().items()
+    # Zero leases are held by then: no server has a series of them.
+    assert missing <= {("leaseway_leases_held", "gauge")}
+    assert "# TYPE leaseway_leases_held gauge" in page.text
+    assert "# TYPE leaseway_frames_dropped_total counter" in page.text
+    calls = "mcp_client_operation_duration_seconds"
+    time = {"gen_ai_tool_name": "current_time", "leaseway_server": "kit"}
+    assert page.value(f"{calls}_count", **time, network_transport="pipe") == 2
+    assert 0 < page.value(f"{calls}_sum", **time) < 60
+    assert page.value(f"{calls}_bucket", **time, le="+Inf") == 2
+    assert page.value(f"{calls}_count", gen_ai_tool_name="read_file", error_type="tool_error") == 1
+    # The caller's own clock or the worker's: whichever is first ends the call.
+    timed_out = [
+        page.value(f"{calls}_count", leaseway_server="counter", error_type=kind)
+        for kind in ("DEADLINE_EXCEEDED", "CANCELLED")
+    ]
+    assert sum(timed_out) == 1
+    assert page.value("mcp_client_session_duration_seconds_count", error_type="SERVER_LOST") == 1
+    assert page.value("mcp_client_session_duration_seconds_count", leaseway_server="counter") >= 1
+    assert page.value("leaseway_calls_refused_total", leaseway_reason="INVALID_ARGUMENTS") == 1
+    assert page.value("leaseway_lease_wait_duration_seconds_count", leaseway_outcome="ok") == 1
+    assert page.value("leaseway_leases_ended_total", leaseway_outcome="released") == 1
+    assert page.value("leaseway_instances", leaseway_server="kit", leaseway_state="ready") == 1
+    starts = "leaseway_instance_start_duration_seconds_count"
+    assert page.value(starts, leaseway_server="kit", leaseway_outcome="ok") == 2
+    assert page.value(starts, leaseway_outcome="COMMAND_NOT_FOUND") >= 1
+    assert page.value("leaseway_calls_in_flight") == 0
+    assert page.value("process_memory_usage_bytes") > 10_000_000
+    assert page.value("process_cpu_time_seconds_total") > 0
+    assert page.value("target_info", service_instance_id="worker-1") == 1
+
+
+def check_control_plane(page: Page) -> None:
+    assert OF_A_CONTROL_PLANE.items() <= page.kinds().items()
+    probes = "leaseway_probe_duration_seconds_count"
+    assert page.value(probes, leaseway_server="kit", leaseway_outcome="ok") == 1
+    assert page.value(probes, leaseway_outcome="COMMAND_NOT_FOUND") >= 1
+    assert page.value("leaseway_workers", leaseway_state="connected") == 1
+    assert page.value("leaseway_sync_lag_seconds", leaseway_worker="worker-1") == 0
+    assert page.value("leaseway_problems") == 0
+    assert page.value("leaseway_registry_version") > 1e15
+
+
+class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Remembers which service sent which metrics."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, set[str]] = {}
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        for resource in request.resource_metrics:
+            sent = {each.name for scope in resource.scope_metrics for each in scope.metrics}
+            for name in _service_names(resource.resource):
+                self.names.setdefault(name, set()).update(sent)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+def _service_names(resource: Any) -> Iterator[str]:
+    for attribute in resource.attributes:
+        if attribute.key == "service.name":
+            yield attribute.value.string_value
+
+
+async def test_both_planes_send_their_metrics_to_a_collector(tmp_path: Path) -> None:
+    collector = Collector()
+    server = grpc.aio.server()
+    add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
+    add(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    environment = {
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://127.0.0.1:{port}",
+        "OTEL_METRIC_EXPORT_INTERVAL": "200",
+    }
+    servers = {"kit": kit(tmp_path, **{"truely-stateless": True})}
+    async with running(tmp_path, servers, environment=environment) as (_, client):
+        await client.call_tool("current_time", {"timezone": "UTC"})
+
+        def arrived() -> bool:
+            sent = collector.names
+            return "mcp.client.operation.duration" in sent.get(
+                "leaseway-worker", ()
+            ) and "leaseway.probe.duration" in sent.get("leaseway-control-plane", ())
+
+        await eventually(arrived)
+    await server.stop(None)
+    assert "leaseway.registry.version" in collector.names["leaseway-worker"]
+    # Written at the very end: the last numbers are sent when a process leaves.
+    assert "mcp.client.session.duration" in collector.names["leaseway-worker"]
+    assert set(collector.names) == {"leaseway-worker", "leaseway-control-plane"}
