@@ -263,7 +263,7 @@ class Worker:
 
     async def leave(self, stop: Stop) -> None:
         """Finish what is in flight, within its bound, and end everything else."""
-        self._reports.instances_changed()
+        await self.sync.say_leaving()
         self.references.stop()
         self.executor.draining = True
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
@@ -271,6 +271,7 @@ class Worker:
         self.leases.revoke_all("its worker ended")
         self.leases.stop()
         await self.pool.close()
+        await self.sync.flush()  # what is left there is what the control plane takes for held
 
     async def _finish_calls(self, stop: Stop) -> None:
         waits = [

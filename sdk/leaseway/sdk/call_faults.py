@@ -10,7 +10,7 @@ from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
-__all__ = ["closed", "late", "lost", "no_room", "other_version", "too_large"]
+__all__ = ["closed", "late", "left", "lost", "no_room", "other_version", "too_large"]
 
 _REFUSALS: Final = frozenset(
     {
@@ -35,6 +35,15 @@ def late(worker: str, call: execution_pb2.Call, sent: bool) -> Fault:
         f"The timeout passed before worker '{worker}' had a result for tool '{call.tool}' of "
         f"server '{call.server_id}'. The server is told that nobody waits any more.",
         started="unknown" if sent else "no",
+    )
+
+
+def left(worker: str) -> Fault:
+    """Return why a call ends that a worker which leaves in order has not taken."""
+    return Fault(
+        Reason.DRAINING,
+        f"Worker '{worker}' ends and takes no more calls; this one was not begun.",
+        metadata={"worker": worker},
     )
 
 

@@ -20,7 +20,7 @@ import grpc
 
 from leaseway.sdk import call_faults
 from leaseway.sdk.events import CallEvents
-from leaseway.sdk.grpc_faults import fault_of_worker
+from leaseway.sdk.grpc_faults import fault_of_worker, is_end
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.deadlines import Deadlines
@@ -118,6 +118,8 @@ class Exchange:
             await self._wait_for_room(deadline)
         if self.ended:
             raise self._lost(sent=False, cause=None)
+        if self.going_away:
+            raise call_faults.left(self._worker)
         self._last_id = call_id = self._last_id + 1
         frame.id = call_id
         future: asyncio.Future[Reply] = self._loop.create_future()
@@ -218,7 +220,9 @@ class Exchange:
             writer = self._loop.create_task(self._write())
             await self._read()
         except grpc.aio.AioRpcError as error:
-            cause = fault_of_worker(error, self._worker)
+            # One that has said goodbye ends the stream while this side may be writing to it.
+            if not (self.going_away and is_end(error)):
+                cause = fault_of_worker(error, self._worker)
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
@@ -322,4 +326,8 @@ class Exchange:
     def _lost(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
             return call_faults.closed(sent)
+        # A stream whose worker leaves ends in order with its last result: no call beyond that
+        # was begun.
+        if self.going_away and cause is None:
+            return call_faults.left(self._worker)
         return call_faults.lost(self._worker, sent=sent, heard=self._heard, cause=cause)

@@ -9,7 +9,7 @@ import grpc
 from leaseway.wire.fault import Fault, Started, fault_from_rpc_error
 from leaseway.wire.reasons import Reason
 
-__all__ = ["fault_of_control_plane", "fault_of_worker"]
+__all__ = ["fault_of_control_plane", "fault_of_worker", "is_end"]
 
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -41,15 +41,20 @@ def fault_of_worker(error: grpc.aio.AioRpcError, worker: str) -> Fault:
     return _fault(error, f"Worker '{worker}'", Reason.WORKER_LOST)
 
 
+def is_end(error: grpc.aio.AioRpcError) -> bool:
+    """Say whether gRPC reports that it wrote to an RPC which the peer had just ended."""
+    return error.code() is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
+
+
 def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault:
     told = fault_from_rpc_error(error)
     if told is not None:
         return told
     code = error.code()
-    # What gRPC reports where it wrote to an RPC that the peer had just ended.
-    ended = code is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
     reason = (
-        unavailable if ended or code is _Code.UNAVAILABLE else _REASONS.get(code, Reason.INTERNAL)
+        unavailable
+        if is_end(error) or code is _Code.UNAVAILABLE
+        else _REASONS.get(code, Reason.INTERNAL)
     )
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
     advice = _ADVICE.get(reason, "")

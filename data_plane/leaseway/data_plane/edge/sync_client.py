@@ -7,6 +7,7 @@ says what is held, so that nothing is sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ _logger = logging.getLogger(__name__)
 _RECONNECT: Final = Backoff(0.1, 2.0)
 _MOST_QUEUED: Final = 1024
 _BETWEEN_REPORTS: Final = 0.1
+_FLUSH_BOUND: Final = 0.5
 
 # gRPC's own waits between connection attempts add to ours, so they are kept short.
 _CHANNEL_OPTIONS: Final = (*CHANNEL_OPTIONS, ("grpc.max_reconnect_backoff_ms", 500))
@@ -106,6 +108,7 @@ class SyncClient:
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._stream: Stream | None = None
         self._caught_up = False
+        self._leaving = False
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -121,6 +124,25 @@ class SyncClient:
                 await asyncio.sleep(_RECONNECT.delay(failures - 1))
         finally:
             await channel.close()
+
+    async def say_leaving(self) -> None:
+        """Tell the control plane that this worker takes no more work.
+
+        Whoever learns of it from the worker may place a lease anew at once. If the control plane
+        learnt of it later, it would take the new lease for the twin of the one that ends here.
+        """
+        self._leaving = True
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Report what has changed, now, and wait until it is written, for at most 0.5 s."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        self._send(sync_pb2.SyncRequest(report=self._next_report()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_BOUND):
+                await outgoing.join()
 
     async def _one_stream(self, stub: Any, first_failure: bool) -> bool:
         stream: Stream = stub.Sync(metadata=bearer_metadata(self._me.key))
@@ -297,6 +319,7 @@ class SyncClient:
     ) -> None:
         while True:
             await self._write(stream, await outgoing.get())
+            outgoing.task_done()
 
     async def _write(self, stream: Stream, message: sync_pb2.SyncRequest) -> None:
         if message.ByteSize() <= bounds.MAX_MESSAGE:
@@ -324,7 +347,7 @@ class SyncClient:
             problems=[convert.problem_message(problem, worker_id) for problem in seen],
             cleared=[convert.problem_message(problem, worker_id) for problem in mended],
             calls_in_flight=self._executor.in_flight,
-            draining=self._executor.draining,
+            draining=self._leaving or self._executor.draining,
         )
 
 

@@ -1,0 +1,146 @@
+"""A server that never answers costs its own callers their time, and nobody else anything."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from tests.e2e.counting import counts, settled
+from tests.e2e.system import Part, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, DeadlineExceeded
+from leaseway.v1 import execution_pb2, execution_pb2_grpc
+from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
+from leaseway.wire.fault import Fault, Reason, fault_from_status
+from leaseway.wire.serving import CHANNEL_OPTIONS
+
+SERVERS = {
+    name: python_server(
+        "echo_raw.py", **{"truely-stateless": True, "transform": [{"prefix": f"{name}_"}]}
+    )
+    for name in ("mute", "well")
+}
+MANY = 1000
+
+
+@asynccontextmanager
+async def unanswered(
+    worker: Part, client: AsyncClient, name: str, number: int
+) -> AsyncIterator[None]:
+    """Keep so many more calls of a tool that never answers in flight."""
+    wanted = (await counts(worker)).facts["calls"] + number
+
+    async def in_flight() -> bool:
+        return (await counts(worker)).facts["calls"] == wanted
+
+    tasks = [asyncio.create_task(client.call_tool(name, timeout=110)) for _ in range(number)]
+    try:
+        await eventually(in_flight)
+        yield
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def calls_of(client: AsyncClient, name: str) -> float:
+    """Make many calls at once and return how many seconds they took together."""
+    began = time.perf_counter()
+    texts = [str(number) for number in range(MANY)]
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*(client.call_tool(name, {"text": t}) for t in texts))
+    assert [result.text for result in results] == texts
+    return time.perf_counter() - began
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_thousand_calls_finish_beside_a_server_and_a_tool_that_never_answer(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, SERVERS) as (system, client):
+        worker = system.workers["worker-1"]
+        await calls_of(client, "well_echo")
+        before = await counts(worker)
+        alone = await calls_of(client, "well_echo")
+        async with (
+            unanswered(worker, client, "mute_never", 100),
+            unanswered(worker, client, "well_never", 100),
+        ):
+            beside = await calls_of(client, "well_echo")
+            same = await calls_of(client, "mute_echo")
+            held = await counts(worker)
+            assert held.facts["calls"] == 200
+            assert held.facts["tasks"] <= before.facts["tasks"]  # a call that waits has no task
+        print(
+            f"{MANY} calls: alone {alone:.2f} s, beside 200 that are never answered {beside:.2f} "
+            f"s, of the mute server itself {same:.2f} s"
+        )
+        await settled(worker, before)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_client_whose_mute_calls_fill_its_stream_waits_and_others_do_not(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, SERVERS) as (system, client),
+        AsyncClient(system.address) as other,
+    ):
+        worker = system.workers["worker-1"]
+        for one in (client, other):
+            await calls_of(one, "well_echo")
+        before = await counts(worker)
+        async with unanswered(worker, client, "mute_never", MANY):
+            assert await calls_of(client, "well_echo") < 30  # by the 24 places that are left
+            async with unanswered(worker, client, "mute_never", MAX_CALLS_IN_FLIGHT - MANY):
+                with pytest.raises(DeadlineExceeded, match="waited for room") as caught:
+                    await client.call_tool("well_echo", {"text": "x"}, timeout=0.5)
+                assert caught.value.started == "no"
+                await calls_of(other, "well_echo")
+            await client.call_tool("well_echo", {"text": "x"}, timeout=10)
+        await settled(worker, before)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_stream_with_too_many_calls_is_refused_the_next_ones_by_name(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, SERVERS) as (system, client),
+        grpc.aio.insecure_channel(
+            system.workers["worker-1"].address, options=CHANNEL_OPTIONS
+        ) as channel,
+    ):
+        version = (await client.status()).registry_version
+        stream = execution_pb2_grpc.ExecutionServiceStub(channel).Exchange()  # type: ignore[call-arg]
+        for first in range(1, MAX_CALLS_IN_FLIGHT + 11, 128):
+            last = min(first + 128, MAX_CALLS_IN_FLIGHT + 11)
+            await stream.write(_never(range(first, last), version))
+        refused: dict[int, Fault] = {}
+        async with asyncio.timeout(20):
+            while len(refused) < 10:
+                for result in (await stream.read()).results:
+                    refused[result.call_id] = fault_from_status(result.status)
+        assert sorted(refused) == list(range(MAX_CALLS_IN_FLIGHT + 1, MAX_CALLS_IN_FLIGHT + 11))
+        assert {(fault.reason, fault.started) for fault in refused.values()} == {
+            (Reason.OVERLOADED, "no")
+        }
+        assert Counter(bool(fault.retry_delay) for fault in refused.values()) == {True: 10}
+        await calls_of(client, "well_echo")
+        stream.cancel()
+
+
+def _never(ids: range, version: int) -> execution_pb2.ExchangeRequest:
+    return execution_pb2.ExchangeRequest(
+        calls=[
+            execution_pb2.Call(id=number, server_id="mute", tool="never", registry_version=version)
+            for number in ids
+        ]
+    )

@@ -1,0 +1,166 @@
+"""Every process of a system is replaced under load: what callers notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.conftest import descendants
+from tests.e2e.system import System, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, AsyncSession, LeaseError, LeasewayError
+
+SERVERS = {
+    "shared": python_server(
+        "echo_raw.py", **{"truely-stateless": True, "transform": [{"prefix": "shared_"}]}
+    ),
+    "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
+}
+WORKERS = 3
+CALLERS = 16
+SESSIONS = 12
+
+
+@dataclass
+class Load:
+    """Calls of a shared server, and sessions that count on a leased one, until the end.
+
+    Attributes:
+        answered: Shared calls that had a result.
+        slowest: The longest that one of them took, in seconds.
+        failures: What nothing excuses.
+        losses: How each session learnt that its lease is over, by the lease's worker.
+    """
+
+    client: AsyncClient
+    answered: int = 0
+    slowest: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    losses: list[tuple[str, str]] = field(default_factory=list)
+    holders: dict[str, str] = field(default_factory=dict)
+    over: bool = False
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Start the callers."""
+        self.tasks = [asyncio.create_task(self._call(n)) for n in range(CALLERS)]
+        for number in range(SESSIONS):
+            session = self.client.session(f"s{number}")
+            self.tasks.append(asyncio.create_task(self._count(session)))
+
+    async def end(self) -> None:
+        """Let the calls in flight end; no more begin."""
+        self.over = True
+        async with asyncio.timeout(60):
+            await asyncio.gather(*self.tasks)
+
+    async def _call(self, number: int) -> None:
+        text = str(number)
+        while not self.over:
+            began = time.monotonic()
+            try:
+                tool = "shared_slow" if number % 4 == 0 else "shared_echo"
+                result = await self.client.call_tool(tool, {"text": text}, timeout=30)
+            except LeasewayError as error:
+                self.failures.append(f"{text}: {error!r}")
+            else:
+                self.answered += 1
+                assert result.text in (text, "slow")
+            self.slowest = max(self.slowest, time.monotonic() - began)
+            await asyncio.sleep(0.01)
+
+    async def _count(self, session: AsyncSession) -> None:
+        while not self.over:
+            counted, self.holders[session.key] = 0, "nobody"
+            try:
+                lease = await session.acquire("counter")
+                self.holders[session.key] = lease.worker
+                while not self.over:
+                    result = await session.call_tool("counter_next", timeout=30)
+                    counted += 1
+                    if result.text != str(counted):
+                        self.failures.append(f"{session.key}: {result.text} after {counted}")
+                    await asyncio.sleep(0.02)
+            except LeaseError as error:
+                holder = self.holders[session.key]
+                self.losses.append((holder, type(error).__name__))
+            except LeasewayError as error:
+                self.failures.append(f"{session.key}: {error!r}")
+
+
+async def replaced(system: System, load: Load, name: str) -> None:
+    """Drain a worker by SIGTERM and start its successor, of the same name."""
+    before, processes = len(load.losses), descendants(system.workers[name].process.pid)
+    held = sum(holder == name for holder in load.holders.values())
+    assert held
+    assert await system.workers.pop(name).end(signal.SIGTERM) == 0
+    assert not left_of(processes)
+    await system.start_worker(name)
+    await eventually(lambda: load.failures or len(load.losses) >= before + held)
+    assert not load.failures
+    lost = Counter(load.losses[before:])
+    assert {worker for worker, _ in lost} == {name}, lost
+    assert sum(lost.values()) == held, lost
+    await eventually(lambda: serves(load.client, name))
+
+
+def left_of(processes: dict[int, str]) -> list[str]:
+    return [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
+
+
+async def serves(client: AsyncClient, name: str) -> bool:
+    """Say whether a worker has joined and has its shared instance up."""
+    return any(
+        instance.worker == name and instance.state == "ready"
+        for server in await client.servers()
+        if server.shared
+        for instance in server.instances
+    )
+
+
+async def all_hold(load: Load) -> None:
+    """Wait until each session has one lease, and the control plane knows where."""
+    known: list[tuple[str, str]] = []
+
+    async def same() -> bool:
+        known[:] = sorted((one.session, one.worker) for one in await load.client.leases())
+        return known == sorted(load.holders.items()) and len(known) == SESSIONS
+
+    try:
+        await eventually(same)
+    except TimeoutError:
+        raise AssertionError(f"{known} are known, {load.holders} held; {load.failures}") from None
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_rolling_restart_fails_no_shared_call_and_ends_each_lease_once(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, SERVERS, workers=WORKERS) as (system, client):
+        load = Load(client)
+        load.begin()
+        began = time.perf_counter()
+        for name in list(system.workers):
+            await all_hold(load)
+            await replaced(system, load, name)
+        await all_hold(load)
+        losses, answered = len(load.losses), load.answered
+        assert system.control_plane is not None
+        await system.control_plane.end(signal.SIGKILL)
+        await eventually(lambda: load.answered > answered + 100)
+        await system.start_control_plane()
+        await system.ready()
+        await all_hold(load)
+        await load.end()
+        print(
+            f"{WORKERS} workers and the control plane replaced in "
+            f"{time.perf_counter() - began:.1f} s: {load.answered} shared calls, the slowest "
+            f"{load.slowest:.2f} s; leases lost {dict(Counter(load.losses))}"
+        )
+        assert not load.failures
+        assert len(load.losses) == losses  # none by the control plane
