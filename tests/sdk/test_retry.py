@@ -153,3 +153,17 @@ def test_a_harmless_tool_is_repeated_once(started: Started) -> None:
     assert again is not None
     assert again.repeats
     assert decide(fault, Tried(2, 60.0, repeatable=True, repeated=True)) is None
+
+
+def test_an_mcp_server_that_asks_to_come_back_later_is_asked_again_there_and_then() -> None:
+    busy = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=3.0)
+    for elsewhere in (False, True):
+        assert decide(busy, Tried(1, 60, elsewhere=elsewhere)) == Again(3.0)
+    assert decide(busy, Tried(1, 2.0)) is None
+    assert decide(busy, Tried(MAX_TRIES, 60)) is None
+    at_once = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=0.0)
+    again = decide(at_once, Tried(1, 60), _longest)
+    assert again is not None
+    assert again.delay > 0
+    assert decide(Fault(Reason.SERVER_ERROR, "No.", "no"), Tried(1, 60)) is None
+    assert decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), Tried(1, 60)) is None

@@ -101,7 +101,8 @@ def decide(
         return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
     transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
-    if not (transient or full) or tried.tries >= _limit(fault.reason, tried):
+    busy = _is_busy(fault)
+    if not (transient or full or busy) or tried.tries >= _limit(fault.reason, tried):
         return None
     repeats = fault.started != "no"
     if repeats and (not tried.repeatable or tried.repeated):
@@ -109,9 +110,15 @@ def decide(
     delay = _delay(fault, tried, uniform)
     if delay >= tried.remaining:
         return None
-    avoid = fault.reason not in _SETTLING and not tried.pinned
+    avoid = fault.reason not in _SETTLING and not tried.pinned and not busy
     resolve = avoid and not tried.elsewhere
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
+
+
+def _is_busy(fault: Fault) -> bool:
+    """Say whether an MCP server took nothing and named a time to come back (429, 503)."""
+    refused = fault.reason is Reason.SERVER_ERROR and fault.started == "no"
+    return refused and fault.retry_delay is not None
 
 
 def _limit(reason: Reason, tried: Tried) -> int:
@@ -120,9 +127,10 @@ def _limit(reason: Reason, tried: Tried) -> int:
 
 
 def _delay(fault: Fault, tried: Tried, uniform: Callable[[float, float], float]) -> float:
-    if tried.elsewhere and not tried.pinned and fault.reason not in _SETTLING:
+    busy = _is_busy(fault)
+    if tried.elsewhere and not tried.pinned and not busy and fault.reason not in _SETTLING:
         return 0.0
-    if fault.retry_delay is not None:
+    if fault.retry_delay is not None and not (busy and fault.retry_delay == 0):
         return fault.retry_delay
     if fault.reason in _SETTLING:
         return _SYNCING_DELAY * uniform(0.5, 1.0)

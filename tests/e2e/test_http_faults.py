@@ -1,0 +1,216 @@
+"""What callers see when servers over HTTP misbehave.
+
+| what happens | what the caller of that call sees | how soon |
+|---|---|---|
+| headers, a body or events that trickle in (slow-loris) | `DeadlineExceeded` | at the timeout |
+| the connection is reset before an answer | `ServerLost`, started unknown | at once |
+| it is reset, or ends, in the middle of a body | `ServerLost`, started yes | at once |
+| an answer that is no HTTP | `ServerLost`, started unknown | at once |
+| 5xx without a word | `ServerError`, started unknown | at once |
+| 503 or 429 with a `Retry-After` | tried again then, at most 5 times; `ServerError`, started no, where the timeout leaves no time for that | at once |
+| another content type, a redirect to elsewhere | `ServerError` that names it | at once |
+| a body, or one event, of more than 16 MiB | `ResultTooLarge`, started yes | at once |
+| nobody listens | `ServerLost`, started no, after 5 tries | within seconds; back by itself |
+| 404 for the session | the result: another session was opened | at once |
+| https to a port without TLS, or nobody there, at the start | `ServerNotReady` with the reason | at its start; tried again, paced |
+"""  # noqa: E501 - a table's rows
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.e2e.system import SERVERS, eventually, running
+from tests.e2e.test_cancellation import http_server
+
+from leaseway.sdk import (
+    AsyncClient,
+    DeadlineExceeded,
+    LeasewayError,
+    ResultTooLarge,
+    ServerError,
+    ServerLost,
+    ServerNotReady,
+)
+from leaseway.wire.bounds import MAX_RESULT
+
+AT_ONCE = 5.0
+"""Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
+
+
+@dataclass
+class Remote:
+    """The faulty server, which can be stopped and started again at its port."""
+
+    port: int = 0
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        words = (sys.executable, str(SERVERS / "http_faults.py"), str(self.port))
+        self.process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
+        assert self.process.stdout is not None
+        async with asyncio.timeout(20):
+            self.port = int(await self.process.stdout.readline())
+
+    async def kill(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+def shared(name: str, url: str, **settings: Any) -> dict[str, object]:
+    return {
+        "transport": "streamable_http",
+        "url": url,
+        "truely-stateless": True,
+        "transform": [{"prefix": f"{name}_"}],
+        **settings,
+    }
+
+
+@dataclass
+class Site:
+    client: AsyncClient
+    remote: Remote
+    neighbour: str
+
+
+@pytest.fixture(scope="module")
+async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    remote = Remote()
+    await remote.start()
+    try:
+        async with http_server("--legacy") as neighbour:
+            servers = {
+                "faulty": shared("faulty", f"http://127.0.0.1:{remote.port}/mcp"),
+                "neighbour": shared("neighbour", f"{neighbour}/mcp"),
+                "tls": shared("tls", neighbour.replace("http", "https"), startup_timeout=10),
+                "nobody": shared("nobody", "http://127.0.0.1:1/mcp", startup_timeout=10),
+            }
+            folder = tmp_path_factory.mktemp("http-faults")
+            async with running(folder, servers) as (system, client):
+                yield Site(client, remote, neighbour)
+                async with asyncio.timeout(10):  # a call in flight would hold the drain up
+                    assert await system.workers["worker-1"].end() == 0
+    finally:
+        await remote.kill()
+
+
+@contextlib.asynccontextmanager
+async def neighbour_is_spared(client: AsyncClient) -> AsyncIterator[None]:
+    """Call another server all the while and hold its answers to a bound."""
+
+    async def call() -> None:
+        while True:
+            async with asyncio.timeout(AT_ONCE):
+                assert (await client.call_tool("neighbour_echo", {"text": "x"})).text == "x"
+            count.append(1)
+            await asyncio.sleep(0.01)
+
+    count: list[int] = []
+    calls = asyncio.create_task(call())
+    try:
+        yield
+        await eventually(lambda: len(count) > 3 or calls.done())
+        assert not calls.done()
+    finally:
+        calls.cancel()
+        await asyncio.gather(calls, return_exceptions=True)
+
+
+@dataclass
+class Case:
+    """What a caller sees of a fault.
+
+    Attributes:
+        how: The fault.
+        error: The exception's class.
+        says: What its message holds.
+        started: The fate that it tells.
+        timeout: The call's timeout, which is awaited where it is short.
+    """
+
+    how: str
+    error: type[LeasewayError]
+    says: str
+    started: str = "yes"
+    timeout: float = 30.0
+
+
+CASES = [
+    Case("slow_head", DeadlineExceeded, "timeout", "unknown", 0.5),
+    Case("slow_body", DeadlineExceeded, "timeout", "unknown", 0.5),
+    Case("slow_events", DeadlineExceeded, "timeout", "unknown", 0.5),
+    Case("reset", ServerLost, "broke before its answer", "unknown"),
+    Case("reset_body", ServerLost, "broke before its answer was complete"),
+    Case("half_body", ServerLost, "broke before its answer was complete"),
+    Case("no_http", ServerLost, "broke before its answer", "unknown"),
+    Case("unavailable", ServerError, "HTTP status 503", "unknown"),
+    Case("refused", ServerError, "HTTP status 503", "no"),
+    Case("html", ServerError, "text/html"),
+    Case("redirect", ServerError, "http://127.0.0.2:1/other", "no"),
+    Case("huge", ResultTooLarge, str(MAX_RESULT)),
+    Case("endless_line", ResultTooLarge, str(MAX_RESULT)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.how)
+async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
+    site: Site, case: Case
+) -> None:
+    async with neighbour_is_spared(site.client):
+        begun = time.monotonic()
+        with pytest.raises(case.error) as caught:
+            await site.client.call_tool("faulty_fault", {"how": case.how}, timeout=case.timeout)
+        assert case.says in caught.value.message
+        assert caught.value.started == case.started
+        assert time.monotonic() - begun < AT_ONCE
+        assert (await site.client.call_tool("faulty_echo", {"text": "on"})).text == "on"
+
+
+async def test_a_burst_of_refusals_is_outlasted(site: Site) -> None:
+    result = await site.client.call_tool("faulty_fault", {"how": "burst"}, timeout=AT_ONCE * 2)
+    assert result.text == "after the burst"
+
+
+async def test_a_server_that_nobody_runs_is_lost_and_back_by_itself(site: Site) -> None:
+    async with neighbour_is_spared(site.client):
+        await site.remote.kill()
+        begun = time.monotonic()
+        with pytest.raises(ServerLost) as caught:
+            await site.client.call_tool("faulty_echo", {"text": "x"})
+        assert caught.value.started == "no"
+        assert time.monotonic() - begun < 2 * AT_ONCE
+        await site.remote.start()
+
+        async def is_back() -> bool:
+            try:
+                return (await site.client.call_tool("faulty_echo", {"text": "x"})).text == "x"
+            except ServerLost:
+                return False
+
+        await eventually(is_back, within=2 * AT_ONCE)
+
+
+async def test_a_forgotten_session_is_opened_anew_unnoticed(site: Site) -> None:
+    calls = [site.client.call_tool("neighbour_echo", {"text": "x"}) for _ in range(10)]
+    await asyncio.gather(*calls)
+    async with aiohttp.ClientSession() as http, http.post(f"{site.neighbour}/forget") as answer:
+        assert answer.status == 200
+    calls = [site.client.call_tool("neighbour_echo", {"text": "x"}) for _ in range(10)]
+    async with asyncio.timeout(AT_ONCE):
+        assert [result.text for result in await asyncio.gather(*calls)] == ["x"] * 10
+
+
+@pytest.mark.parametrize(("server", "why"), [("tls", "TLS|SSL"), ("nobody", "reached|refused")])
+async def test_a_server_that_cannot_be_reached_says_why(site: Site, server: str, why: str) -> None:
+    with pytest.raises(ServerNotReady, match=why) as caught:
+        await site.client.call_tool(f"{server}:echo", timeout=AT_ONCE)
+    assert caught.value.started == "no"
