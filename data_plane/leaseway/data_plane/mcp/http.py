@@ -224,7 +224,7 @@ class HttpConnection(Peer):
             async with await self._endpoint.request("POST", headers, body) as response:
                 answered = True
                 self.signs.hear(self._next_id)
-                await self._read_answer(key, response, headers)
+                await self._read_answer(key, response, headers, session)
         except SessionForgotten:
             entry.written = False  # refused, so nothing was begun
             return session
@@ -269,10 +269,14 @@ class HttpConnection(Peer):
             self._on_tools_changed()
 
     async def _read_answer(
-        self, key: object, response: aiohttp.ClientResponse, headers: Mapping[str, str]
+        self,
+        key: object,
+        response: aiohttp.ClientResponse,
+        headers: Mapping[str, str],
+        session: str,
     ) -> None:
         if response.status >= 400:
-            await self._read_refusal(key, response)
+            await self._read_refusal(key, response, session)
             return
         if key == self._initializing and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
@@ -286,9 +290,12 @@ class HttpConnection(Peer):
         if self._waits(key):
             raise answers.ended_early(self.server)
 
-    async def _read_refusal(self, key: object, response: aiohttp.ClientResponse) -> None:
+    async def _read_refusal(
+        self, key: object, response: aiohttp.ClientResponse, session: str
+    ) -> None:
         body = await answers.read_body(self.server, response)
-        in_session = self._in_session and key != self._initializing
+        # The session that it was sent in: another call may have left that one meanwhile.
+        in_session = session and self.era.version and not self.era.modern
         if in_session and _names_session(response.status, body):
             raise SessionForgotten
         message = answers.rpc_error(body)
@@ -329,10 +336,6 @@ class HttpConnection(Peer):
             entry.fail(fault)
 
     # What a legacy server says of its own accord.
-
-    @property
-    def _in_session(self) -> bool:
-        return bool(self.era.version) and not self.era.modern and bool(self._endpoint.session_id)
 
     def _follow(self, headers: Mapping[str, str]) -> None:
         """Keep a GET stream of the session open, instead of the one before."""
