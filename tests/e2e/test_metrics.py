@@ -51,6 +51,7 @@ OF_A_WORKER = EVERYWHERE | {
 OF_A_CONTROL_PLANE = EVERYWHERE | {
     "leaseway_config_reloads": "counter",
     "leaseway_probe_duration_seconds": "histogram",
+    "leaseway_placements": "counter",
     "leaseway_sync_lag_seconds": "gauge",
     "leaseway_workers": "gauge",
     "leaseway_problems": "gauge",
@@ -231,6 +232,7 @@ def check_control_plane(page: Page) -> None:
     assert page.value("leaseway_workers", leaseway_state="connected") == 1
     assert page.value("leaseway_sync_lag_seconds", leaseway_worker="worker-1") == 0
     assert page.value("leaseway_problems") == 0
+    assert page.value("leaseway_placements_total", leaseway_outcome="ok") == 1
     assert page.value("leaseway_registry_version") > 1e15
 
 

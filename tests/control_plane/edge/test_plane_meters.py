@@ -7,9 +7,12 @@ from tests.control_plane.core.builders import START, coordinator, hello, listing
 
 from leaseway.control_plane.core.actions import CancelProbe, PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.lookup import Denied
+from leaseway.control_plane.core.placement import Placement
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.edge.meters import PlaneMeters
 from leaseway.wire.metrics import Buckets, Meter
+from leaseway.wire.reasons import Reason
 from leaseway.wire.retention import SHOWN_FOR
 
 
@@ -85,6 +88,15 @@ def test_the_lag_of_a_worker_grows_until_it_has_acked(measured: Measured) -> Non
     assert measured.read("leaseway.sync.lag") == {("w1",): 0.0}
     version = measured.read("leaseway.registry.version")[()]
     assert version == float(push.push.version)
+
+
+def test_placements_are_counted_by_how_they_ended(measured: Measured) -> None:
+    measured.meters.placed(Placement("w1"))
+    measured.meters.placed(Placement("w1", "lease-1"))
+    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
+    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
+    found = measured.read("leaseway.placements")
+    assert found == {("ok",): 1.0, ("existing",): 1.0, ("CAPACITY",): 2.0}
 
 
 def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:

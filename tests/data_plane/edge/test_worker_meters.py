@@ -76,6 +76,8 @@ async def test_calls_that_no_server_had_are_counted_by_reason(
     caller = measured.caller()
     await caller.refused("files", arguments=b'{"text": 7}')
     await caller.refused("nowhere")
+    own = b'{"serverId": "nowhere"}'
+    await caller.call("mcp_admin", "mcp_release", session="s", arguments=own)
     await caller.refused("files", arguments=b"x" * (bounds.MAX_ARGUMENTS + 1))
     assert totals(read(meter, "leaseway.calls.refused")) == {
         ("INVALID_ARGUMENTS",): 2,

@@ -13,6 +13,8 @@ from typing import Final, get_args
 
 from leaseway.control_plane.core.actions import Action, CancelProbe, PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.lookup import Denied
+from leaseway.control_plane.core.placement import Placement
 from leaseway.control_plane.core.problems import Problem, Scope, Severity
 from leaseway.control_plane.core.variants import Listing
 from leaseway.wire.metrics import Meter, Reading
@@ -24,6 +26,7 @@ __all__ = ["PlaneMeters"]
 _OK: Final = "ok"
 _TAKEN_BACK: Final = "CANCELLED"
 _REFUSED: Final = "refused"
+_EXISTING: Final = "existing"
 _MOST_PROBES: Final = 4096
 _STATES: Final = ("connected", "draining", "lost")
 
@@ -59,6 +62,12 @@ class PlaneMeters:
             Attr.SERVER,
             Attr.OUTCOME,
         )
+        self._placements = meter.counter(
+            "leaseway.placements",
+            "{placement}",
+            "Requests for a worker to lease from: ok, existing, or why there was none.",
+            Attr.OUTCOME,
+        )
         meter.before_collecting(self._before)
         meter.observe(
             "leaseway.sync.lag",
@@ -88,6 +97,13 @@ class PlaneMeters:
     def reloaded(self, *, taken: bool) -> None:
         """Note that the configuration was read."""
         self._reloads.cell(_OK if taken else _REFUSED).add()
+
+    def placed(self, outcome: Placement | Denied) -> None:
+        """Note what became of a request for a worker to lease from."""
+        if isinstance(outcome, Denied):
+            self._placements.cell(outcome.reason.value).add()
+        else:
+            self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 
     def sent(self, worker_id: str, action: Action) -> None:
         """Note what a worker is told."""

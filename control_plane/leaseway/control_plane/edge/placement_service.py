@@ -33,6 +33,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
         outcome = await self._place(key, frozenset(request.exclude_workers), context)
+        if self._plane.meters is not None:
+            self._plane.meters.placed(outcome)
         if isinstance(outcome, Denied):
             await abort(context, answers.denial(outcome))
             raise AssertionError("abort never returns")

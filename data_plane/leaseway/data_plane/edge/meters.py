@@ -135,7 +135,7 @@ class WorkerMeters:
     def call_ended(
         self, timer: ToolTimer | None, sent_at: float, fault: Fault | None, is_error: bool
     ) -> None:
-        """Note the end of a call.
+        """Note the end of a call; one of Leaseway's own tools, which no server runs, is none.
 
         Args:
             timer: What takes its duration, or None where it was not sent.
@@ -144,9 +144,9 @@ class WorkerMeters:
             is_error: Whether the result says that the tool failed.
 
         """
-        if timer is None or (fault is not None and fault.started == "no"):
-            self.call_refused(fault.reason if fault is not None else Reason.INTERNAL)
-        else:
+        if fault is not None and (timer is None or fault.started == "no"):
+            self.call_refused(fault.reason)
+        elif timer is not None:
             timer.note(time.perf_counter() - sent_at, fault, is_error)
 
     def call_refused(self, reason: Reason) -> None:
