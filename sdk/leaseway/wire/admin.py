@@ -22,10 +22,11 @@ _RELEASE: Final[dict[str, Any]] = {
     "name": RELEASE_TOOL,
     "title": "Release a leased MCP server",
     "description": (
-        "Release the MCP client (its process or connection) that this session leases from a "
-        "server. Call it once you are sure that you no longer need that server's tools. What the "
-        "server kept for this session, such as open pages or unsaved state, is gone afterwards; "
-        "a later call of one of its tools starts with a fresh client."
+        "Release what this session leases of an MCP server.\n\n"
+        "A leased server runs a client of its own (a process or connection) for this session. "
+        "Call this once you are sure that you no longer need that server's tools. What the server "
+        "kept for this session, such as open pages or unsaved state, is gone afterwards; a later "
+        "call of one of its tools starts with a fresh client."
     ),
     "inputSchema": {
         "type": "object",
