@@ -4,7 +4,7 @@ Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with ses
 is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
 writes every message down.
 What a call's `text` says steers it: see `misbehave`. POST /forget drops all sessions, /mute leaves
-all further requests unanswered.
+all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
 """
 
 import argparse
@@ -29,7 +29,15 @@ log = Path(args.log) if args.log else None
 sessions = {}
 numbers = itertools.count(1)
 streams = set()
-seen = {"cancelled": [], "disconnected": 0, "deleted": [], "listen": None, "mute": False}
+seen = {
+    "cancelled": [],
+    "disconnected": 0,
+    "deleted": [],
+    "listen": None,
+    "mute": False,
+    "full": False,
+}
+seen["forgetful"] = False
 PARAM = {"type": "string", "x-mcp-header": "Region"}
 TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object"}, "x-unknown": {"kept": 1.0}},
@@ -193,9 +201,13 @@ async def post(request):
         return web.Response(status=202)
     headers = {}
     if args.legacy and method == "initialize":
+        if seen["full"]:
+            return web.Response(status=503)
         headers["Mcp-Session-Id"] = f"session-{next(numbers)}"
         sessions[headers["Mcp-Session-Id"]] = True
     if method == "tools/call":
+        if seen["forgetful"]:
+            return web.Response(status=404)
         return await call(request, message)
     modern = is_modern(message)
     result = respond(message, modern)
@@ -214,9 +226,10 @@ async def call(request, message):
     if args.legacy and (message["params"].get("arguments") or {}).get("text") == "resume":
         return await resumable(request, message["id"])
     odd = await misbehave(request, message)
-    return (
-        odd if odd is not None else await deliver(request, message, result_of(request, message), {})
-    )
+    if odd is not None:
+        return odd
+    named = {"Mcp-Session-Id": request.headers["Mcp-Session-Id"]} if args.legacy else {}
+    return await deliver(request, message, result_of(request, message), named)
 
 
 async def deliver(request, message, result, headers):
@@ -270,8 +283,8 @@ async def forget(request):
     return web.Response()
 
 
-async def mute(request):
-    seen["mute"] = True
+async def turn(request):
+    seen[request.path.strip("/")] = True
     return web.Response()
 
 
@@ -292,7 +305,8 @@ async def main():
         app.router.add_get(path, get)
         app.router.add_delete(path, delete)
     app.router.add_post("/forget", forget)
-    app.router.add_post("/mute", mute)
+    for path in ("/mute", "/full", "/forgetful"):
+        app.router.add_post(path, turn)
     app.router.add_post("/change", change)
     app.router.add_get("/state", state)
     runner = web.AppRunner(app, handler_cancellation=True)
