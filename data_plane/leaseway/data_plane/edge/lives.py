@@ -29,7 +29,8 @@ class Lives:
         draining: Whether a newer generation has taken over.
         starts: Starts so far.
         last_id: The id of the newest instance; empty before the first.
-        last_fault: Why the newest start failed, or the newest instance ended by itself.
+        last_fault: Why the newest start failed, or the newest instance ended by itself; None once
+            another one is up.
         reading: What the references stood for when the first instance read them; the instances
             that follow get the same.
 
@@ -143,6 +144,7 @@ class Lives:
     def _came_up(self, live: Live) -> None:
         self._around.hooks.instance_started(live, again=self.restart.failures > 0)
         self.restart = self.restart.came_up(self._loop.time())
+        self.last_fault = None
         live.compare(self.variant.toolset)
         self._problems.compared(live, self.all)
         self._problems.started(live)

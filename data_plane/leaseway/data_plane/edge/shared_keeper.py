@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 
 from leaseway.data_plane.core.upkeep import idle_at, old_at
 from leaseway.data_plane.edge.alarm import Alarm
@@ -39,6 +40,7 @@ class SharedKeeper:
         self._alarm = Alarm(self.settle)
         self._wanted = False
         self._was_up = False
+        self._waiting = 0
         self._starting: asyncio.Task[None] | None = None
         self._attempt: asyncio.Future[None] | None = None
 
@@ -63,14 +65,20 @@ class SharedKeeper:
         """
         self.want()
         if self.live is None and self._attempt is not None and not self._lives.restart.is_open:
-            try:
-                async with asyncio.timeout(self._lives.variant.spec.startup_timeout):
-                    await asyncio.shield(self._attempt)
-            except TimeoutError:
-                pass  # said below, with what is known of the server
+            await self._wait_for(self._attempt)
         if self.live is None:
             raise self._refusal()
         return self.live
+
+    async def _wait_for(self, attempt: asyncio.Future[None]) -> None:
+        self._waiting += 1  # what comes up does not rest before whoever waits for it has called
+        try:
+            async with asyncio.timeout(self._lives.variant.spec.startup_timeout):
+                await asyncio.shield(attempt)
+        except TimeoutError:
+            pass  # the caller hears what is known of the server
+        finally:
+            self._waiting -= 1
 
     def _refusal(self) -> Fault:
         key, worker_id = self._lives.key, self._around.worker_id
@@ -99,7 +107,8 @@ class SharedKeeper:
         if self.live is None:
             self._start_when_due(now)
             return
-        rests_at, old_from = idle_at(policy, self.live.times, now), old_at(policy, self.live.times)
+        times = replace(self.live.times, calls=self.live.calls + self._waiting)
+        rests_at, old_from = idle_at(policy, times, now), old_at(policy, times)
         if now >= rests_at:
             self._rest(self.live)
         elif now >= old_from:
