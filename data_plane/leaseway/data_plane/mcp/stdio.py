@@ -233,6 +233,13 @@ class StdioConnection(Peer):
             self._take(line)
 
     def _take(self, line: bytes) -> None:
+        if not line.startswith(b"{"):
+            # A server that logs here may flood us: what can't be a message is not parsed.
+            line = line.lstrip()
+            if not line.startswith(b"{"):
+                if line:
+                    self._garbage()
+                return
         try:
             message = decode(line)
         except ValueError:
