@@ -307,6 +307,7 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                 *,
                 on_closed: Callable[[Any, Fault | None], None],
                 on_tools_changed: Callable[[Any], None],
+                on_disconnected: Callable[[Any], None],
                 known_version: str = "",
                 reading: Resolved | None = None,
             ) -> Instance:
@@ -318,6 +319,7 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                     http=http,
                     on_closed=on_closed,
                     on_tools_changed=on_tools_changed,
+                    on_disconnected=on_disconnected,
                     vault=vault,
                     known_version=known_version,
                     reading=reading,

@@ -277,6 +277,23 @@ async def test_progress_and_logs_come_only_where_they_were_asked_for(bench: Benc
     assert (log.call_id, log.level, log.logger, log.data) == (loud, "info", "db", b'"slow"')
 
 
+async def test_a_log_message_above_the_bound_is_dropped_and_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    await caller.begin("time", log_level="info")
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == 1)
+    (call,) = tuple(bench.servers.opened[0].calls)
+    assert call.request.on_log is not None
+    call.request.on_log("info", "", b"1" * bounds.BATCH_SIZE)
+    assert "was dropped" not in caplog.text
+    call.request.on_log("info", "", b"1" * (bounds.BATCH_SIZE + 1))
+    assert "of the server time was dropped" in caplog.text
+    call.answer(b"{}")
+
+
 async def test_an_unsampled_callers_trace_context_reaches_the_server_untouched(
     bench: Bench,
 ) -> None:

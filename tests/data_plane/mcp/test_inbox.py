@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from typing import Any
-
-import pytest
 
 from leaseway.data_plane.mcp.codec import decode
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.wire import ToolRequest
-from leaseway.wire import bounds
 
 
 class Said:
@@ -52,13 +48,3 @@ def test_a_long_level_and_logger_are_cut() -> None:
     said = Said()
     said.say("message", level="l" * 1_000_000, logger="n" * 1_000_000, data=1)
     assert said.logs == [("l" * 32, "n" * 256, b"1")]
-
-
-def test_log_data_above_the_bound_is_dropped_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    said = Said()
-    with caplog.at_level(logging.WARNING):
-        said.say("message", level="info", data="x" * (bounds.BATCH_SIZE - 2))
-        assert not caplog.records
-        said.say("message", level="info", data="x" * (bounds.BATCH_SIZE - 1))
-    assert [len(data) for _, _, data in said.logs] == [bounds.BATCH_SIZE]
-    assert "log message of server talker was dropped" in caplog.text

@@ -32,7 +32,7 @@ class InstancePort(Protocol):
 
     @property
     def state(self) -> str:
-        """`starting`, `ready`, `closing`, `closed` or `failed`."""
+        """`starting`, `ready`, `disconnected`, `closing`, `closed` or `failed`."""
 
     @property
     def pid(self) -> int | None:
@@ -97,6 +97,7 @@ class OpenInstance(Protocol):
         *,
         on_closed: Callable[[Any, Fault | None], None],
         on_tools_changed: Callable[[Any], None],
+        on_disconnected: Callable[[Any], None],
         known_version: str = "",
         reading: Resolved | None = None,
     ) -> InstancePort:
@@ -106,6 +107,7 @@ class OpenInstance(Protocol):
             spec: What to start or connect to.
             on_closed: Called once when it has ended, with why where nobody asked it to.
             on_tools_changed: Called when the server says that its tools changed.
+            on_disconnected: Called when it gave no sign of life, before it is ended.
             known_version: What another instance of the same server agreed on, or empty.
             reading: What the server's references stand for, or None to read them at its start.
 

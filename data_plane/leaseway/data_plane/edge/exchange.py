@@ -312,7 +312,7 @@ class ExchangeStream:
 
     def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
         """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
-        if self._outbox.queued_bytes > _MAX_QUEUED or len(data) > bounds.BATCH_SIZE:
+        if self._outbox.queued_bytes > _MAX_QUEUED:
             if self._meters is not None:
                 self._meters.frame_dropped("log")
             _logger.warning("A log message of server %s was dropped.", run.call.server_id)

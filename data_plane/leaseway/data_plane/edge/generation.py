@@ -279,6 +279,10 @@ class Generation:
         """Pass on that the tools changed."""
         self._around.hooks.tools_changed(self, live)
 
+    def live_disconnected(self, live: Live) -> None:
+        """Have the state of an instance reported that is about to end."""
+        self._around.reports.instances_changed()
+
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
     ) -> None:

@@ -29,6 +29,9 @@ class LiveOwner(Protocol):
     def live_tools_changed(self, live: Live) -> None:
         """The server says that its tools changed."""
 
+    def live_disconnected(self, live: Live) -> None:
+        """The server gave no sign of life; its instance is being ended."""
+
 
 class Live:
     """One instance, started at most once.
@@ -97,6 +100,7 @@ class Live:
             spec,
             on_closed=self._on_closed,
             on_tools_changed=self._on_tools_changed,
+            on_disconnected=self._on_disconnected,
             known_version=known_version,
             reading=reading,
         )
@@ -202,6 +206,10 @@ class Live:
     def _on_tools_changed(self, _instance: object) -> None:
         if self.owner is not None:
             self.owner.live_tools_changed(self)
+
+    def _on_disconnected(self, _instance: object) -> None:
+        if self.owner is not None:
+            self.owner.live_disconnected(self)
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:

@@ -61,12 +61,14 @@ class MemoryServers:
         *,
         on_closed: Callable[[Any, Fault | None], None],
         on_tools_changed: Callable[[Any], None],
+        on_disconnected: Callable[[Any], None] = lambda _: None,
         known_version: str = "",
         reading: Resolved | None = None,
     ) -> MemoryInstance:
         """Open an instance that is not started yet."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, on_closed, on_tools_changed)
         instance.reading = reading
+        instance.on_disconnected = on_disconnected
         self.opened.append(instance)
         return instance
 
@@ -145,6 +147,7 @@ class MemoryInstance:
         self.stderr = _Stderr()
         self.late_replies = 0
         self.calls: list[MemoryCall] = []
+        self.on_disconnected: Callable[[MemoryInstance], None] = lambda _: None
         self._servers = servers
         self._on_closed = on_closed
         self._on_tools_changed = on_tools_changed
@@ -200,6 +203,11 @@ class MemoryInstance:
         self._servers.tools = dict(tools)
         self._on_tools_changed(self)
 
+    def fall_silent(self) -> None:
+        """Give no sign of life any more; `crash` ends it."""
+        self.state = "disconnected"
+        self.on_disconnected(self)
+
     def crash(self, message: str = "exit status 1") -> None:
         """End by itself; calls in flight fail."""
         self._finish(Fault(Reason.SERVER_LOST, message, "yes"))
@@ -209,7 +217,7 @@ class MemoryInstance:
         self._finish(None)
 
     def _finish(self, fault: Fault | None) -> None:
-        was_ready, self.state = self.state == "ready", "closed"
+        was_ready, self.state = self.state in ("ready", "disconnected"), "closed"
         for call in tuple(self.calls):
             call.fail(fault or Fault(Reason.SERVER_LOST, "The instance was closed.", "yes"))
         if was_ready:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
 
 from leaseway.data_plane.core.lease_table import Lease
@@ -11,9 +12,12 @@ from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import ToolTimer
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, Started
 
 __all__ = ["Run", "RunOwner", "Sink"]
+
+_logger = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
@@ -142,9 +146,18 @@ class Run:
             self._sink.progress(self, progress, total, message)
 
     def log(self, level: str, logger: str, data: bytes) -> None:
-        """Pass a log message on."""
-        if not self.over:
-            self._sink.log(self, level, logger, data)
+        """Pass a log message on; one that would fill the caller's stream is dropped, and said."""
+        if self.over:
+            return
+        if len(data) > bounds.BATCH_SIZE:
+            _logger.warning(
+                "A log message of %d bytes of the server %s was dropped; the bound is %d.",
+                len(data),
+                self.call.server_id,
+                bounds.BATCH_SIZE,
+            )
+            return
+        self._sink.log(self, level, logger, data)
 
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True

@@ -23,7 +23,6 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Request
 
 from leaseway.data_plane.mcp.codec import Envelope, encode_error, encode_result, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
-from leaseway.wire import bounds
 
 __all__ = ["Inbox"]
 
@@ -185,12 +184,7 @@ class Inbox:
             )
 
     def _take_log(self, log: _Log, near: ToolCall) -> None:
-        # A line may have 32 MiB; one such message must not end the caller's whole stream.
-        data = bytes(log.data)
-        if len(data) <= bounds.BATCH_SIZE:
-            near.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], data)
-        elif near.on_log is not None:
-            _logger.warning("A log message of server %s was dropped.", self._server)
+        near.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
 
     def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/cancelled":
