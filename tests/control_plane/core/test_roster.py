@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from tests.control_plane.core.builders import START, at, coordinator, hello, listing, load, spec
+from dataclasses import replace
 
-from leaseway.control_plane.core.actions import PushDelta
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
+
+from leaseway.control_plane.core.actions import PushDelta, RevokeLease
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerReport
 from leaseway.control_plane.core.problems import Problem
@@ -95,3 +106,21 @@ def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays(
     assert reasons(state) == ["BAD"]
     load(state, spec("b"), now=at(3))
     assert reasons(state) == []
+
+
+def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_revoked() -> None:
+    state = coordinator(expected_workers=2)
+    load(state, spec("a", shared=False))
+    for name in ("w1", "w2"):
+        state.worker_joined(hello(name), START)
+    first = replace(lease("L1", "w1"), granted_at=at(1.0).mono)
+    second = replace(lease("L2", "w2"), granted_at=at(1.1).mono)
+    state.reported("w1", WorkerReport(gained=(first,)), at(1.2))
+    state.reported("w2", WorkerReport(gained=(second,)), at(1.2))
+    slow = replace(first, granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
+    state.reported("w1", WorkerReport(gained=(slow,)), at(1.5))
+    told = [(name, one) for name, one in state.take_actions() if isinstance(one, RevokeLease)]
+    assert [(name, one.lease_id) for name, one in told] == [("w2", "L2")]
+    state.worker_joined(hello("w2", leases=(second,)), at(2))  # nobody knows what it heard
+    again = [one.lease_id for _, one in state.take_actions() if isinstance(one, RevokeLease)]
+    assert len(again) == 1

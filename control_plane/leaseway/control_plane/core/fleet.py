@@ -98,6 +98,7 @@ class WorkerRecord:
         gone_at: When its stream ended, or None while it is connected.
         owed: Variants whose content it was asked for and has not sent yet.
         refusals_shown: What it refuses, as the open problems say.
+        twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
     """
 
     hello: WorkerHello
@@ -108,6 +109,7 @@ class WorkerRecord:
     instances: tuple[InstanceInfo, ...] = ()
     calls_in_flight: int = 0
     refusals_shown: list[Refusal] = field(default_factory=list)
+    twins_revoked: set[str] = field(default_factory=set)
 
     @property
     def id(self) -> str:

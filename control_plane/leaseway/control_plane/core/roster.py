@@ -89,6 +89,7 @@ class Roster:
             record.instances = report.instances
         for lease_id in report.lost:
             self.placements.lost(lease_id)
+            record.twins_revoked.discard(lease_id)
         for lease in report.gained:
             self._revoke_twin(self.placements.gained(lease))
         healed = [self._clear_reported(record, problem) for problem in report.cleared]
@@ -196,12 +197,18 @@ class Roster:
         """Have the younger of two leases with one key revoked (DESIGN §5).
 
         The lease of a worker that is gone or drains is no twin: its successor took its place. If
-        that worker comes back with it, the older one stands again.
+        that worker comes back with it, the older one stands again. Nor is one that its worker was
+        told to end: ages are only as good as the delay of the report that they came with, and
+        where a later report has them the other way round, both would go.
         """
-        standing = [lease for lease in twins if self.workers[lease.worker_id].takes_work]
-        for lease in standing[1:]:
+        for lease in [lease for lease in twins if self._stands(lease)][1:]:
             reason = "Another worker holds an older lease of the same session and server."
+            self.workers[lease.worker_id].twins_revoked.add(lease.id)
             self.tell(lease.worker_id, RevokeLease(lease.id, reason))
+
+    def _stands(self, lease: HeldLease) -> bool:
+        record = self.workers[lease.worker_id]
+        return record.takes_work and lease.id not in record.twins_revoked
 
     def _show_refusals(self, record: WorkerRecord, now: Moment) -> None:
         """Make what a worker refuses problems, each of which names worker and server."""

@@ -1,0 +1,391 @@
+"""Placement with several workers, partitions and restarts (DESIGN §5), as a simulation.
+
+A real coordinator and the lease tables of real workers, joined by streams that are slow, end at
+any time, and are seen to end late. Callers place, acquire and release while all of that happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.control_plane.core.builders import at, hello, listing, load, spec
+
+from leaseway.control_plane.core.actions import (
+    Action,
+    PushDelta,
+    RevokeLease,
+    StartProbe,
+    WantContent,
+)
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerAddress, WorkerRefused, WorkerReport
+from leaseway.control_plane.core.lookup import Denied, place
+from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.variants import Served
+from leaseway.data_plane.core import lease_table
+from leaseway.wire import bounds
+from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import VariantKey
+
+WORKERS = ("w1", "w2", "w3")
+SESSIONS = ("s1", "s2")
+RARELY = st.integers(0, 4)
+CAPACITY = 2
+Event = Callable[[Coordinator, Moment], object]
+
+
+@dataclass
+class Stream:
+    """One Sync stream: what is on its way up, the hello first, and down."""
+
+    up: list[Event] = field(default_factory=list)
+    down: list[Action] = field(default_factory=list)
+
+
+class Worker:
+    """A worker: its leases are in a real table; its stream may be down."""
+
+    def __init__(self, worker_id: str) -> None:
+        self.id = worker_id
+        self.runs = 0
+        self.version = 0
+        self.start()
+
+    def start(self) -> None:
+        self.runs += 1
+        self.table = lease_table.LeaseTable(f"{self.id}-{self.runs}", CAPACITY)
+        self.variants: dict[VariantKey, Served] = {}
+        self.stream: Stream | None = None
+
+    def acquire(self, key: LeaseKey, now: float) -> lease_table.Lease | None:
+        own = lease_table.LeaseKey(key.tenant, key.session, key.server_id)
+        what = VariantKey(key.server_id)
+        try:
+            lease, new = self.table.acquire(own, now, variant=what, launch_hash="", ttl=86_400)
+        except lease_table.NoRoom:
+            return None
+        if new:
+            self.say(WorkerReport(), gained=[lease], now=now)
+        return lease
+
+    def end(self, lease_id: str, how: lease_table.How, now: float) -> None:
+        if self.table.end(lease_id, how, now) is not None:
+            self.say(WorkerReport(lost=(lease_id,)), gained=[], now=now)
+
+    def connect(self, now: float) -> None:
+        """Open a stream; the control plane dates leases by the age that they have on arrival."""
+        leases = [(each, now - each.granted_at) for each in self.table.leases]
+        held = {key: one.hashes for key, one in self.variants.items()}
+        address = WorkerAddress(self.id, f"run-{self.runs}", "127.0.0.1:1")
+
+        def join(state: Coordinator, then: Moment) -> None:
+            known = tuple(self._held(each, age, then) for each, age in leases)
+            said = hello(self.id, address=address, capacity=CAPACITY, leases=known)
+            state.worker_joined(
+                replace(said, held=held, highest_version=self.version),
+                then,
+            )
+
+        self.stream = Stream(up=[join])
+
+    def say(self, report: WorkerReport, *, gained: list[lease_table.Lease], now: float) -> None:
+        ages = [(each, now - each.granted_at) for each in gained]
+
+        def tell(state: Coordinator, then: Moment) -> None:
+            known = tuple(self._held(each, age, then) for each, age in ages)
+            state.reported(self.id, replace(report, gained=known), then)
+
+        if self.stream is not None:
+            self.stream.up.append(tell)
+
+    def _held(self, lease: lease_table.Lease, age: float, then: Moment) -> HeldLease:
+        key = LeaseKey(lease.key.tenant, lease.key.session, lease.key.server_id)
+        return HeldLease(lease.id, key, self.id, then.mono - age)
+
+    def take(self, action: Action, now: float) -> None:
+        """Do what the control plane says."""
+        assert self.stream is not None
+        match action:
+            case PushDelta(push):
+                self.variants |= {one.key: one for one in push.upserts}
+                for key in push.removals:
+                    self.variants.pop(key, None)
+                self.version = push.version
+                self.stream.up.append(lambda state, then: state.acked(self.id, push.nonce, then))
+            case StartProbe(probe_id):
+                found = listing("echo")
+                self.stream.up.append(lambda state, then: state.probe_ended(probe_id, found, then))
+            case WantContent(keys):
+                found_all = [self.variants[key] for key in keys]
+                self.stream.up.append(
+                    lambda state, then: state.content_received(self.id, found_all, then)
+                )
+            case RevokeLease(lease_id, _):
+                self.end(lease_id, "revoked", now)
+            case _:
+                pass
+
+
+class System(RuleBasedStateMachine):
+    """A control plane, three workers with room for two leases each, and callers."""
+
+    keys = st.builds(LeaseKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
+    names = st.sampled_from(WORKERS)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.epoch = 0
+        self.workers = {name: Worker(name) for name in WORKERS}
+        self.placed: list[tuple[LeaseKey, str]] = []
+        self.start_plane()
+        for worker in self.workers.values():
+            worker.connect(self.now.mono)
+        self.quiesce()
+
+    @property
+    def now(self) -> Moment:
+        return at(self.time)
+
+    # The control plane.
+
+    def start_plane(self) -> None:
+        self.epoch += 1
+        self.started = self.time
+        self.streams: dict[str, Stream] = {}
+        self.booked: dict[LeaseKey, tuple[str, float]] = {}
+        self.state = Coordinator(self.now, epoch=self.epoch)
+        load(self.state, spec("a", shared=False), now=self.now)
+
+    def send(self) -> None:
+        for name, action in self.state.take_actions():
+            if isinstance(action, RevokeLease):
+                self.is_a_younger_twin(action.lease_id)
+            if name in self.streams:
+                self.streams[name].down.append(action)
+
+    def is_a_younger_twin(self, lease_id: str) -> None:
+        lease = self.state.placements.leases[lease_id]
+        others = [
+            one
+            for one in self.state.placements.leases.values()
+            if one.key == lease.key and one.worker_id != lease.worker_id
+        ]
+        assert any(self.state.workers[one.worker_id].connected for one in others)
+
+    def tick(self) -> None:
+        self.state.tick(self.now)
+        self.send()
+
+    def hear(self, name: str, stream: Stream) -> None:
+        """Let the control plane take the first message of a stream."""
+        event = stream.up.pop(0)
+        before = dict(self.streams)
+        self.streams[name] = stream
+        try:
+            event(self.state, self.now)
+        except WorkerRefused:
+            self.streams = before
+            self.workers[name].stream = None
+        self.send()
+        self.forget_bookings()
+
+    def forget_bookings(self) -> None:
+        """A reservation ends with its lease's report, its worker or its time."""
+        held = {(one.key, one.worker_id) for one in self.state.placements.leases.values()}
+        self.booked = {
+            key: (worker_id, until)
+            for key, (worker_id, until) in self.booked.items()
+            if (key, worker_id) not in held
+            and worker_id in self.state.workers
+            and until > self.now.mono
+        }
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 5.0, 10.0]))
+    def pass_time(self, seconds: float) -> None:
+        end = self.time + seconds
+        while (due := self.state.next_deadline(self.now)) is not None and due <= at(end).mono:
+            self.time = max(self.time, self.time + due - self.now.mono) + 1e-6
+            self.tick()
+        self.time = max(self.time, end)
+        self.tick()
+        self.forget_bookings()
+
+    @rule(rarely=RARELY)
+    def restart_the_control_plane(self, rarely: int) -> None:
+        if rarely:
+            return
+        for worker in self.workers.values():
+            worker.stream = None
+        self.start_plane()
+
+    # Workers.
+
+    @rule(name=names, rarely=RARELY)
+    def restart_a_worker(self, name: str, rarely: int) -> None:
+        if rarely:
+            return
+        self.workers[name].start()
+
+    @rule(name=names)
+    def end_a_stream(self, name: str) -> None:
+        """What is on its way up may still arrive; the control plane may see the end late."""
+        self.workers[name].stream = None
+
+    @rule(name=names)
+    def notice_an_ended_stream(self, name: str) -> None:
+        if name in self.streams and self.streams[name] is not self.workers[name].stream:
+            del self.streams[name]
+            self.state.worker_left(name, self.now)
+            self.send()
+            self.forget_bookings()
+
+    @rule(name=names)
+    def connect(self, name: str) -> None:
+        if self.workers[name].stream is None:
+            self.workers[name].connect(self.now.mono)
+
+    @rule(name=names, late=st.booleans())
+    def hear_from_a_worker(self, name: str, late: bool) -> None:
+        known, own = self.streams.get(name), self.workers[name].stream
+        stream = known if late or own is None else own
+        if stream is not None and stream.up:
+            self.hear(name, stream)
+
+    @rule(name=names)
+    def hear_from_the_control_plane(self, name: str) -> None:
+        stream = self.workers[name].stream
+        if stream is not None and stream.down:
+            self.workers[name].take(stream.down.pop(0), self.now.mono)
+
+    # Callers.
+
+    @rule(key=keys, excluded=st.sets(names, max_size=1))
+    def place(self, key: LeaseKey, excluded: set[str]) -> None:
+        knew = self.state.placements.knows(key)
+        outcome = place(self.state, key, excluded, self.now)
+        if isinstance(outcome, Denied) and outcome.reason is Reason.SYNCING:
+            assert self.time < self.started + bounds.SETTLING
+            assert not knew
+        elif isinstance(outcome, Denied) and outcome.reason is Reason.CAPACITY:
+            self.booked.pop(key, None)
+            self.is_full(excluded)
+        elif isinstance(outcome, Placement):
+            assert outcome.worker_id not in excluded
+            if outcome.lease_id is None:
+                self.book(key, outcome.worker_id)
+            self.placed.append((key, outcome.worker_id))
+
+    def book(self, key: LeaseKey, worker_id: str) -> None:
+        known = self.booked.get(key)
+        if known is None or known[0] != worker_id:
+            assert self.state.placements.load(worker_id) <= CAPACITY
+        self.booked[key] = (worker_id, self.now.mono + bounds.RESERVATION)
+
+    def is_full(self, excluded: set[str]) -> None:
+        served = self.state.visible.view("default").servers["a"]
+        for record in self.state.serving(served):
+            if record.takes_work and record.id not in excluded:
+                assert self.state.placements.load(record.id) >= CAPACITY
+
+    @precondition(lambda self: self.placed)
+    @rule(data=st.data())
+    def acquire(self, data: st.DataObject) -> None:
+        """Ask the worker, however long ago it was named; a refusal goes back to placement."""
+        key, name = self.placed.pop(data.draw(st.integers(0, len(self.placed) - 1)))
+        if self.workers[name].acquire(key, self.now.mono) is None:
+            self.place(key, {name})
+
+    @rule(key=keys, excluded=st.sets(names, max_size=2))
+    def lease(self, key: LeaseKey, excluded: set[str]) -> None:
+        """Place and acquire at once, perhaps away from a holder that this caller cannot reach."""
+        before = len(self.placed)
+        self.place(key, excluded)
+        for each, name in self.placed[before:]:
+            self.workers[name].acquire(each, self.now.mono)
+
+    @rule(name=names)
+    def hear_all_of_a_worker(self, name: str) -> None:
+        """Let a worker and the control plane say and hear everything that is to be said."""
+        for _ in self.exchange(name):
+            pass
+
+    @precondition(lambda self: self.held())
+    @rule(data=st.data(), how=st.sampled_from(["released", "expired"]))
+    def end(self, data: st.DataObject, how: lease_table.How) -> None:
+        worker, lease = data.draw(st.sampled_from(self.held()))
+        worker.end(lease.id, how, self.now.mono)
+
+    def held(self) -> list[tuple[Worker, lease_table.Lease]]:
+        return [(one, lease) for one in self.workers.values() for lease in one.table.leases]
+
+    # What must hold.
+
+    @invariant()
+    def reservations_count_until_they_are_used_or_over(self) -> None:
+        table = self.state.placements
+        table.expire(self.now.mono)
+        self.forget_bookings()
+        for name in WORKERS:
+            mine = [key for key, (worker_id, _) in self.booked.items() if worker_id == name]
+            assert table.load(name) - table.held_by(name) == len(mine)
+
+    @invariant()
+    def leases_are_those_of_workers_that_are_not_lost(self) -> None:
+        for record in self.state.workers.values():
+            assert record.gone_at is None or (
+                self.now.mono < record.gone_at + bounds.WORKER_LOST_AFTER
+            )
+        for lease in self.state.placements.leases.values():
+            assert lease.worker_id in self.state.workers
+
+    def teardown(self) -> None:
+        wanted = {lease.key for _, lease in self.held()}
+        self.quiesce()
+        for key in wanted:
+            assert len([each for _, each in self.held() if each.key == key]) == 1
+        known = set(self.state.placements.leases)
+        assert known == {lease.id for _, lease in self.held()}
+        self.pass_time(bounds.RESERVATION)
+        self.state.placements.expire(self.now.mono)
+        for name, worker in self.workers.items():
+            assert self.state.placements.load(name) == len(worker.table)
+
+    def quiesce(self) -> None:
+        """Connect everything and let all that is said be heard, until nothing happens."""
+        for _ in range(3):  # another run of a worker is let in when the first is lost
+            for name in WORKERS:
+                self.notice_an_ended_stream(name)
+                self.connect(name)
+            self.hear_all()
+            self.pass_time(bounds.WORKER_LOST_AFTER + 0.5)
+        self.hear_all()
+
+    def hear_all(self) -> None:
+        while any(happened for name in WORKERS for happened in self.exchange(name)):
+            pass
+
+    def exchange(self, name: str) -> Iterator[bool]:
+        worker = self.workers[name]
+        while worker.stream is not None and (worker.stream.up or worker.stream.down):
+            if worker.stream.up:
+                self.hear(name, worker.stream)
+            else:
+                worker.take(worker.stream.down.pop(0), self.now.mono)
+            yield True
+
+
+def test_one_lease_of_a_key_is_left_whatever_was_cut_off_or_restarted() -> None:
+    chosen = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(System, settings=chosen)
