@@ -266,6 +266,7 @@ class Worker:
         await self.sync.say_leaving()
         self.references.stop()
         self.executor.draining = True
+        self.leases.leave(self.executor.leaving())
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
         self.leases.revoke_all("its worker ended")

@@ -22,6 +22,8 @@ MAX_INSTANCES: Final = 256
 """Instances of one server on one worker."""
 MAX_LEASES: Final = 512
 """Leases on one worker."""
+MAX_TENANT_LEASES: Final = 1024
+"""Leases of one tenant, on all workers together."""
 
 MAX_ARGUMENTS: Final = 4 * MIB
 MAX_RESULT: Final = 16 * MIB

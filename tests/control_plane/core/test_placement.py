@@ -17,6 +17,7 @@ from leaseway.control_plane.core.placement import (
     LeaseKey,
     PlacementTable,
 )
+from leaseway.wire import bounds
 
 WORKERS = [Candidate("w1", 2), Candidate("w2", 2)]
 
@@ -57,6 +58,19 @@ def test_a_renewed_reservation_ends_later() -> None:
     table.place(key("s1"), only, (), 0.0)
     table.place(key("s1"), only, (), 8.0)
     assert table.place(key("s2"), only, (), 12.0) is None
+
+
+def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
+    table, roomy = PlacementTable(), [Candidate("w1", 5000)]
+    for number in range(bounds.MAX_TENANT_LEASES - 1):
+        table.gained(held(f"L{number}", "w1", f"s{number}"))
+    assert table.place(key("last"), roomy, (), 0.0)  # a reservation counts like a lease
+    assert table.has_all("default")
+    assert table.place(key("one more"), roomy, (), 0.0) is None
+    assert table.place(key("s0"), roomy, (), 0.0)  # what is held is found
+    assert table.place(LeaseKey("other", "s", "a"), roomy, (), 0.0)
+    table.lost("L0")
+    assert table.place(key("one more"), roomy, (), 0.0)
 
 
 def test_a_refusal_moves_the_reservation() -> None:

@@ -26,9 +26,10 @@ def take(
     server: str = "srv",
     ttl: float | None = None,
     limit: int = 256,
+    tenant: str = "default",
 ) -> Lease:
     lease, _ = table.acquire(
-        LeaseKey("default", session, server),
+        LeaseKey(tenant, session, server),
         now,
         variant=VariantKey(server),
         launch_hash="l",
@@ -130,6 +131,18 @@ def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> Non
         take(table, 0, session="d", server="third")
     table.end(third.id, "released", 1)
     assert take(table, 1, session="d", server="third").id == "inc-4"
+
+
+def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
+    table = LeaseTable("inc", capacity=2 * bounds.MAX_TENANT_LEASES)
+    for number in range(bounds.MAX_TENANT_LEASES):
+        last = take(table, 0, session=f"s{number}", server=f"srv{number % 9}")
+    with pytest.raises(NoRoom, match="tenant default holds 1024") as full:
+        take(table, 0, session="one more")
+    assert not full.value.everywhere
+    take(table, 0, session="one more", tenant="other")
+    table.end(last.id, "released", 1)
+    take(table, 1, session="one more")
 
 
 def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() -> None:

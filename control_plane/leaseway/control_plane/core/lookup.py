@@ -12,6 +12,7 @@ from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget, View
 from leaseway.control_plane.core.variants import Served
+from leaseway.wire import bounds
 from leaseway.wire.names import nearest, split_qualified
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
@@ -87,6 +88,8 @@ def place(
         if record.takes_work
     ]
     placement = state.placements.place(key, able, excluded, now.mono, _standing(state))
+    if placement is None and able and state.placements.has_all(key.tenant):
+        return _has_all(key)
     return placement or _no_room(key.server_id, able, excluded)
 
 
@@ -209,6 +212,14 @@ def _no_room(server_id: str, able: list[Candidate], excluded: Collection[str]) -
         " are not needed, or add workers."
     )
     return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
+
+
+def _has_all(key: LeaseKey) -> Denied:
+    message = (
+        f"Tenant '{key.tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may. Release"
+        " leases that are not needed."
+    )
+    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"tenant": key.tenant})
 
 
 def _did_you_mean(near: list[str]) -> str:

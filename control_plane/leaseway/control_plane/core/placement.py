@@ -76,6 +76,7 @@ class PlacementTable:
     _held: dict[str, int] = field(default_factory=dict)
     _booked: dict[str, int] = field(default_factory=dict)
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    _tenants: dict[str, int] = field(default_factory=dict)
 
     def knows(self, key: LeaseKey) -> bool:
         """Say whether a worker has reported a lease for the key."""
@@ -90,6 +91,10 @@ class PlacementTable:
         """Return the units of a worker that are taken."""
         return self._held.get(worker_id, 0) + self._booked.get(worker_id, 0)
 
+    def has_all(self, tenant: str) -> bool:
+        """Say whether a tenant has as many leases, reserved ones included, as it may."""
+        return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
+
     def held_by(self, worker_id: str) -> int:
         """Return how many leases a worker has reported."""
         return self._held.get(worker_id, 0)
@@ -102,7 +107,9 @@ class PlacementTable:
         now: float,
         holding: Collection[str] = (),
     ) -> Placement | None:
-        """Choose a worker and reserve a unit of it; None where no candidate has room.
+        """Choose a worker and reserve a unit of it; None where there is no room.
+
+        There is none where every candidate is full, or where the tenant has all that it may.
 
         Args:
             key: What the lease is found by.
@@ -126,7 +133,7 @@ class PlacementTable:
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        chosen = self._choose(key, free)
+        chosen = None if self.has_all(key.tenant) else self._choose(key, free)
         if chosen is None:
             return None
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
@@ -208,6 +215,9 @@ class PlacementTable:
             del workers[worker_id]
         if not workers:
             del self._sessions[session]
+        self._tenants[key.tenant] = self._tenants.get(key.tenant, 0) + step
+        if not self._tenants[key.tenant]:
+            del self._tenants[key.tenant]
 
     @staticmethod
     def _take(counts: dict[str, int], worker_id: str) -> None:

@@ -7,7 +7,7 @@ ended.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -89,7 +89,16 @@ class Ended:
 
 
 class NoRoom(Exception):
-    """The worker, or the server on it, has as many leases as it may; the text says which."""
+    """The worker, the server on it or the tenant has as many leases as it may; the text says which.
+
+    Attributes:
+        everywhere: Whether no other server or tenant has room either.
+
+    """
+
+    def __init__(self, why: str, *, everywhere: bool = False) -> None:
+        super().__init__(why)
+        self.everywhere = everywhere
 
 
 class LeaseTable:
@@ -107,7 +116,8 @@ class LeaseTable:
         self._counter = 0
         self._leases: dict[str, Lease] = {}
         self._by_key: dict[LeaseKey, Lease] = {}
-        self._per_server: dict[str, int] = {}
+        self._per_server: Counter[str] = Counter()
+        self._per_tenant: Counter[str] = Counter()
         self._ended: OrderedDict[str, Ended] = OrderedDict()
         self._expected_tick: float | None = None
 
@@ -161,7 +171,7 @@ class LeaseTable:
             lease.ttl = max(lease.ttl, ttl)
             lease.expires_at = now + lease.ttl
             return lease, False
-        self._check_room(key.server_id, server_limit)
+        self._check_room(key, server_limit)
         self._counter += 1
         lease = Lease(
             id=f"{self._incarnation}-{self._counter}",
@@ -174,16 +184,24 @@ class LeaseTable:
             expires_at=now + ttl,
         )
         self._leases[lease.id] = self._by_key[key] = lease
-        self._per_server[key.server_id] = self._per_server.get(key.server_id, 0) + 1
+        self._per_server[key.server_id] += 1
+        self._per_tenant[key.tenant] += 1
         return lease, True
 
-    def _check_room(self, server_id: str, server_limit: int) -> None:
+    def _check_room(self, key: LeaseKey, server_limit: int) -> None:
         if len(self._leases) >= self._capacity:
-            raise NoRoom(f"this worker holds {self._capacity} leases, as many as it may")
-        if self._per_server.get(server_id, 0) >= server_limit:
             raise NoRoom(
-                f"this worker holds {server_limit} leases of server {server_id}, as many as its "
-                "max_instances allows"
+                f"this worker holds {self._capacity} leases, as many as it may", everywhere=True
+            )
+        if self._per_server[key.server_id] >= server_limit:
+            raise NoRoom(
+                f"this worker holds {server_limit} leases of server {key.server_id}, as many as "
+                "its max_instances allows"
+            )
+        if self._per_tenant[key.tenant] >= bounds.MAX_TENANT_LEASES:
+            raise NoRoom(
+                f"tenant {key.tenant} holds {bounds.MAX_TENANT_LEASES} leases on this worker "
+                "alone, as many as a tenant may"
             )
 
     def renew(self, lease_id: str, now: float) -> Lease | None:
@@ -222,9 +240,13 @@ class LeaseTable:
         if lease is None:
             return None
         del self._by_key[lease.key]
-        self._per_server[lease.key.server_id] -= 1
-        if not self._per_server[lease.key.server_id]:
-            del self._per_server[lease.key.server_id]
+        for counts, name in (
+            (self._per_server, lease.key.server_id),
+            (self._per_tenant, lease.key.tenant),
+        ):
+            counts[name] -= 1
+            if not counts[name]:
+                del counts[name]
         self._forget_old(now)
         self._ended[lease_id] = Ended(how, why, now)
         return lease

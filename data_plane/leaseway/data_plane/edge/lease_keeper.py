@@ -11,6 +11,7 @@ from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.fault import Fault, Reason
 
@@ -22,7 +23,6 @@ _REASONS: Final[dict[How, Reason]] = {
     "released": Reason.LEASE_RELEASED,
     "lost": Reason.LEASE_LOST,
 }
-_MOST_WAITERS: Final = 1024
 
 
 def reminder(server_id: str) -> str:
@@ -44,9 +44,6 @@ class LeaseKeeper:
         table: What is held; nobody else writes it.
         clock: Seconds, monotonic; the event loop's own.
 
-    Attributes:
-        waiting: How many callers wait for room.
-
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -56,11 +53,16 @@ class LeaseKeeper:
         self._around = pool.around
         self._lives: dict[str, tuple[Live, Generation]] = {}
         self._starting: dict[str, asyncio.Future[None]] = {}
-        self._room: asyncio.Future[None] | None = None
-        self.waiting = 0
+        self._line = RoomLine()
+        self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._around.hooks.leased_ended = self._instance_ended
         self._around.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for room."""
+        return len(self._line)
 
     @property
     def leases(self) -> Iterable[Lease]:
@@ -144,27 +146,41 @@ class LeaseKeeper:
     async def _grant(
         self, key: LeaseKey, agent: str, ttl: float | None, wait: float
     ) -> tuple[Lease, bool]:
-        until = self._clock() + wait
-        while True:
-            generation = self._leasable(key)
-            try:
-                lease, created = self._table.acquire(
-                    key,
-                    self._clock(),
-                    variant=generation.key,
-                    launch_hash=generation.launch_hash,
-                    ttl=ttl,
-                    agent=agent,
-                    server_limit=generation.variant.spec.instances.max_instances,
-                )
-            except NoRoom as full:
-                await self._wait_for_room(until, key, full)
-                continue
-            if created:
-                self._begin(lease, generation)
-            else:
-                self._around.reports.lease_gained(lease.id)  # its time to live, perhaps
-            return lease, created
+        def attempt() -> tuple[Lease, bool]:
+            return self._take_room(key, agent, ttl)
+
+        try:
+            return attempt()
+        except NoRoom as full:
+            why = full
+        try:
+            return await self._line.wait(key, attempt, why, wait)
+        except NoRoom as full:
+            raise Fault(
+                Reason.CAPACITY,
+                f"There is no room for a lease of server {key.server_id}: {full}. Wait, release "
+                "a lease, or add workers.",
+                retry_delay=1.0,
+            ) from None
+
+    def _take_room(self, key: LeaseKey, agent: str, ttl: float | None) -> tuple[Lease, bool]:
+        if self._leaving is not None:
+            raise self._leaving
+        generation = self._leasable(key)
+        lease, created = self._table.acquire(
+            key,
+            self._clock(),
+            variant=generation.key,
+            launch_hash=generation.launch_hash,
+            ttl=ttl,
+            agent=agent,
+            server_limit=generation.variant.spec.instances.max_instances,
+        )
+        if created:
+            self._begin(lease, generation)
+        else:
+            self._around.reports.lease_gained(lease.id)  # its time to live, perhaps
+        return lease, created
 
     def _leasable(self, key: LeaseKey) -> Generation:
         generation = self._pool.find(key.server_id, key.tenant)
@@ -175,27 +191,6 @@ class LeaseKeeper:
                 "lease.",
             )
         return generation
-
-    async def _wait_for_room(self, until: float, key: LeaseKey, full: NoRoom) -> None:
-        remaining = until - self._clock()
-        if remaining > 0 and self.waiting < _MOST_WAITERS:
-            if self._room is None:
-                self._room = asyncio.get_running_loop().create_future()
-            self.waiting += 1
-            try:
-                async with asyncio.timeout(remaining):
-                    await asyncio.shield(self._room)
-                return
-            except TimeoutError:
-                pass  # answered below, as at once
-            finally:
-                self.waiting -= 1
-        raise Fault(
-            Reason.CAPACITY,
-            f"There is no room for a lease of server {key.server_id}: {full}. Wait, release a "
-            "lease, or add workers.",
-            retry_delay=1.0,
-        )
 
     def _begin(self, lease: Lease, generation: Generation) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
@@ -276,13 +271,18 @@ class LeaseKeeper:
         """End a lease against its holder's will; one that is not held is left as it ended."""
         self._end(lease_id, "revoked", why)
 
+    def leave(self, refusal: Fault) -> None:
+        """Grant nothing more: refuse whoever asks, and whoever waits for room."""
+        self._leaving = refusal
+        self._line.fail(refusal)
+
     def revoke_all(self, why: str) -> None:
         """End every lease."""
         for lease in self._table.leases:
             self._end(lease.id, "revoked", why)
 
     def follow(self) -> None:
-        """Compare each lease with what is served now: after each committed update."""
+        """Compare what is held and waited for with what is served now: after each update."""
         now = self._clock()
         for lease in self._table.leases:
             try:
@@ -304,6 +304,7 @@ class LeaseKeeper:
                 "the old one is over",
             )
         self._tick()
+        self._line.serve()  # there may be more room by now, or nothing to wait for
 
     def _instance_ended(self, live: Live, fault: Fault | None) -> None:
         why = fault.message if fault is not None else "its instance ended"
@@ -325,9 +326,7 @@ class LeaseKeeper:
             live, generation = entry
             generation.discard(live)
         self._around.reports.lease_lost(lease.id)
-        if self._room is not None:
-            self._room.set_result(None)
-            self._room = None
+        self._line.serve()
 
     def _tick(self) -> None:
         for lease, ended in self._table.tick(self._clock()):
