@@ -141,10 +141,11 @@ async def drip(transport, begin):
         transport.write(b"1")
 
 
-async def resumable(request, key):
+async def resumable(request, key, left):
+    """Hang up, and say where to go on: so many times with something new, for ever if negative."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    await response.write(f"id: resume-{key}\nretry: 10\ndata: \n\n".encode())
+    await response.write(f"id: resume:{key}:{left}\nretry: 10\ndata: \n\n".encode())
     return response
 
 
@@ -223,8 +224,9 @@ def is_modern(message):
 
 
 async def call(request, message):
-    if args.legacy and (message["params"].get("arguments") or {}).get("text") == "resume":
-        return await resumable(request, message["id"])
+    said = (message["params"].get("arguments") or {}).get("text", "")
+    if args.legacy and said.startswith("resume"):
+        return await resumable(request, message["id"], int(said.removeprefix("resume") or 0))
     odd = await misbehave(request, message)
     if odd is not None:
         return odd
@@ -255,10 +257,12 @@ async def deliver(request, message, result, headers):
 async def get(request):
     resumed = request.headers.get("Last-Event-ID", "")
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    if resumed.startswith("resume-"):
+    if resumed.startswith("resume:"):
+        key, left = (int(part) for part in resumed.split(":")[1:])
+        if left:
+            return await resumable(request, key, left - 1 if left > 0 else left)
         await response.prepare(request)
         result = {"content": [{"type": "text", "text": "resumed"}]}
-        key = int(resumed.removeprefix("resume-"))
         await response.write(event({"jsonrpc": "2.0", "id": key, "result": result}, "last"))
         return response
     if not args.get:

@@ -44,6 +44,16 @@ def stop(instance: Instance) -> None:
     os.kill(instance.pid, signal.SIGSTOP)
 
 
+def in_doubt(instance: Instance) -> bool:
+    assert instance._peer is not None
+    return instance._peer.signs.in_doubt
+
+
+def excused(instance: Instance) -> bool:
+    assert instance._peer is not None
+    return instance._peer.is_excused
+
+
 async def lost(bench: Bench, within: float = 10) -> Fault:
     async with asyncio.timeout(within):
         closed, fault = await bench.closed.get()
@@ -170,12 +180,10 @@ async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Be
     older, _ = bench.begin(instance, "echo")
     await bench.written(older)
     early.cancel("the deadline has passed")
-    peer = instance._peer
-    assert peer is not None
-    assert peer.is_excused  # it may be at work on the older call
+    assert excused(instance)  # it may be at work on the older call
     _, newer = bench.begin(instance, "echo")
     older.cancel("the deadline has passed")
-    assert not peer.is_excused
+    assert not excused(instance)
     async with asyncio.timeout(5):
         fault = (await newer).fault
     assert fault is not None
@@ -201,9 +209,7 @@ async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Benc
     call, _ = bench.begin(instance, "never")
     await bench.text(instance, "echo")
     call.cancel("enough")
-    peer = instance._peer
-    assert peer is not None
-    assert not peer.signs.in_doubt
+    assert not in_doubt(instance)
 
 
 async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench: Bench) -> None:
@@ -249,11 +255,10 @@ async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench:
         instance = await bench.start(bench.http_spec(f"{address}/mcp"), patience=patience)
     port = address.rpartition(":")[2]
     assert (await bench.call(instance, "echo")).fault is not None
-    assert instance._peer is not None
-    assert instance._peer.signs.in_doubt
+    assert in_doubt(instance)
     async with bench.serving("http_raw", "--port", port):
         async with asyncio.timeout(20):
-            while instance._peer.signs.in_doubt:
+            while in_doubt(instance):
                 await asyncio.sleep(0.005)
         assert await bench.text(instance, "echo", {"text": "back"}) == "back"
     assert instance.state == "ready"

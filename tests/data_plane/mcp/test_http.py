@@ -250,6 +250,20 @@ async def test_a_response_stream_that_the_server_cut_is_resumed(bench: Bench) ->
         assert await bench.text(instance, "echo", {"text": "resume"}) == "resumed"
 
 
+async def test_a_stream_is_resumed_as_often_as_it_brings_something_new(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        assert await bench.text(instance, "echo", {"text": "resume 5"}) == "resumed"
+
+
+async def test_a_stream_that_brings_nothing_new_is_given_up(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        fault = await fault_of(bench, instance, "resume -1")
+        assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+        assert "without an answer" in fault.message
+
+
 async def test_a_legacy_server_can_say_on_its_get_stream_that_tools_changed(
     bench: Bench, legacy: str
 ) -> None:
