@@ -82,13 +82,18 @@ def export_spans(endpoint: str) -> Telemetry:
     return configure_telemetry("demo")
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a tool's description."""
+    return text.partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
 async def list_and_call(client: AsyncClient) -> str:
     """List the tools and call the shared one; return the trace id of that call."""
     tools = await client.list_tools()
     say(f"\nTools at registry version {tools.registry_version}:")
     for tool in tools:
         kind = "shared" if tool.shared else "leased"
-        say(f"  {tool.name:<20} {kind:<7} {tool.description.partition('. ')[0].rstrip('.')}")
+        say(f"  {tool.name:<20} {kind:<7} {first_sentence(tool.description)}")
     with tracer("demo").start_as_current_span("demo: what time is it?") as span:
         result = await client.call_tool("clock_current_time", {"timezone": "UTC"}, timeout=PATIENCE)
         trace_id = traceparent_of(span).split("-")[1]
