@@ -51,6 +51,22 @@ def test_a_command_is_looked_for_as_it_would_be_started() -> None:
     ]
 
 
+def test_what_a_sandbox_lacks_here_is_a_warning() -> None:
+    boxed = "command: x, sandbox: {writable: [/there, /gone]}"
+    assert warnings(boxed, {}, "x") == [
+        (
+            "COMMAND_NOT_FOUND",
+            45,
+            (
+                "A sandbox needs bubblewrap (bwrap), which is not found here; install it where"
+                " workers run: without it the server is not started."
+            ),
+        ),
+        ("MISSING_FILE", 65, "The sandbox is to write to /gone, which is not there."),
+    ]
+    assert warnings("command: x, sandbox: true", {}, "x", "bwrap") == []
+
+
 def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None:
     assert warnings("command: x, args: [a, '${ROOT}/${ROOT}/${B:-c}']", {}, "x") == [
         (

@@ -123,6 +123,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("limits: {memory: ▸12parsec}", "limits.memory", "WRONG_TYPE",
      ("'servers.s.limits.memory' must be a size such as 512MiB or 2GB, or a number of bytes, but it"
      " is text.")),
+    ("limits: {memory: ▸10KiB}", "limits.memory", "BAD_VALUE",
+     "'servers.s.limits.memory' must be from 1 MiB to 1073741824 MiB, but is 10240 bytes."),
     ("limits: {cpu: ▸none}", "limits.cpu", "WRONG_TYPE",
      "'servers.s.limits.cpu' must be a number from 0.01 to 1024, but it is text."),
     ("sandbox: ▸'on'", "sandbox", "WRONG_TYPE",

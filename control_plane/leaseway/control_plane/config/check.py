@@ -16,7 +16,7 @@ from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.positions import START, Position
 from leaseway.control_plane.config.sources import Source, parse_sources
 from leaseway.wire.references import UnresolvedReference, expand, references
-from leaseway.wire.spec import ServerSpec, Value
+from leaseway.wire.spec import Sandbox, ServerSpec, Value
 from leaseway.wire.vault import read_vault
 from leaseway.wire.vault_key import VaultError, find_vault
 
@@ -145,6 +145,8 @@ def _missing(
             yield from _value(f"{section}.{name}", value, environ, exists)
     if spec.command:
         yield from _command(spec.command, environ, which)
+    if spec.sandbox.enabled:
+        yield from _sandbox(spec.sandbox, which, exists)
 
 
 def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
@@ -196,3 +198,16 @@ def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator
             " or write its full path."
         )
         yield "command", IssueReason.COMMAND_NOT_FOUND, message
+
+
+def _sandbox(sandbox: Sandbox, which: Which, exists: Callable[[str], bool]) -> Iterator[_Missing]:
+    if which("bwrap") is None:
+        message = (
+            "A sandbox needs bubblewrap (bwrap), which is not found here; install it where workers"
+            " run: without it the server is not started."
+        )
+        yield "sandbox", IssueReason.COMMAND_NOT_FOUND, message
+    for index, path in enumerate(sandbox.writable_paths):
+        if not exists(path):
+            message = f"The sandbox is to write to {path}, which is not there."
+            yield f"sandbox.writable[{index}]", IssueReason.MISSING_FILE, message

@@ -177,7 +177,14 @@ def size(smallest: int, largest: int) -> Reader:
             value = int(match[1]) * _BYTES[match[2] or "B"] if match else None
         if isinstance(value, int) and smallest <= value <= largest:
             return value
-        _wrong(node, where, "a size such as 512MiB or 2GB, or a number of bytes")
+        if isinstance(value, int):
+            message = (
+                f"{shown(where.key)} must be from {smallest >> 20} MiB to {largest >> 20} MiB, but"
+                f" is {value} bytes."
+            )
+            where.error(node.at, IssueReason.BAD_VALUE, message)
+        else:
+            _wrong(node, where, "a size such as 512MiB or 2GB, or a number of bytes")
         return None
 
     return read

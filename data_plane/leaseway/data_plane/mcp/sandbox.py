@@ -118,14 +118,17 @@ def _surroundings(program: Path) -> Path:
 
 async def _refusal(trial: Sequence[str]) -> str:
     """Make the sandbox around a program that does nothing; return why not, or nothing."""
-    process = await asyncio.create_subprocess_exec(
-        *trial,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={"PATH": os.defpath},
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *trial,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": os.defpath},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"bwrap can't be started ({error.strerror})"
     try:
         async with asyncio.timeout(_TRIAL):
             words = (await process.communicate())[1].decode(errors="replace").strip()
