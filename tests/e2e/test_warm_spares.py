@@ -1,0 +1,106 @@
+"""Warm spares, idle times and circuits with real processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import SERVERS, eventually, python_server, running
+
+from leaseway.sdk import AsyncClient, InstanceInfo, LeasewayError, ServerNotReady
+
+SLOW = 2.0
+"""Seconds that the slow server sleeps before it answers at all."""
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+def shell(script: str, **settings: object) -> dict[str, object]:
+    """Return the entry of a counter that a shell starts after having run a script."""
+    command = f"{script}; exec {sys.executable} {SERVERS / 'counter.py'}"
+    return {"transport": "stdio", "command": "sh", "args": ["-c", command], **settings}
+
+
+async def instances(client: AsyncClient, state: str, role: str) -> list[InstanceInfo]:
+    (server,) = await client.servers()
+    return [one for one in server.instances if (one.state, one.role) == (state, role)]
+
+
+async def test_a_lease_of_a_slow_server_takes_a_warm_spare_and_waits_for_no_process(
+    tmp_path: Path,
+) -> None:
+    servers = {"counter": shell(f"sleep {SLOW}", warm=2)}
+    async with running(tmp_path, servers) as (_, client):
+        used: set[int | None] = set()
+
+        async def two_spares() -> bool:
+            pids = {one.pid for one in await instances(client, "ready", "spare")}
+            return len(pids - used) == 2 == len(pids)
+
+        await eventually(two_spares)
+        ready = {one.pid for one in await instances(client, "ready", "spare")}
+        took = []
+        for number in range(2):
+            session = client.session(f"s{number}")
+            began = time.monotonic()
+            await session.acquire("counter")
+            took.append(time.monotonic() - began)
+            used.add(int((await session.call_tool("pid")).text))
+            assert (await session.call_tool("next")).text == "1"
+        assert used == ready
+        assert max(took) < SLOW / 2
+        await eventually(two_spares)  # others
+
+
+async def test_an_idle_process_ends_and_the_next_call_starts_another(tmp_path: Path) -> None:
+    settings = {"truely-stateless": True, "idle_timeout": "300ms"}
+    async with running(tmp_path, {"counter": python_server("counter.py", **settings)}) as (
+        _,
+        client,
+    ):
+        first = int((await client.call_tool("pid")).text)
+
+        async def rests() -> bool:
+            return bool(await instances(client, "idle", "shared"))
+
+        await eventually(rests)
+        await eventually(lambda: not _lives(first))
+        assert not await client.problems()
+        assert int((await client.call_tool("pid")).text) != first
+
+
+async def test_acquires_of_a_server_that_does_not_start_any_more_start_six_processes_at_most(
+    tmp_path: Path,
+) -> None:
+    log, broken = tmp_path / "starts", tmp_path / "broken"
+    script = f"echo x >> {log}; test -e {broken} && echo no licence >&2 && exit 3"
+    settings = {"start": "lazy", "restart": {"initial": "1h", "max": "1h"}}
+    async with running(tmp_path, {"counter": shell(script, **settings)}) as (_, client):
+        assert (await client.call_tool("next")).text == "1"
+        before = len(log.read_text().split())
+        broken.touch()
+        refusals: list[LeasewayError] = []
+        for number in range(12):
+            with pytest.raises(LeasewayError) as caught:
+                await client.session(f"s{number}").acquire("counter")
+            refusals.append(caught.value)
+        assert len(log.read_text().split()) - before <= 6
+        assert isinstance(refusals[-1], ServerNotReady)
+        assert "no licence" in str(refusals[-1])
+
+        async def shown() -> bool:
+            waits = await instances(client, "backoff", "spare")
+            return [(one.circuit, one.failures >= 5) for one in waits] == [("open", True)]
+
+        await eventually(shown)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
