@@ -109,6 +109,27 @@ async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
     assert kinds == ["progress", "log", "result"]
 
 
+async def test_events_that_nobody_reads_are_bounded_and_the_newest_kept(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    stream = bench.execution.CallToolStreaming(
+        execution_pb2.CallToolStreamingRequest(call=request(tool="time_echo"), log_level="info")
+    )
+    events = asyncio.ensure_future(_all(stream))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    (call,) = bench.servers.opened[0].calls
+    for number in range(40):  # in one turn of the loop, so that nobody can read meanwhile
+        call.request.on_log("info", str(number), b'"' + b"x" * 200_000 + b'"')
+    for step in range(1010):
+        call.request.on_progress(float(step), None, "")
+    call.answer(b'{"content":[]}')
+    *kept, end = await events
+    assert end.WhichOneof("event") == "result"
+    logs = [event.log.logger for event in kept if event.WhichOneof("event") == "log"]
+    assert logs == [str(number) for number in range(26, 40)]  # of 20 that fit, 6 over the count
+    assert len(kept) == 1024
+
+
 async def _all(stream: Any) -> list[Any]:
     async with asyncio.timeout(10):
         return [event async for event in stream]

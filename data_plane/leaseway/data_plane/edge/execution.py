@@ -26,6 +26,7 @@ from leaseway.wire.names import DEFAULT_TENANT
 __all__ = ["ExecutionService"]
 
 _MOST_EVENTS: Final = 1024
+_MOST_EVENT_BYTES: Final = 4 * bounds.MIB
 _LONGEST_UNARY: Final = bounds.MAX_GRPC_MESSAGE - 64 * bounds.KIB
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -186,7 +187,8 @@ class _Collector:
         self.run: Run | None = None
         self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
         self._keep_events = keep_events
-        self._events: deque[execution_pb2.CallToolStreamingResponse] = deque(maxlen=_MOST_EVENTS)
+        self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
+        self._bytes = 0
         self._changed = asyncio.Event()
 
     def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
@@ -224,13 +226,21 @@ class _Collector:
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
         if self._keep_events:
             self._events.append(event)
+            self._bytes += event.ByteSize()
+            while len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES:
+                self._take()
             self._changed.set()
+
+    def _take(self) -> execution_pb2.CallToolStreamingResponse:
+        event = self._events.popleft()
+        self._bytes -= event.ByteSize()
+        return event
 
     async def events(self) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
         """Yield the events until the call has ended."""
         while self._events or not self.result.done():
             if self._events:
-                yield self._events.popleft()
+                yield self._take()
             else:
                 self._changed.clear()
                 await self._changed.wait()
