@@ -191,8 +191,13 @@ class System:
         assert process.stdout is not None
         assert process.stderr is not None
         part.pump = asyncio.create_task(_collect(process.stderr, part.log))
-        async with asyncio.timeout(20):
-            line = (await process.stdout.readline()).decode()
+        try:
+            async with asyncio.timeout(40):  # many tests at once make a slow machine
+                line = (await process.stdout.readline()).decode()
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
         if not line.startswith("ready "):
             await process.wait()
             await part.pump

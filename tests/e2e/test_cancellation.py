@@ -18,7 +18,7 @@ from tests.e2e.system import SERVERS, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, Cancelled, Client, DeadlineExceeded
 
-BOUND = 10.0
+BOUND = 20.0
 
 
 @contextlib.asynccontextmanager

@@ -41,7 +41,7 @@ from leaseway.sdk import (
 )
 from leaseway.wire.bounds import MAX_RESULT
 
-AT_ONCE = 5.0
+AT_ONCE = 10.0
 """Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
 
 
@@ -97,7 +97,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
             folder = tmp_path_factory.mktemp("http-faults")
             async with running(folder, servers) as (system, client):
                 yield Site(client, remote, neighbour)
-                async with asyncio.timeout(10):  # a call in flight would hold the drain up
+                async with asyncio.timeout(20):  # a call in flight would hold the drain up
                     assert await system.workers["worker-1"].end() == 0
     finally:
         await remote.kill()
@@ -176,7 +176,7 @@ async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
 
 
 async def test_a_burst_of_refusals_is_outlasted(site: Site) -> None:
-    result = await site.client.call_tool("faulty_fault", {"how": "burst"}, timeout=AT_ONCE * 2)
+    result = await site.client.call_tool("faulty_fault", {"how": "burst"}, timeout=AT_ONCE)
     assert result.text == "after the burst"
 
 
@@ -187,7 +187,7 @@ async def test_a_server_that_nobody_runs_is_lost_and_back_by_itself(site: Site) 
         with pytest.raises(ServerLost) as caught:
             await site.client.call_tool("faulty_echo", {"text": "x"})
         assert caught.value.started == "no"
-        assert time.monotonic() - begun < 2 * AT_ONCE
+        assert time.monotonic() - begun < AT_ONCE
         await site.remote.start()
 
         async def is_back() -> bool:
@@ -196,7 +196,7 @@ async def test_a_server_that_nobody_runs_is_lost_and_back_by_itself(site: Site) 
             except ServerLost:
                 return False
 
-        await eventually(is_back, within=2 * AT_ONCE)
+        await eventually(is_back, within=AT_ONCE)
 
 
 async def test_a_forgotten_session_is_opened_anew_unnoticed(site: Site) -> None:
