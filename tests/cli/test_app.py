@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
@@ -141,6 +142,20 @@ def test_a_reader_that_has_gone_ends_the_command_in_silence() -> None:
     with process.stderr as err:
         assert err.read() == ""
     assert process.wait(timeout=60) == 1
+
+
+def test_a_stdout_that_is_closed_from_the_start_is_no_failure(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text("version: 1\nservers:\n  a: {transport: stdio, command: serve}\n")
+    words = [sys.executable, "-m", "leaseway.cli.main", "config", "--config", str(config)]
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_listing_help_loads_neither_a_plane_nor_grpc() -> None:

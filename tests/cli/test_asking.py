@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from leaseway.sdk import (
     ToolList,
     ToolNotFound,
     ToolResult,
+    Unauthenticated,
     Violation,
     WorkerInfo,
 )
@@ -188,8 +190,9 @@ def test_an_empty_listing_is_an_empty_array_or_a_sentence(
 
 
 def test_tools_are_listed_with_both_names_and_their_first_line(run: Run, client: _Client) -> None:
+    client.listed["servers"] = [SERVER, dataclasses.replace(SERVER, id="git")]
     done = run("tools", "time", "git")
-    assert client.asked == [("list_tools", ["time", "git"])]
+    assert client.asked == [("list_tools", ["time", "git"]), ("servers",)]  # git has no tools
     assert done.stdout.splitlines()[1].split(maxsplit=3) == [
         "time_now",
         "time:now",
@@ -384,6 +387,33 @@ def test_version_needs_no_control_plane(run: Run, client: _Client) -> None:
     assert done.exit_code == 0
     assert "no control plane at 127.0.0.1:7600" in done.stdout
     assert json.loads(run("version", "--json").stdout)["control_plane"] is None
+
+
+def test_version_says_so_where_a_control_plane_answers_and_the_key_is_missing(
+    run: Run, client: _Client
+) -> None:
+    client.error = Unauthenticated("This address wants a key.")
+    done = run("version")
+    assert done.exit_code == 0
+    assert "control plane at 127.0.0.1:7600: This address wants a key." in done.stdout
+    facts = json.loads(run("version", "--json").stdout)
+    assert facts["control_plane"]["error"] == "This address wants a key."
+
+
+@pytest.mark.parametrize("words", [("tools", "tmie"), ("logs", "tmie")])
+def test_a_server_that_is_not_there_is_named_with_the_nearest_ones(
+    run: Run, client: _Client, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    async def nothing(server: str, lines: int) -> list[InstanceLog]:
+        return []
+
+    monkeypatch.setattr(client, "logs", nothing)
+    client.listed["servers"] = [dataclasses.replace(SERVER, id="time")]
+    done = run(*words)
+    assert done.exit_code == 1
+    assert done.stderr == "leaseway: There is no server 'tmie'. Did you mean time?\n"
+    client.listed["servers"] = [dataclasses.replace(SERVER, id="tmie")]  # it has said nothing
+    assert run(*words).exit_code == 0
 
 
 def test_the_address_comes_from_the_option_the_variable_or_the_default(

@@ -72,6 +72,7 @@ class _RootGroup(click.Group):
     ) -> NoReturn:
         """Run and exit; never shows a traceback."""
         extra["standalone_mode"] = False
+        _open_closed_streams()
         try:
             status = super().main(args, prog_name, **extra)
         except click.UsageError as error:
@@ -90,6 +91,13 @@ class _RootGroup(click.Group):
             _logger.debug("The command failed.", exc_info=True)
             _end(f"{type(error).__name__}: {error} (--log-level debug shows more)", FAILED)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_closed_streams() -> None:
+    # A shell's `>&-` leaves no stream at all; what is said to nobody is thrown away.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def _end(message: str, status: int) -> NoReturn:

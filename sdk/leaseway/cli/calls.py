@@ -13,6 +13,7 @@ from leaseway.cli.connection import ask
 from leaseway.cli.failure import FAILED
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
+from leaseway.cli.unknown import require_servers
 from leaseway.wire import bounds
 from leaseway.wire.log_levels import LOG_LEVELS
 
@@ -33,7 +34,10 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
     """
 
     async def question(client: AsyncClient) -> ToolList:
-        return await client.list_tools(servers=list(servers) or None)
+        found = await client.list_tools(servers=list(servers) or None)
+        seen = {tool.server_id for tool in found} | set(found.pending)
+        await require_servers(client, [each for each in servers if each not in seen])
+        return found
 
     listed = ask(connection, question)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,10 @@ from leaseway.cli.lease_watch import watch_leases
 from leaseway.cli.options import Connection, client_options, json_option
 from leaseway.cli.output import print_json, print_table
 from leaseway.cli.problem_watch import watch_problems
+from leaseway.cli.unknown import require_servers
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient, InstanceLog
 
 __all__ = ["leases", "logs", "problems", "servers", "workers"]
 
@@ -158,7 +162,13 @@ def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None
 
     Those of each of its instances, on all workers.
     """
-    listed = ask(connection, lambda client: client.logs(server, lines))
+
+    async def question(client: AsyncClient) -> list[InstanceLog]:
+        found = await client.logs(server, lines)
+        await require_servers(client, [] if found else [server])
+        return found
+
+    listed = ask(connection, question)
     if as_json:
         print_json(listed)
         return

@@ -100,7 +100,7 @@ def _not_ready(connection: Connection, timeout: float, last: Status | None) -> C
 def version(as_json: bool, connection: Connection) -> None:
     """Print the versions in use.
 
-    This package's, and the control plane's where one is reachable.
+    This package's, and the control plane's where one is reachable and answers.
     """
     facts: dict[str, Any] = {
         "package_version": PACKAGE_VERSION,
@@ -118,6 +118,8 @@ def version(as_json: bool, connection: Connection) -> None:
     there = facts["control_plane"]
     if there is None:
         click.echo(f"no control plane at {connection.address}")
+    elif "error" in there:
+        click.echo(f"control plane at {there['address']}: {there['error']}")
     else:
         click.echo(
             f"control plane at {there['address']}: {there['package_version']} "
@@ -132,8 +134,13 @@ def _control_plane(connection: Connection) -> dict[str, Any] | None:
 
     try:
         status = ask(connection, question)
-    except (CliFailure, TimeoutError):
+    except TimeoutError:
         return None
+    except CliFailure as failure:
+        if failure.status == UNREACHABLE:
+            return None
+        # Something answers there; it does not tell its version to whoever lacks the key.
+        return {"address": str(connection.address), "error": failure.message}
     return {
         "address": str(connection.address),
         "package_version": status.package_version,

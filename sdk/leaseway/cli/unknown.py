@@ -1,0 +1,30 @@
+"""Naming a server that is not there: a sentence with the nearest ids instead of an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from leaseway.cli.failure import CliFailure
+from leaseway.wire.names import nearest
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient
+
+__all__ = ["require_servers"]
+
+
+async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> None:
+    """See to it that servers exist.
+
+    Raises:
+        CliFailure: One does not; names the nearest ids.
+
+    """
+    wanted = list(server_ids)
+    known = {server.id for server in await client.servers()} if wanted else set()
+    for server_id in wanted:
+        if server_id not in known:
+            near = nearest(server_id, sorted(known))
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See: leaseway servers"
+            raise CliFailure(f"There is no server '{server_id}'. {hint}")
