@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
+
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
@@ -30,8 +32,10 @@ async def refused(bench: Bench, session: str = "s1") -> Fault:
     async with asyncio.timeout(10):
         try:
             await bench.leases.AcquireLease(request)
-        except Exception as error:
-            return fault_from_rpc_error(error)  # type: ignore[arg-type]
+        except grpc.aio.AioRpcError as error:
+            fault = fault_from_rpc_error(error)
+            assert fault is not None, error
+            return fault
     raise AssertionError("it was granted")
 
 

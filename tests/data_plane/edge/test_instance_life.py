@@ -45,8 +45,8 @@ async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts
 
 
 async def test_an_instance_that_is_called_again_and_again_does_not_rest(bench: Bench) -> None:
-    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.2))
-    await bench.serve("clock", instances=InstancePolicy(idle_timeout=0.5))
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=1.0))
+    await bench.serve("clock", instances=InstancePolicy(idle_timeout=1.5))
     caller = bench.caller()
     while not bench.servers.opened or bench.servers.opened[-1].state != "closed":
         assert (await caller.call("time")).payload
@@ -111,12 +111,13 @@ async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its
     bench: Bench,
 ) -> None:
     bench.servers.holds = True
-    await bench.serve("time", instances=InstancePolicy(max_age=0.1))
+    await bench.serve("time")
     first = await until_up(bench, 1)
     caller = bench.caller()
     old_call = await caller.begin("time")
     await bench.until(lambda: first.calls)
     bench.servers.gate = asyncio.Event()
+    await bench.serve("time", instances=InstancePolicy(max_age=0.1))
     await bench.until(lambda: len(bench.servers.opened) == 2)
     assert bench.worker.pool.find("time", "").shared.instance is first  # until the next is up
     bench.servers.gate.set()
@@ -163,27 +164,28 @@ async def test_an_idle_server_is_not_kept_awake_by_its_renewals(bench: Bench) ->
 async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_is_renewed(
     bench: Bench,
 ) -> None:
-    await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=0.15))
+    await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=0.5))
     lease = await acquire(bench)
     renewed = 0
     while bench.worker.leases.get(lease.id) is not None:
         request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id])
         answer = await bench.leases.KeepAlive(request)
         renewed += not answer.renewals[0].HasField("error")
-    assert renewed > 1
+    assert renewed
     fault = await bench.caller().refused("db", lease_id=lease.id)
     assert fault.reason is Reason.LEASE_REVOKED
-    assert "no call for the 0.15 s of idle_timeout" in fault.message
+    assert "no call for the 0.5 s of idle_timeout" in fault.message
     assert not bench.servers.live
 
 
 async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Bench) -> None:
-    await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
+    await bench.serve("db", shared=False)
     lease = await acquire(bench)
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("db", lease_id=lease.id)
     await bench.until(lambda: bench.servers.opened[0].calls)
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
     (live,) = bench.worker.pool.find("db", "").lives
     await bench.until(lambda: live.overdue)
     assert bench.worker.leases.get(lease.id) is not None
@@ -193,14 +195,14 @@ async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Be
     fault = await caller.refused("db", lease_id=lease.id)
     assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "no")
     assert "older than the 0.1 s of max_age" in fault.message
-    assert bench.worker.leases.get((await acquire(bench)).id) is not None
+    assert (await acquire(bench)).id != lease.id
 
 
 async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.2))
     lease = await acquire(bench)
     await bench.serve("db", shared=False, args=("--new",))
-    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
+    await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
     assert "max_age" in (await bench.caller().refused("db", lease_id=lease.id)).message
 
 
