@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import pytest
 
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
@@ -30,13 +31,11 @@ async def refused(bench: Bench, session: str = "s1") -> Fault:
     """Acquire a lease and return why there is none."""
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
     async with asyncio.timeout(10):
-        try:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.leases.AcquireLease(request)
-        except grpc.aio.AioRpcError as error:
-            fault = fault_from_rpc_error(error)
-            assert fault is not None, error
-            return fault
-    raise AssertionError("it was granted")
+    fault = fault_from_rpc_error(caught.value)
+    assert fault is not None
+    return fault
 
 
 def restart(bench: Bench, server_id: str = "db") -> Any:
