@@ -184,8 +184,11 @@ async def test_no_time_at_all_is_a_deadline(client: AsyncClient, timeout: float)
     assert caught.value.started == "no"
 
 
-async def test_an_endless_timeout_is_allowed(client: AsyncClient) -> None:
+async def test_an_endless_timeout_is_allowed_and_ends_after_a_day(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
     assert (await client.call_tool("time_now", timeout=float("inf"))).text == "{}"
+    assert 0 <= 24 * 3600 * 1000 - worker.calls[-1].timeout_ms < 60_000  # what a worker allows
 
 
 async def test_at_most_1024_calls_are_in_flight_and_the_others_follow_in_order(

@@ -27,14 +27,12 @@ from leaseway.sdk.results import ToolResult
 from leaseway.sdk.retry import Again, Tried, decide
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import CALL_TIMEOUT
+from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
 __all__ = ["Caller"]
 
-_LONGEST: Final = 30 * 24 * 3600.0
-"""Seconds; what waits longer cannot be told to a worker in milliseconds of 64 bits or a timer."""
 _HOLDER_GONE: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails on a worker that has gone or goes."""
 
@@ -114,7 +112,9 @@ class Caller:
         try:
             if timeout is not None and not timeout > 0:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
-            deadline = self._now() + min(CALL_TIMEOUT if timeout is None else timeout, _LONGEST)
+            deadline = self._now() + min(
+                CALL_TIMEOUT if timeout is None else timeout, MAX_CALL_TIMEOUT
+            )
             payload = encode_arguments(name, arguments)
             order = _Order(session, name, payload, deadline, span)
             order.open_ended = timeout is None

@@ -166,3 +166,16 @@ def test_issues_beyond_their_bound_are_counted_and_every_server_is_still_rejecte
     assert parsed.issues[-1].reason == "TOO_MANY_ISSUES"
     assert parsed.issues[-1].message == "1000 more issues are not listed; mend these first."
     assert len(parsed.rejected) == MAX_ISSUES
+
+
+def test_a_broken_file_is_read_to_its_end() -> None:
+    text = """version: 1
+servers:
+  a: {transport: stdio, command: x}
+  a: {transport: stdio, command: y}
+  b: {transport: bogus}
+"""
+    parsed = parse_native(text, "mcp.yaml")
+    assert parsed.broken
+    assert not parsed.servers
+    assert [one.reason for one in parsed.issues] == ["DUPLICATE_SERVER", "UNSUPPORTED_TRANSPORT"]

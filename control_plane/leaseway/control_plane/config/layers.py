@@ -73,6 +73,8 @@ def parse_layers(
             documents.append(
                 LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
             )
-    if log.broken:
-        return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
-    return combine(documents, log)
+    if not log.broken:
+        return combine(documents, log)
+    if len(documents) == len(layers):
+        combine(documents, log)  # for what else is wrong: one look finds all of it
+    return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)

@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from typing import Any, Final
+from typing import Any
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
@@ -25,6 +25,7 @@ from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
 from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault, Reason
@@ -35,7 +36,6 @@ from leaseway.wire.telemetry import tracing_active
 __all__ = ["Executor"]
 
 _logger = logging.getLogger(__name__)
-_LONGEST_CALL: Final = 24 * 3600.0
 
 
 class Executor:
@@ -158,7 +158,7 @@ class Executor:
 
     def _expire_after(self, run: Run, seconds: float) -> None:
         run.has_deadline = True
-        self._deadlines.add(self._loop.time() + min(seconds, _LONGEST_CALL), run.number)
+        self._deadlines.add(self._loop.time() + min(seconds, bounds.MAX_CALL_TIMEOUT), run.number)
 
     def _expire(self, number: int) -> None:
         self._runs[number].expire()
