@@ -126,7 +126,7 @@ async def test_a_release_on_a_worker_that_is_gone_fails_and_frees_the_session(
     await session.call_tool("desk_open")
     await worker.stop()
     with pytest.raises(WorkerLost):
-        await session.call_tool("mcp_release", DESK, timeout=2)
+        await session.call_tool("mcp_release", DESK, timeout=30)
     plane.workers = [second]
     plane.move()
     assert (await session.call_tool("desk_open")).new_lease is not None

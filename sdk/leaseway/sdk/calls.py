@@ -274,7 +274,8 @@ class Caller:
                 repeatable=target is not None and target.repeatable,
                 repeated=order.repeated,
                 cached=order.cached and link is not None,
-                pinned=held is not None,
+                # What one worker holds is released there or nowhere.
+                pinned=held is not None or bool(order.release and order.release.lease_id),
                 leased=leased,
                 placing=placing,
                 elsewhere=others or placing,
