@@ -108,8 +108,8 @@ async def churn(folder: Path, sessions: int, seed: int) -> None:
             f"{ended - killed:.1f} s later; memory in MiB (control plane, worker): first plateau "
             f"{[round(m, 1) for m in plateau or after]}, at the end {[round(m, 1) for m in after]}"
         )
-        for was, now in zip(plateau or after, after, strict=True):
-            assert now < was * MOST_GROWTH
+        for first_plateau, end in zip(plateau or after, after, strict=True):
+            assert end < first_plateau * MOST_GROWTH
 
 
 async def no_leases(client: AsyncClient) -> bool:

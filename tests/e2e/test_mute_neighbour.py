@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -119,7 +120,8 @@ async def test_a_stream_with_too_many_calls_is_refused_the_next_ones_by_name(
         ) as channel,
     ):
         version = (await client.status()).registry_version
-        stream = execution_pb2_grpc.ExecutionServiceStub(channel).Exchange()  # type: ignore[call-arg]
+        stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
+        stream = stub.Exchange()
         for first in range(1, MAX_CALLS_IN_FLIGHT + 11, 128):
             last = min(first + 128, MAX_CALLS_IN_FLIGHT + 11)
             await stream.write(_never(range(first, last), version))

@@ -6,13 +6,14 @@ import asyncio
 import random
 
 import pytest
-from tests.data_plane.edge.test_leases import Bench, acquire, duration, refused
+from tests.data_plane.edge.test_leases import Bench, acquire, refused
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.v1 import leases_pb2
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
+from leaseway.wire.spec_wire import duration
 
 
 class Room:

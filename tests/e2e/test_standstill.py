@@ -1,0 +1,83 @@
+"""A worker, or the control plane, that stands still and goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from tests.conftest import descendants
+from tests.e2e.system import Part, eventually, python_server, running
+
+from leaseway.sdk import DeadlineExceeded, FateUnknown, LeaseError
+
+SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
+
+
+def servers_of(part: Part) -> int:
+    return sum("counter.py" in line for line in descendants(part.process.pid).values())
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("leak_guard")
+async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+        session = client.session("dialog")
+        first = await session.acquire("counter", ttl=60)
+        assert (await session.call_tool("counter_next")).text == "1"
+        stopped = system.workers[first.worker]
+        stopped.process.send_signal(signal.SIGSTOP)
+        with pytest.raises((DeadlineExceeded, FateUnknown)):
+            await session.call_tool("counter_next", timeout=2)
+
+        async def forgotten() -> bool:
+            return first.worker not in {worker.id for worker in await client.workers()}
+
+        await eventually(forgotten, within=90)
+        with pytest.raises((LeaseError, FateUnknown, DeadlineExceeded)):
+            await session.call_tool("counter_next", timeout=5)
+        second = await session.acquire("counter", ttl=60)
+        assert second.worker != first.worker
+        assert (await session.call_tool("counter_next")).text == "1"
+        stopped.process.send_signal(signal.SIGCONT)
+
+        async def settled() -> bool:
+            held = [lease.id for lease in await client.leases()]
+            back = first.worker in {worker.id for worker in await client.workers()}
+            processes = sum(servers_of(part) for part in system.workers.values())
+            return back and len(held) == 1 and processes == 1
+
+        await eventually(settled, within=90)
+        left = [lease.id for lease in await client.leases()]
+        if left == [second.id]:
+            assert (await session.call_tool("counter_next")).text == "2"
+        else:  # the older one stands, and the younger holder is told
+            with pytest.raises(LeaseError):
+                await session.call_tool("counter_next")
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_path: Path) -> None:
+    async with running(tmp_path, SERVERS) as (system, client):
+        session = client.session("dialog")
+        await session.acquire("counter", ttl=1)
+        assert (await session.call_tool("counter_next")).text == "1"
+        assert system.control_plane is not None
+        system.control_plane.process.send_signal(signal.SIGSTOP)
+        try:
+            for number in range(2, 32):
+                result = await session.call_tool("counter_next", timeout=20)
+                assert result.text == str(number)
+                await asyncio.sleep(0.1)  # in all three times its time to live, in real time
+        finally:
+            system.control_plane.process.send_signal(signal.SIGCONT)
+
+        async def known() -> bool:
+            return len(await client.leases()) == 1
+
+        await eventually(known)
+        assert (await session.call_tool("counter_next")).text == "32"
