@@ -387,5 +387,5 @@ class System(RuleBasedStateMachine):
 
 
 def test_one_lease_of_a_key_is_left_whatever_was_cut_off_or_restarted() -> None:
-    chosen = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    chosen = settings(max_examples=30, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(System, settings=chosen)
