@@ -37,6 +37,7 @@ class Problem(_message.Message):
     LAST_SEEN_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     SEVERITY_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
     scope: _builtins.str
     """What it is about: `workspace`, `server`, `worker` or `client`."""
     server_id: _builtins.str
@@ -53,6 +54,10 @@ class Problem(_message.Message):
     """How often it was seen."""
     severity: _builtins.str
     """`error` or `warning`."""
+    subject: _builtins.str
+    """Tells several problems of one place and reason apart, such as a tool's
+    name. Empty where there can be one only.
+    """
     @_builtins.property
     def first_seen(self) -> _timestamp_pb2.Timestamp:
         """When it was first seen since it was last cleared."""
@@ -74,10 +79,11 @@ class Problem(_message.Message):
         last_seen: _timestamp_pb2.Timestamp | None = ...,
         count: _builtins.int = ...,
         severity: _builtins.str = ...,
+        subject: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["first_seen", b"first_seen", "last_seen", b"last_seen"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_seen", b"first_seen", "last_seen", b"last_seen", "message", b"message", "reason", b"reason", "scope", b"scope", "server_id", b"server_id", "severity", b"severity", "tenant", b"tenant", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "first_seen", b"first_seen", "last_seen", b"last_seen", "message", b"message", "reason", b"reason", "scope", b"scope", "server_id", b"server_id", "severity", b"severity", "subject", b"subject", "tenant", b"tenant", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,7 @@ class PlaceRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
     EXCLUDE_WORKERS_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -110,7 +111,15 @@ class PlaceRequest(_message.Message):
 
     @_builtins.property
     def exclude_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Ids of workers that refused or could not be reached."""
+        """Ids of workers that refused or could not be reached. For a request that
+        waits this holds for 1 s.
+        """
+
+    @_builtins.property
+    def wait(self) -> _duration_pb2.Duration:
+        """How long to wait for room, in the order in which requests for the server
+        came; at most 1 h. Unset means CAPACITY at once where there is none.
+        """
 
     def __init__(
         self,
@@ -120,10 +129,11 @@ class PlaceRequest(_message.Message):
         session: _builtins.str = ...,
         server_id: _builtins.str = ...,
         exclude_workers: _abc.Iterable[_builtins.str] | None = ...,
+        wait: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "server_id", b"server_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
