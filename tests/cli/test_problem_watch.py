@@ -56,10 +56,12 @@ def test_a_problem_that_was_cleared_and_is_back_is_told_as_both() -> None:
     assert told([PROBLEM], [back]) == [("cleared", PROBLEM), ("opened", back)]
 
 
-def test_problems_that_differ_in_their_words_only_are_kept_apart() -> None:
-    first, second = (replace(PROBLEM, message=f"Tool {name} clashes.") for name in "ab")
+def test_problems_of_two_tools_are_kept_apart_however_they_are_worded() -> None:
+    first, second = (replace(PROBLEM, subject=name, message="A clash.") for name in "ab")
     assert told([first, second], [second]) == [("cleared", first)]
     assert told([second], [first, second]) == [("opened", first)]
+    reworded = replace(second, message="Still a clash.")
+    assert told([first, second], [reworded]) == [("cleared", first), ("changed", reworded)]
 
 
 class _Client:

@@ -23,6 +23,7 @@ class _Identity(NamedTuple):
     tenant: str
     worker: str
     reason: str
+    subject: str
     first_seen: datetime | None
 
 
@@ -36,23 +37,15 @@ class Change(NamedTuple):
 def changes(before: Iterable[ProblemInfo], after: Iterable[ProblemInfo]) -> Iterator[Change]:
     """Tell two looks at the problems apart: the cleared first, then the rest, oldest first.
 
-    One that was cleared and is back by the second look is told as cleared and opened. Two that
-    differ in their words only, such as those of two tools, are kept apart by them.
+    One that was cleared and is back by the second look is told as cleared and opened.
     """
-    old, new = _grouped(before), _grouped(after)
-    cleared: list[Change] = []
-    rest: list[Change] = []
-    for identity in {**old, **new}:
-        gone, come = old.get(identity, {}), new.get(identity, {})
-        same = gone.keys() & come.keys()
-        rest += [Change("changed", come[text]) for text in same if come[text] != gone[text]]
-        gone_for_good = [problem for text, problem in gone.items() if text not in same]
-        arrived = [problem for text, problem in come.items() if text not in same]
-        reworded = min(len(gone_for_good), len(arrived))
-        rest += [Change("changed", problem) for problem in arrived[:reworded]]
-        rest += [Change("opened", problem) for problem in arrived[reworded:]]
-        cleared += [Change("cleared", problem) for problem in gone_for_good[reworded:]]
-    yield from cleared
+    old, new = _by_identity(before), _by_identity(after)
+    yield from (Change("cleared", problem) for each, problem in old.items() if each not in new)
+    rest = [
+        Change("changed" if each in old else "opened", problem)
+        for each, problem in new.items()
+        if old.get(each) != problem
+    ]
     yield from sorted(rest, key=_age)
 
 
@@ -71,20 +64,20 @@ def watch_problems(connection: Connection, *, as_json: bool) -> None:
     watch(connection, lambda client: client.problems(), tell)
 
 
-def _grouped(problems: Iterable[ProblemInfo]) -> dict[_Identity, dict[str, ProblemInfo]]:
-    """Return problems by what does not change while they are open, then by their words."""
-    groups: dict[_Identity, dict[str, ProblemInfo]] = {}
-    for problem in problems:
-        identity = _Identity(
+def _by_identity(problems: Iterable[ProblemInfo]) -> dict[_Identity, ProblemInfo]:
+    """Return problems by what does not change while they are open."""
+    return {
+        _Identity(
             problem.scope,
             problem.server_id,
             problem.tenant,
             problem.worker,
             problem.reason,
+            problem.subject,
             problem.first_seen,
-        )
-        groups.setdefault(identity, {})[problem.message] = problem
-    return groups
+        ): problem
+        for problem in problems
+    }
 
 
 def _age(change: Change) -> tuple[datetime, str]:

@@ -107,6 +107,8 @@ class ProblemInfo:
         count: How often it was seen.
         first_seen: Since it was last cleared; None where the control plane does not say.
         last_seen: When it was last seen, likewise.
+        subject: Tells several problems of one place and reason apart, such as a tool's name; or
+            empty.
     """
 
     scope: str
@@ -119,6 +121,7 @@ class ProblemInfo:
     count: int
     first_seen: datetime | None
     last_seen: datetime | None
+    subject: str = ""
 
 
 @dataclass(frozen=True)
@@ -279,6 +282,7 @@ def problem_from_wire(message: admin_pb2.Problem) -> ProblemInfo:
         count=message.count,
         first_seen=_time(message, "first_seen"),
         last_seen=_time(message, "last_seen"),
+        subject=message.subject,
     )
 
 

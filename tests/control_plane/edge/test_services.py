@@ -286,5 +286,9 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
     assert [(one.reason, one.count) for one in listed.problems] == [("SCHEMA_REFUSED", 1)]
+    problem.subject = "echo"
+    await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST

@@ -145,6 +145,7 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
         last_seen=timestamp(open_problem.last_seen),
         count=open_problem.count,
         severity=what.severity,
+        subject=what.subject,
     )
 
 

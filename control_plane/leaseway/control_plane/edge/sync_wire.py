@@ -41,6 +41,8 @@ __all__ = [
     "served_from_wire",
 ]
 
+_LONGEST_SUBJECT = 256
+
 
 class MalformedMessage(Exception):
     """A worker said something that no worker of this protocol says; the message says what."""
@@ -126,6 +128,7 @@ def problem_from_wire(message: admin_pb2.Problem) -> Problem:
         tenant=message.tenant,
         worker_id=message.worker_id,
         severity="warning" if message.severity == "warning" else "error",
+        subject=message.subject[:_LONGEST_SUBJECT],
     )
 
 
