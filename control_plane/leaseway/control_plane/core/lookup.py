@@ -75,8 +75,8 @@ def place(
             " instances are shared and there is nothing to lease. Call its tools directly."
         )
         return Denied(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
-    if not state.settled and not state.placements.knows(key):
-        left = state.settling_left(now)
+    left = state.settling_left(now)
+    if left > 0 and not state.placements.knows(key):
         message = (
             "The control plane has just started and waits for workers to say which leases they"
             " hold. Try again in a moment."
