@@ -39,6 +39,9 @@ class _Client:
     ) -> None:
         pass
 
+    async def find_lease(self, session: str, server: str) -> str | None:
+        return "L1" if (session, server) == ("job", "desk") else None
+
     async def revoke_lease(self, lease_id: str, reason: str) -> bool:
         if lease_id != "L1":
             raise LeaseLost(f"No worker holds lease '{lease_id}'.")
@@ -82,6 +85,33 @@ def test_a_revocation_that_is_not_confirmed_is_a_failure(run: Run, client: _Clie
 def test_an_unknown_lease_is_a_sentence(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "L9")
     assert (done.exit_code, done.stderr) == (1, "leaseway: No worker holds lease 'L9'.\n")
+
+
+def test_a_lease_is_revoked_by_its_session_and_server(run: Run, client: _Client) -> None:
+    done = run("lease", "revoke", "--server", "desk", "--session", "job")
+    assert (done.exit_code, done.stdout) == (0, "Lease L1 has ended.\n")
+    assert client.told == [("L1", "")]
+
+
+def test_a_session_without_such_a_lease_is_a_sentence(run: Run, client: _Client) -> None:
+    done = run("lease", "revoke", "--server", "desk", "--session", "other")
+    assert (done.exit_code, client.told) == (1, [])
+    assert "No worker has reported a lease of server 'desk' for session 'other'." in done.stderr
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        [],
+        ["--server", "desk"],
+        ["L1", "--server", "desk", "--session", "job"],
+        ["L1", "--session", "job"],
+    ],
+)
+def test_a_lease_is_named_in_one_way(run: Run, client: _Client, named: list[str]) -> None:
+    done = run("lease", "revoke", *named)
+    assert (done.exit_code, client.told) == (2, [])
+    assert "by its id, or by --server and --session" in done.stderr
 
 
 def test_a_drain_returns_at_once(run: Run, client: _Client) -> None:

@@ -39,6 +39,12 @@ async def test_leases_of_all_clients_are_listed(client: AsyncClient) -> None:
     assert (leases[0].id, leases[0].session, leases[0].ttl) == (lease.id, "dialog", 30)
 
 
+async def test_a_lease_is_found_by_its_session_and_server(client: AsyncClient) -> None:
+    lease = await client.session("dialog").acquire("desk")
+    assert await client.find_lease("dialog", "desk") == lease.id
+    assert await client.find_lease("another", "desk") is None
+
+
 async def test_a_reported_problem_is_among_the_problems(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
@@ -52,12 +58,12 @@ async def test_a_reported_problem_is_among_the_problems(
 async def test_a_problem_says_when_it_was_seen(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
-    problem = admin_pb2.Problem(scope="server", count=3)
+    problem = admin_pb2.Problem(scope="server", count=3, subject="echo")
     problem.first_seen.FromSeconds(1_700_000_000)
     plane.problems = [problem]
     shown = (await client.problems())[0]
     assert shown.first_seen == datetime.fromtimestamp(1_700_000_000, UTC)
-    assert (shown.last_seen, shown.count) == (None, 3)
+    assert (shown.last_seen, shown.count, shown.subject) == (None, 3, "echo")
 
 
 async def test_logs_are_asked_of_every_worker(

@@ -31,21 +31,43 @@ def lease() -> None:
 
 
 @lease.command()
-@click.argument("lease_id", metavar="LEASE")
+@click.argument("lease_id", metavar="[LEASE]", default="")
+@click.option("--server", default="", help="Instead of LEASE: of which server the lease is.")
+@click.option("--session", default="", help="Instead of LEASE: which session holds it.")
 @click.option("--reason", default="", help="Why, for whoever holds it.")
 @client_options
-def revoke(lease_id: str, reason: str, connection: Connection) -> None:
-    """End LEASE, named by its id.
+def revoke(lease_id: str, server: str, session: str, reason: str, connection: Connection) -> None:
+    """End LEASE, named by its id, or the one that --session holds of --server.
 
     Its instance is closed. Calls that use it fail, those in flight too, and say why.
     """
-    if not ask(connection, lambda client: client.revoke_lease(lease_id, reason)):
+    by_name = bool(server and session)
+    if bool(lease_id) is by_name or bool(server) is not bool(session):
+        raise click.UsageError("Name the lease by its id, or by --server and --session.")
+
+    async def question(client: AsyncClient) -> tuple[str, bool]:
+        found = await _find(client, server, session) if by_name else lease_id
+        return found, await client.revoke_lease(found, reason)
+
+    revoked, confirmed = ask(connection, question)
+    if not confirmed:
         raise CliFailure(
-            f"The worker of lease '{lease_id}' was told to end it and has not said yet that it "
+            f"The worker of lease '{revoked}' was told to end it and has not said yet that it "
             "did. Look at: leaseway leases",
             FAILED,
         )
-    click.echo(f"Lease {lease_id} has ended.")
+    click.echo(f"Lease {revoked} has ended.")
+
+
+async def _find(client: AsyncClient, server: str, session: str) -> str:
+    found = await client.find_lease(session, server)
+    if found is None:
+        raise CliFailure(
+            f"No worker has reported a lease of server '{server}' for session '{session}'. Look "
+            "at: leaseway leases (of one --tenant at a time)",
+            FAILED,
+        )
+    return found
 
 
 @click.command()

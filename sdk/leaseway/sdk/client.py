@@ -248,6 +248,22 @@ class AsyncClient:
         fetch = partial(operations.fetch_logs, server_id=server, lines=lines)
         return await self._ask(fetch, timeout)
 
+    async def find_lease(
+        self, session: str, server: str, *, timeout: float | None = None
+    ) -> str | None:
+        """Return the id of a session's lease of a server, whoever holds it; None without one.
+
+        Args:
+            session: The session's key.
+            server: The server's id.
+            timeout: Seconds until the request is given up; None means 30.
+
+        """
+        check_text("session", session)
+        check_text("server", server)
+        find = partial(operations.find_lease, session=session, server_id=server)
+        return await self._ask(find, timeout) or None
+
     async def revoke_lease(
         self, lease: str, reason: str = "", *, timeout: float | None = None
     ) -> bool:

@@ -9,7 +9,7 @@ from leaseway.sdk import views
 from leaseway.sdk.lease_book import Worker
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.tools import ToolList, tools_from_wire
-from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -22,6 +22,7 @@ __all__ = [
     "fetch_status",
     "fetch_tools",
     "fetch_workers",
+    "find_lease",
     "revoke_lease",
     "send_problem",
 ]
@@ -151,6 +152,19 @@ async def send_problem(runtime: Runtime, deadline: float, *, problem: admin_pb2.
     control = runtime.control
     request = admin_pb2.ReportProblemRequest(client=runtime.identity.client_info, problem=problem)
     await control.ask(control.admin.ReportProblem, request, deadline)
+
+
+async def find_lease(runtime: Runtime, deadline: float, *, session: str, server_id: str) -> str:
+    """Return the id of the tenant's lease of a session for a server, or an empty one."""
+    control, identity = runtime.control, runtime.identity
+    request = leases_pb2.FindLeaseRequest(
+        client=identity.client_info,
+        tenant=identity.tenant,
+        session=session,
+        server_id=server_id,
+    )
+    answer = await control.ask(control.placement.FindLease, request, deadline)
+    return str(answer.lease_id)
 
 
 async def revoke_lease(runtime: Runtime, deadline: float, *, lease_id: str, reason: str) -> bool:

@@ -161,6 +161,10 @@ class Client:
         """Read the last stderr lines of a server's instances; see `AsyncClient.logs`."""
         return background().run(lambda: self._inner.logs(server, lines, timeout=timeout))
 
+    def find_lease(self, session: str, server: str, *, timeout: float | None = None) -> str | None:
+        """Return the id of a session's lease of a server; see `AsyncClient.find_lease`."""
+        return background().run(lambda: self._inner.find_lease(session, server, timeout=timeout))
+
     def revoke_lease(self, lease: str, reason: str = "", *, timeout: float | None = None) -> bool:
         """End a lease against its holder's will; see `AsyncClient.revoke_lease`."""
         return background().run(lambda: self._inner.revoke_lease(lease, reason, timeout=timeout))
