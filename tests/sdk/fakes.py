@@ -24,6 +24,7 @@ from leaseway.v1 import (
 )
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT
 from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.frames import frame, frame_tag
 from leaseway.wire.outbox import Assembler, Outbox
 from leaseway.wire.reasons import Reason
 from leaseway.wire.serving import SERVER_OPTIONS
@@ -319,7 +320,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
 
     def go_away(self) -> None:
         for stream in self._outboxes.values():
-            stream.outbox.put("going_away", execution_pb2.GoingAway(reason="test"), 16)
+            stream.put("going_away", execution_pb2.GoingAway(reason="test"))
 
     def say(
         self, call: execution_pb2.Call, frame: execution_pb2.Progress | execution_pb2.LogMessage
@@ -329,7 +330,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         field = "progress" if isinstance(frame, execution_pb2.Progress) else "logs"
         for stream in self._outboxes.values():
             if stream.has(call.id):
-                stream.outbox.put(field, frame, 64)
+                stream.put(field, frame)
 
     async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         self.streams += 1
@@ -426,6 +427,10 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         raise NotImplementedError
 
 
+def _tag(field: str) -> bytes:
+    return frame_tag(execution_pb2.ExchangeResponse, field)
+
+
 class _Stream:
     """One exchange as the fake worker sees it."""
 
@@ -435,12 +440,13 @@ class _Stream:
         self._wake = asyncio.Event()
         self._assembler = Assembler(MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self.outbox: Outbox[execution_pb2.ExchangeResponse] = Outbox(
-            execution_pb2.ExchangeResponse, self._wake.set
-        )
+        self._outbox = Outbox(self._wake.set)
 
     def has(self, call_id: int) -> bool:
         return call_id in self._tasks
+
+    def put(self, field: str, message: Any) -> None:
+        self._outbox.put(frame(_tag(field), message))
 
     async def run(self, requests: AsyncIterator[execution_pb2.ExchangeRequest]) -> None:
         writer = asyncio.create_task(self._write())
@@ -460,8 +466,9 @@ class _Stream:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self.outbox:
-                await self._context.write(self.outbox.next_batch())
+            while self._outbox:
+                batch = execution_pb2.ExchangeResponse.FromString(self._outbox.next_batch())
+                await self._context.write(batch)
 
     def _take(self, message: execution_pb2.ExchangeRequest) -> None:
         worker = self._worker
@@ -478,8 +485,7 @@ class _Stream:
             if cancel.call_id in self._tasks:
                 self._tasks[cancel.call_id].cancel()
         if message.HasField("keep_alive") and not worker.silent:
-            answer = worker.renew(message.keep_alive)
-            self.outbox.put("keep_alive", answer, answer.ByteSize())
+            self.put("keep_alive", worker.renew(message.keep_alive))
 
     async def _answer(
         self, call: execution_pb2.Call, arguments: bytes, fault: Fault | None
@@ -498,14 +504,14 @@ class _Stream:
                 payload = answered if isinstance(answered, bytes) else await answered
             except Fault as refused:
                 result.status.CopyFrom(status_from_fault(refused))
-                self.outbox.put("results", result, 512)
+                self.put("results", result)
                 return
             result.is_error = b'"isError": true' in payload
             if len(payload) > BATCH_SIZE:
-                self.outbox.put_large("results", result, call.id, payload)
+                self._outbox.put_large(frame(_tag("results"), result), call.id, payload)
             else:
                 result.payload = payload
-                self.outbox.put("results", result, len(payload) + 64)
+                self.put("results", result)
 
     def _lease(self, call: execution_pb2.Call, result: execution_pb2.Result) -> None:
         worker = self._worker

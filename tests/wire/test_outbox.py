@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, KIB, MAX_MESSAGE
+from leaseway.wire.frames import call_frame, frame, frame_tag
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 
 Request = execution_pb2.ExchangeRequest
@@ -16,29 +19,31 @@ class Woken:
 
     def __init__(self) -> None:
         self.times = 0
-        self.outbox: Outbox[Request] = Outbox(Request, self.wake)
+        self.outbox = Outbox(self.wake)
 
     def wake(self) -> None:
         self.times += 1
 
-    def put(self, call_id: int, size: int = 10) -> execution_pb2.Call:
-        call = execution_pb2.Call(id=call_id, arguments=b"x" * size)
-        self.outbox.put("calls", call, size)
-        return call
+    def put(self, call_id: int, size: int = 10) -> int:
+        return self.outbox.put(call_frame(call_id, b"", b"x" * size, 1))
 
-    def put_large(self, call_id: int, payload: bytes) -> execution_pb2.Call:
-        call = execution_pb2.Call(id=call_id)
-        self.outbox.put_large("calls", call, call_id, payload)
-        return call
+    def put_large(self, call_id: int, payload: bytes) -> int:
+        return self.outbox.put_large(call_frame(call_id, b"", b"", 1), call_id, payload)
 
-    def drain(self) -> list[Request]:
+    def put_any(self, field: str, message: Any) -> int:
+        return self.outbox.put(frame(frame_tag(Request, field), message))
+
+    def next(self) -> execution_pb2.ExchangeRequest:
+        return Request.FromString(self.outbox.next_batch())
+
+    def drain(self) -> list[execution_pb2.ExchangeRequest]:
         batches = []
         while self.outbox:
-            batches.append(self.outbox.next_batch())
+            batches.append(self.next())
         return batches
 
 
-def ids(batch: Request) -> list[int]:
+def ids(batch: execution_pb2.ExchangeRequest) -> list[int]:
     return [call.id for call in batch.calls]
 
 
@@ -71,10 +76,10 @@ def test_a_batch_is_closed_at_its_size() -> None:
 def test_frames_of_all_kinds_share_a_batch() -> None:
     box = Woken()
     box.put(1)
-    box.outbox.put("cancels", execution_pb2.Cancel(call_id=9), 10)
-    box.outbox.put("keep_alive", leases_pb2.KeepAliveRequest(lease_ids=["a"]), 10)
-    box.outbox.put("keep_alive", leases_pb2.KeepAliveRequest(lease_ids=["b"]), 10)
-    box.outbox.put("going_away", execution_pb2.GoingAway(reason="end"), 10)
+    box.put_any("cancels", execution_pb2.Cancel(call_id=9))
+    box.put_any("keep_alive", leases_pb2.KeepAliveRequest(lease_ids=["a"]))
+    box.put_any("keep_alive", leases_pb2.KeepAliveRequest(lease_ids=["b"]))
+    box.put_any("going_away", execution_pb2.GoingAway(reason="end"))
     (batch,) = box.drain()
     assert ids(batch) == [1]
     assert [cancel.call_id for cancel in batch.cancels] == [9]
@@ -84,7 +89,7 @@ def test_frames_of_all_kinds_share_a_batch() -> None:
 
 def test_a_frame_without_content_is_still_present() -> None:
     box = Woken()
-    box.outbox.put("going_away", execution_pb2.GoingAway(), 2)
+    box.put_any("going_away", execution_pb2.GoingAway())
     (batch,) = box.drain()
     assert batch.HasField("going_away")
 
@@ -107,7 +112,7 @@ def test_small_frames_pass_a_large_one_and_never_starve_it() -> None:
     for call_id in range(1, 4):
         for part in range(3):
             box.put(call_id * 10 + part, 100 * KIB)
-        seen.append(box.outbox.next_batch())
+        seen.append(box.next())
     assert [len(batch.chunks) for batch in seen] == [1, 1, 0]
     assert 10 in ids(seen[0])
     assert 99 in ids(seen[1])
@@ -146,23 +151,32 @@ def test_a_frame_that_has_not_left_can_be_taken_back() -> None:
     box = Woken()
     first, second = box.put(1), box.put(2)
     large = box.put_large(3, b"x" * (2 * BATCH_SIZE))
-    assert box.outbox.unsent("calls") == [first, second, large]
+    assert [box.outbox.holds(ticket) for ticket in (first, second, large)] == [True] * 3
     assert box.outbox.withdraw(first)
-    box.outbox.next_batch()
+    assert not box.outbox.withdraw(first)
+    assert ids(box.next()) == [2]
     assert not box.outbox.withdraw(second)
-    assert box.outbox.unsent("calls") == [large]
+    assert [box.outbox.holds(ticket) for ticket in (first, second, large)] == [False, False, True]
     assert box.outbox.withdraw(large)
     assert not box.outbox
     assert box.outbox.queued_bytes == 0
 
 
-def test_what_a_batch_took_is_no_longer_unsent() -> None:
+def test_a_full_batch_leaves_what_did_not_fit() -> None:
     box = Woken()
-    box.put(1)
-    box.outbox.put("cancels", execution_pb2.Cancel(call_id=5), 10)
-    assert [frame.ByteSize() > 0 for frame in box.outbox.unsent("cancels")] == [True]
-    box.drain()
-    assert box.outbox.unsent("calls") == []
+    tickets = [box.put(call_id, 200 * KIB) for call_id in range(1, 4)]
+    assert ids(box.next()) == [1, 2]
+    assert [box.outbox.holds(ticket) for ticket in tickets] == [False, False, True]
+    assert box.outbox.queued_bytes == len(call_frame(3, b"", b"x" * 200 * KIB, 1))
+
+
+def test_after_the_end_nothing_is_kept() -> None:
+    box = Woken()
+    tickets = [box.put(1), box.put_large(2, b"x" * (2 * BATCH_SIZE))]
+    box.outbox.clear()
+    assert not box.outbox
+    assert [box.outbox.holds(ticket) for ticket in tickets] == [False, False]
+    assert box.outbox.next_batch() == b""
 
 
 def chunk(call_id: int, data: bytes) -> execution_pb2.Chunk:

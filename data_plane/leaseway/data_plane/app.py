@@ -24,7 +24,7 @@ from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.edge.convert import LeaseMessages
 from leaseway.data_plane.edge.exchange import Exchanges
-from leaseway.data_plane.edge.execution import ExecutionService
+from leaseway.data_plane.edge.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
@@ -42,7 +42,7 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import Resolved, resolve
 from leaseway.data_plane.mcp.vault import WorkerVault
-from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import catalog_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
@@ -168,7 +168,7 @@ async def serve(
         ready: Called once the server listens.
 
     """
-    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker.execution, server)
+    add_execution_service(worker.execution, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
     health = HealthService(server)
     await health.set_not_serving("", *_SERVICES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
@@ -28,12 +27,12 @@ def closed(sent: bool) -> Fault:
     return Fault(Reason.CANCELLED, "The client was closed.", "unknown" if sent else "no")
 
 
-def late(worker: str, call: execution_pb2.Call, sent: bool) -> Fault:
+def late(worker: str, what: str, sent: bool) -> Fault:
     """Return why a call ends at its deadline."""
     return Fault(
         Reason.DEADLINE_EXCEEDED,
-        f"The timeout passed before worker '{worker}' had a result for tool '{call.tool}' of "
-        f"server '{call.server_id}'. The server is told that nobody waits any more.",
+        f"The timeout passed before worker '{worker}' had a result for {what}. The server is told "
+        "that nobody waits any more.",
         started="unknown" if sent else "no",
     )
 

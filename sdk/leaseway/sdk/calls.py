@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from opentelemetry.trace import Span
@@ -35,6 +36,8 @@ __all__ = ["Caller"]
 
 _HOLDER_GONE: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails on a worker that has gone or goes."""
+_MAX_HEADS: Final = 1024
+"""Sessions whose part of a call is kept."""
 
 
 class _Order:
@@ -75,8 +78,8 @@ class Caller:
         own_session: str,
     ) -> None:
         self._own_session = own_session
-        self._tenant = identity.tenant
-        self._agent = identity.agent
+        make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
+        self._heads = lru_cache(_MAX_HEADS)(make_head)
         self._resolver = resolver
         self._pool = pool
         self._desk = desk
@@ -160,11 +163,18 @@ class Caller:
         else:
             link = order.link = await self._route(order, target, at)
             at = self._now()
-        frame = self._frame(order, target, at)
+        lease_id = ""
+        if order.held is not None:
+            lease_id = order.held.lease_id
+        elif order.release is not None:
+            lease_id = order.release.lease_id
         if order.span is not None:
-            tracing.describe(order.span, target.server_id, link.worker.id, frame.lease_id)
+            tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
+        if order.events is not None:
+            order.events.deadline = order.deadline
+        head = target.head + self._heads(order.session) + _rest(order, lease_id)
         result, payload = await link.exchange.call(
-            frame, order.payload, order.deadline, order.events
+            head, order.payload, order.deadline, target.what, order.events
         )
         new_lease = None
         if order.release is not None:
@@ -175,33 +185,6 @@ class Caller:
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error, new_lease)
-
-    def _frame(self, order: _Order, target: Target, at: float) -> execution_pb2.Call:
-        """Return a call's frame; what is empty is not set, since each field costs time."""
-        frame = execution_pb2.Call(
-            server_id=target.server_id,
-            tool=target.original_name,
-            registry_version=target.registry_version,
-            session=order.session,
-            timeout_ms=max(1, int((order.deadline - at) * 1000)),
-        )
-        if self._agent:
-            frame.agent = self._agent
-        if self._tenant:
-            frame.tenant = self._tenant
-        if order.held is not None:
-            frame.lease_id = order.held.lease_id
-        elif order.release is not None:
-            frame.lease_id = order.release.lease_id
-        if order.events is not None:
-            frame.wants_progress = order.events.wants_progress
-            frame.log_level = order.events.log_level
-            order.events.deadline = order.deadline
-        traceparent, tracestate = order.trace
-        if traceparent:
-            frame.traceparent = traceparent
-            frame.tracestate = tracestate
-        return frame
 
     async def _route(self, order: _Order, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
@@ -302,3 +285,21 @@ class Caller:
 
 def _names_lease(result: execution_pb2.Result) -> bool:
     return result.HasField("new_lease") or result.HasField("joined_lease")
+
+
+def _session_head(tenant: str, agent: str, session: str) -> bytes:
+    """Return what every call in a session says, as a serialized `Call`."""
+    return execution_pb2.Call(tenant=tenant, agent=agent, session=session).SerializeToString()
+
+
+def _rest(order: _Order, lease_id: str) -> bytes:
+    """Return what a call says that most do not, as a serialized `Call`."""
+    traceparent, tracestate = order.trace
+    events = order.events
+    if not lease_id and not traceparent and events is None:
+        return b""
+    rest = execution_pb2.Call(lease_id=lease_id, traceparent=traceparent, tracestate=tracestate)
+    if events is not None:
+        rest.wants_progress = events.wants_progress
+        rest.log_level = events.log_level
+    return rest.SerializeToString()

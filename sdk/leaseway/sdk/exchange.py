@@ -21,10 +21,11 @@ import grpc
 from leaseway.sdk import call_faults
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.grpc_faults import fault_of_worker, is_end
-from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault
+from leaseway.wire.frames import call_frame, frame, frame_tag
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.version import PROTOCOL_VERSION
 
@@ -32,19 +33,39 @@ __all__ = ["Exchange", "Reply"]
 
 Reply = tuple[execution_pb2.Result, bytes]
 """The frame that ended a call, and its payload put together."""
-_Pending = tuple[asyncio.Future[Reply], execution_pb2.Call, CallEvents | None]
 
-_CALL_OVERHEAD: Final = 256
-"""Rough bytes of a call beside its arguments: ids, names, trace context."""
+_SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
+_CANCELS: Final = frame_tag(execution_pb2.ExchangeRequest, "cancels")
+_KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
 _GREETING_BOUND: Final = 0.5
 """Seconds that a worker is given to speak first."""
+
+
+class _Pending:
+    """A call in flight."""
+
+    __slots__ = ("chunked", "events", "reply", "ticket", "what")
+
+    def __init__(
+        self,
+        reply: asyncio.Future[Reply],
+        ticket: int,
+        chunked: bool,
+        what: str,
+        events: CallEvents | None,
+    ) -> None:
+        self.reply = reply
+        self.ticket = ticket
+        self.chunked = chunked
+        self.what = what
+        self.events = events
 
 
 class Exchange:
     """One stream; made open, in a running event loop.
 
     Args:
-        stub: The worker's service.
+        channel: Leads to the worker.
         metadata: What to send with the stream, the credential.
         hello: Who calls.
         worker: The worker's id, for messages.
@@ -58,7 +79,7 @@ class Exchange:
 
     def __init__(
         self,
-        stub: execution_pb2_grpc.ExecutionServiceAsyncStub,
+        channel: grpc.aio.Channel,
         metadata: tuple[tuple[str, str], ...],
         hello: catalog_pb2.ClientInfo,
         worker: str,
@@ -78,12 +99,15 @@ class Exchange:
         self._heard = False
         self._closed = False
         self._wake = asyncio.Event()
-        self._outbox: Outbox[execution_pb2.ExchangeRequest] = Outbox(
-            execution_pb2.ExchangeRequest, self._wake.set
-        )
+        self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
-        self._stream = stub.Exchange(metadata=metadata)
+        # Batches are written as they are; the generated stub would take messages.
+        self._stream: Any = channel.stream_stream(
+            f"/{_SERVICE}/Exchange",
+            request_serializer=None,
+            response_deserializer=execution_pb2.ExchangeResponse.FromString,
+        )(metadata=metadata)
         self._task = self._loop.create_task(self._run(), name=f"leaseway exchange {worker}")
 
     @property
@@ -93,9 +117,10 @@ class Exchange:
 
     async def call(
         self,
-        frame: execution_pb2.Call,
+        head: bytes,
         payload: bytes,
         deadline: float,
+        what: str,
         events: CallEvents | None = None,
     ) -> Reply:
         """Send a call and wait for its end.
@@ -104,10 +129,11 @@ class Exchange:
         for what the worker makes of it.
 
         Args:
-            frame: The call without id and arguments; both are set here.
+            head: A serialized `Call` without id, arguments and timeout; see `call_frame`.
             payload: The arguments as UTF-8 JSON.
             deadline: When to give up, in the event loop's time.
-            events: Takes the progress and log messages that the frame asks for.
+            what: What is called, for messages.
+            events: Takes the progress and log messages that the call asks for.
 
         Raises:
             Fault: The deadline passed, or the stream was lost.
@@ -121,21 +147,22 @@ class Exchange:
         if self.going_away:
             raise call_faults.left(self._worker)
         self._last_id = call_id = self._last_id + 1
-        frame.id = call_id
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        pending[call_id] = (future, frame, events)
-        self._deadlines.add(deadline, call_id)
-        if len(payload) <= BATCH_SIZE:
-            frame.arguments = payload
-            self._outbox.put("calls", frame, len(payload) + _CALL_OVERHEAD)
+        timeout_ms = max(1, int((deadline - self._loop.time()) * 1000))
+        chunked = len(payload) > BATCH_SIZE
+        if chunked:
+            last = call_frame(call_id, head, b"", timeout_ms)
+            ticket = self._outbox.put_large(last, call_id, payload)
         else:
-            self._outbox.put_large("calls", frame, call_id, payload)
+            ticket = self._outbox.put(call_frame(call_id, head, payload, timeout_ms))
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        pending[call_id] = _Pending(reply, ticket, chunked, what, events)
+        self._deadlines.add(deadline, call_id)
         try:
-            return await future
+            return await reply
         except asyncio.CancelledError:
             self._abandon(call_id, "The caller was cancelled.")
-            if future.done() and not future.cancelled():
-                future.exception()  # seen, so that the loop does not report it as forgotten
+            if reply.done() and not reply.cancelled():
+                reply.exception()  # seen, so that the loop does not report it as forgotten
             raise
 
     async def keep_alive(self, lease_ids: list[str]) -> leases_pb2.KeepAliveResponse:
@@ -148,8 +175,7 @@ class Exchange:
         if self.ended:
             raise self._lost(sent=False, cause=None)
         self._renewal = self._loop.create_future()
-        frame = leases_pb2.KeepAliveRequest(lease_ids=lease_ids)
-        self._outbox.put("keep_alive", frame, frame.ByteSize())
+        self._outbox.put(frame(_KEEP_ALIVE, leases_pb2.KeepAliveRequest(lease_ids=lease_ids)))
         try:
             return await self._renewal
         finally:
@@ -191,23 +217,22 @@ class Exchange:
                 turn.set_result(None)
 
     def _expire(self, call_id: int) -> None:
-        future, frame, _ = self.pending[call_id]
+        call = self.pending[call_id]
         sent = self._abandon(call_id, "The caller's timeout passed.")
-        if not future.done():
-            future.set_exception(call_faults.late(self._worker, frame, sent))
+        if not call.reply.done():
+            call.reply.set_exception(call_faults.late(self._worker, call.what, sent))
 
     def _abandon(self, call_id: int, reason: str) -> bool:
         """Stop waiting for a call; return whether its frame may have left."""
-        entry = self.pending.pop(call_id, None)
-        if entry is None:
+        call = self.pending.pop(call_id, None)
+        if call is None:
             return True
-        frame = entry[1]
         self._assembler.drop(call_id)
-        sent = not self._outbox.withdraw(frame)
-        # A frame with arguments of its own that has not left needs no word; chunks may have.
-        if not self.ended and (sent or not frame.arguments):
+        sent = not self._outbox.withdraw(call.ticket)
+        # What has not left needs no word, but chunks of it may have.
+        if not self.ended and (sent or call.chunked):
             cancel = execution_pb2.Cancel(call_id=call_id, reason=reason)
-            self._outbox.put("cancels", cancel, 64)
+            self._outbox.put(frame(_CANCELS, cancel))
         if self._waiting:
             self._give_turns()
         return sent
@@ -250,7 +275,7 @@ class Exchange:
         outbox, wake, write = self._outbox, self._wake, self._stream.write
         first = execution_pb2.ExchangeRequest(client=self._hello)
         try:
-            await write(first)
+            await write(first.SerializeToString())
             while True:
                 await wake.wait()
                 wake.clear()
@@ -285,13 +310,13 @@ class Exchange:
             self._note_events(message)
         for result in message.results:
             call_id = result.call_id
-            entry = pending.pop(call_id, None)
-            if entry is None or entry[0].done():
+            call = pending.pop(call_id, None)
+            if call is None or call.reply.done():
                 continue  # nobody waits for it any more
             try:
-                entry[0].set_result((result, self._assembler.take(call_id, result.payload)))
+                call.reply.set_result((result, self._assembler.take(call_id, result.payload)))
             except OversizePayload as error:
-                entry[0].set_exception(call_faults.too_large(self._worker, error))
+                call.reply.set_exception(call_faults.too_large(self._worker, error))
         if self._waiting:
             self._give_turns()
         renewal = self._renewal
@@ -302,21 +327,21 @@ class Exchange:
 
     def _note_events(self, message: execution_pb2.ExchangeResponse) -> None:
         for report in message.progress:
-            entry = self.pending.get(report.call_id)
-            if entry is not None and entry[2] is not None:
-                entry[2].take_progress(report)
+            call = self.pending.get(report.call_id)
+            if call is not None and call.events is not None:
+                call.events.take_progress(report)
         for log in message.logs:
-            entry = self.pending.get(log.call_id)
-            if entry is not None and entry[2] is not None:
-                entry[2].take_log(log)
+            call = self.pending.get(log.call_id)
+            if call is not None and call.events is not None:
+                call.events.take_log(log)
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
-        unsent: set[int] = {frame.id for frame in self._outbox.unsent("calls")}  # type: ignore[attr-defined]
         self._deadlines.close()
-        for call_id, (future, _, _) in self.pending.items():
-            if not future.done():
-                future.set_exception(self._lost(call_id not in unsent, cause))
+        for call in self.pending.values():
+            if not call.reply.done():
+                sent = not self._outbox.holds(call.ticket)
+                call.reply.set_exception(self._lost(sent, cause))
         self.pending.clear()
         if self._renewal is not None and not self._renewal.done():
             self._renewal.set_exception(self._lost(sent=False, cause=cause))

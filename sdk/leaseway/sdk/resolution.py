@@ -16,7 +16,7 @@ import grpc
 
 from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
-from leaseway.v1 import catalog_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import CALL_TIMEOUT
@@ -37,10 +37,16 @@ _RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 
 
 class Target:
-    """Where one name leads, as of one registry version."""
+    """Where one name leads, as of one registry version.
+
+    Attributes:
+        head: What every call of it says, as a serialized `Call`.
+        what: Server and tool, for messages.
+    """
 
     __slots__ = (
         "call_timeout",
+        "head",
         "name",
         "original_name",
         "refresh_at",
@@ -50,6 +56,7 @@ class Target:
         "server_id",
         "shared",
         "stale",
+        "what",
         "workers",
     )
 
@@ -64,6 +71,10 @@ class Target:
         self.call_timeout = given or CALL_TIMEOUT
         self.workers = tuple(worker_from_wire(worker) for worker in tool.workers)
         self.registry_version = version
+        self.head = execution_pb2.Call(
+            server_id=self.server_id, tool=self.original_name, registry_version=version
+        ).SerializeToString()
+        self.what = f"tool '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False
 

@@ -68,7 +68,7 @@ class WorkerLink:
 
     def _open(self) -> Exchange:
         exchange = self._exchange = Exchange(
-            self.execution,
+            self._channel,
             self._identity.metadata,
             self._identity.client_info,
             self.worker.id,

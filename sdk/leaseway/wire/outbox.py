@@ -8,101 +8,87 @@ never starve it. Pure of I/O; the exchange's writer task on either side drains i
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE
+from leaseway.wire.frames import chunk_frame
 
 __all__ = ["Assembler", "Outbox", "OversizePayload"]
 
-_SINGULAR: Final = frozenset({"client", "worker", "keep_alive", "going_away"})
-"""Fields of a batch that hold one message; frames for them are merged."""
-
-
-class _Frame(Protocol):
-    def ByteSize(self) -> int: ...  # noqa: N802 - protobuf's name
-
-
-class _Batch(Protocol):
-    @property
-    def chunks(self) -> Any: ...
-
-
-BatchT = TypeVar("BatchT", bound=_Batch)
-
 
 class _Large:
-    __slots__ = ("call_id", "field", "frame", "offset", "payload")
+    """A payload of which a part may have left, and the frame that ends it."""
 
-    def __init__(self, call_id: int, payload: bytes, field: str, frame: _Frame) -> None:
+    __slots__ = ("call_id", "frame", "payload")
+
+    def __init__(self, call_id: int, payload: bytes, frame: bytes) -> None:
         self.call_id = call_id
         self.payload = memoryview(payload)
-        self.offset = 0
-        self.field = field
         self.frame = frame
 
 
-class Outbox(Generic[BatchT]):
-    """Frames queued for one stream.
+class Outbox:
+    """Frames queued for one stream, serialized (see `frames`).
 
     Args:
-        make_batch: Makes an empty message, `ExchangeRequest` or `ExchangeResponse`.
         wake: Called when the outbox stops being empty.
 
+    Attributes:
+        queued_bytes: How much waits.
     """
 
-    def __init__(self, make_batch: Callable[[], BatchT], wake: Callable[[], None]) -> None:
-        self._make_batch = make_batch
+    def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._small: deque[tuple[str, _Frame, int]] = deque()
-        self._large: deque[_Large] = deque()
+        self._last_ticket = 0
+        self._small: dict[int, bytes] = {}
+        self._large: dict[int, _Large] = {}
         self.queued_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._small) or bool(self._large)
+        return self.queued_bytes > 0
 
-    def put(self, field: str, frame: _Frame, size: int) -> None:
-        """Queue a frame for a field of the batch; `size` is its rough size in bytes.
+    def put(self, frame: bytes) -> int:
+        """Queue a frame; return the ticket that takes it back."""
+        idle = not self.queued_bytes
+        self._last_ticket = ticket = self._last_ticket + 1
+        self._small[ticket] = frame
+        self.queued_bytes += len(frame)
+        if idle:
+            self._wake()
+        return ticket
 
-        Frames for a field that is not repeated (`keep_alive`, `going_away`) are merged.
+    def put_large(self, frame: bytes, call_id: int, payload: bytes) -> int:
+        """Queue a payload above one batch, whose last chunk the frame follows.
+
+        Returns:
+            The ticket that takes both back.
         """
-        idle = not self._small and not self._large
-        self._small.append((field, frame, size))
-        self.queued_bytes += size
+        idle = not self.queued_bytes
+        self._last_ticket = ticket = self._last_ticket + 1
+        self._large[ticket] = _Large(call_id, payload, frame)
+        self.queued_bytes += len(payload) + len(frame)
         if idle:
             self._wake()
+        return ticket
 
-    def put_large(self, field: str, frame: _Frame, call_id: int, payload: bytes) -> None:
-        """Queue a payload above one batch; the frame follows its last chunk."""
-        idle = not self._small and not self._large
-        self._large.append(_Large(call_id, payload, field, frame))
-        self.queued_bytes += len(payload)
-        if idle:
-            self._wake()
+    def holds(self, ticket: int) -> bool:
+        """Say whether a frame is still here: no batch has taken it."""
+        return ticket in self._small or ticket in self._large
 
-    def unsent(self, field: str) -> list[_Frame]:
-        """Return the frames of a field that no batch has taken yet."""
-        small = [frame for name, frame, _ in self._small if name == field]
-        return small + [large.frame for large in self._large if large.field == field]
-
-    def withdraw(self, frame: _Frame) -> bool:
+    def withdraw(self, ticket: int) -> bool:
         """Take back a frame; say whether it was still here.
 
         Chunks of its payload may have gone, the frame itself has not.
         """
-        for index, (_, queued, size) in enumerate(self._small):
-            if queued is frame:
-                del self._small[index]
-                self.queued_bytes -= size
-                return True
-        for index, large in enumerate(self._large):
-            if large.frame is frame:
-                del self._large[index]
-                self.queued_bytes -= len(large.payload) - large.offset
-                return True
-        return False
+        frame = self._small.pop(ticket, None)
+        if frame is not None:
+            self.queued_bytes -= len(frame)
+            return True
+        large = self._large.pop(ticket, None)
+        if large is not None:
+            self.queued_bytes -= len(large.payload) + len(large.frame)
+        return large is not None
 
     def clear(self) -> None:
         """Drop everything: the stream has failed."""
@@ -110,44 +96,40 @@ class Outbox(Generic[BatchT]):
         self._large.clear()
         self.queued_bytes = 0
 
-    def next_batch(self) -> BatchT:
+    def next_batch(self) -> bytes:
         """Take the next message off the queue; empty where nothing is queued any more."""
-        batch = self._make_batch()
-        room = BATCH_SIZE
-        fields: dict[str, list[_Frame]] = {}
-        small = self._small
-        while small and room > 0:
-            field, frame, size = small.popleft()
-            room -= size
-            self.queued_bytes -= size
-            if field in fields:
-                fields[field].append(frame)
-            else:
-                fields[field] = [frame]
+        if self.queued_bytes <= BATCH_SIZE and not self._large:
+            frames, self._small, self.queued_bytes = self._small, {}, 0
+            return b"".join(frames.values())
+        parts = self._first_small()
         # A chunk goes with every message, else a steady stream of small frames would starve
         # it: 256 KiB of small frames, the one that overshoots and a chunk stay below 1 MiB.
         if self._large:
-            self._take_chunk(batch, fields)
-        for field, frames in fields.items():
-            if field in _SINGULAR:
-                for frame in frames:
-                    getattr(batch, field).MergeFrom(frame)
-            else:
-                getattr(batch, field).extend(frames)
-        return batch
+            parts += self._next_chunk()
+        self.queued_bytes -= sum(map(len, parts))
+        return b"".join(parts)
 
-    def _take_chunk(self, batch: BatchT, fields: dict[str, list[_Frame]]) -> None:
-        large = self._large.popleft()
-        data = large.payload[large.offset : large.offset + BATCH_SIZE]
-        large.offset += len(data)
-        self.queued_bytes -= len(data)
-        last = large.offset >= len(large.payload)
-        chunk = execution_pb2.Chunk(call_id=large.call_id, data=bytes(data), last=last)
-        batch.chunks.append(chunk)
-        if last:
-            fields.setdefault(large.field, []).append(large.frame)
-        else:
-            self._large.append(large)
+    def _first_small(self) -> list[bytes]:
+        taken: list[int] = []
+        room = BATCH_SIZE
+        for ticket, frame in self._small.items():
+            if room <= 0:
+                break
+            taken.append(ticket)
+            room -= len(frame)
+        return [self._small.pop(ticket) for ticket in taken]
+
+    def _next_chunk(self) -> list[bytes]:
+        """Take a chunk of the payload whose turn it is, with its frame if that was the last."""
+        ticket, large = next(iter(self._large.items()))
+        del self._large[ticket]
+        data, large.payload = large.payload[:BATCH_SIZE], large.payload[BATCH_SIZE:]
+        chunk = chunk_frame(large.call_id, data, last=not large.payload)
+        self.queued_bytes += len(chunk) - len(data)
+        if not large.payload:
+            return [chunk, large.frame]
+        self._large[ticket] = large  # behind the others
+        return [chunk]
 
 
 class OversizePayload(Exception):

@@ -21,6 +21,7 @@ from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort, status_from_fault
+from leaseway.wire.frames import frame, frame_tag, result_frame
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
@@ -34,7 +35,11 @@ _MOST_UNREAD: Final = 256 * bounds.MIB
 
 _MOST_CHUNKED: Final = 32
 """Arguments in chunks that may be under way on one stream."""
-_FRAME_OVERHEAD: Final = 24
+_RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
+_PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
+_LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
+_KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeResponse, "keep_alive")
+_GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
 
 Result = execution_pb2.Result
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -116,7 +121,7 @@ class ExchangeStream:
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._outbox = Outbox(execution_pb2.ExchangeResponse, self._wake.set)
+        self._outbox = Outbox(self._wake.set)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
         self._no_more_calls = False
@@ -149,8 +154,7 @@ class ExchangeStream:
     def go_away(self, reason: str) -> None:
         """Say that no more calls are taken; the stream ends with its last result."""
         self._no_more_calls = True
-        frame = execution_pb2.GoingAway(reason=reason)
-        self._outbox.put("going_away", frame, len(reason) + _FRAME_OVERHEAD)
+        self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway(reason=reason)))
         self._wake.set()
 
     async def _read(self) -> None:
@@ -184,8 +188,7 @@ class ExchangeStream:
         for cancel in message.cancels:
             self._cancel(cancel)
         if message.HasField("keep_alive"):
-            response = renew_all(self._leases, message.keep_alive)
-            self._outbox.put("keep_alive", response, response.ByteSize())
+            self._outbox.put(frame(_KEEP_ALIVE, renew_all(self._leases, message.keep_alive)))
         if message.HasField("going_away"):
             self._no_more_calls = True
             self._wake.set()
@@ -251,24 +254,20 @@ class ExchangeStream:
         if self._meters is not None:
             self._meters.call_refused(fault.reason)
         result = Result(call_id=call_id, status=status_from_fault(fault))
-        self._outbox.put("results", result, result.ByteSize())
+        self._outbox.put(frame(_RESULTS, result))
 
     def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
         """Queue a call's result."""
         call_id = run.call.id
         self._calls.pop(call_id, None)
-        size = len(payload)
-        if size > bounds.BATCH_SIZE:
-            result = Result(call_id=call_id, is_error=is_error)
-            self._describe_lease(run, result)
-            self._outbox.put_large("results", result, call_id, payload)
-            if self._outbox.queued_bytes > _MOST_UNREAD:
-                self._give_up()
+        lease = self._lease(run).SerializeToString() if run.lease is not None else b""
+        if len(payload) <= bounds.BATCH_SIZE:
+            self._outbox.put(result_frame(call_id, payload, is_error, lease))
             return
-        result = Result(call_id=call_id, payload=payload, is_error=is_error)
-        if run.lease is not None:
-            self._describe_lease(run, result)
-        self._outbox.put("results", result, size + _FRAME_OVERHEAD)
+        last = result_frame(call_id, b"", is_error, lease)
+        self._outbox.put_large(last, call_id, payload)
+        if self._outbox.queued_bytes > _MOST_UNREAD:
+            self._give_up()
 
     def _give_up(self) -> None:
         if self._breach is None:
@@ -286,18 +285,21 @@ class ExchangeStream:
         """Queue why a call has no result."""
         call_id = run.call.id
         self._calls.pop(call_id, None)
-        result = Result(call_id=call_id, status=status_from_fault(fault))
-        self._describe_lease(run, result)
-        self._outbox.put("results", result, result.ByteSize())
+        result = self._lease(run)
+        result.call_id = call_id
+        result.status.CopyFrom(status_from_fault(fault))
+        self._outbox.put(frame(_RESULTS, result))
 
-    def _describe_lease(self, run: Run, result: execution_pb2.Result) -> None:
-        """Say on which lease a call ran whose caller could not know."""
+    def _lease(self, run: Run) -> execution_pb2.Result:
+        """Return the part of a result that names the lease, where the caller could not know it."""
+        result = Result()
         if run.lease is None:
-            return
+            return result
         if run.is_new_lease:
             result.new_lease.CopyFrom(self._lease_message(run.lease))
         elif not run.call.lease_id and self._leases.get(run.lease.id) is not None:
             result.joined_lease.CopyFrom(self._lease_message(run.lease))
+        return result
 
     def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
         """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""
@@ -305,10 +307,10 @@ class ExchangeStream:
             if self._meters is not None:
                 self._meters.frame_dropped("progress")
             return
-        frame = execution_pb2.Progress(
+        report = execution_pb2.Progress(
             call_id=run.call.id, progress=progress, total=total, message=message
         )
-        self._outbox.put("progress", frame, len(message) + _FRAME_OVERHEAD)
+        self._outbox.put(frame(_PROGRESS, report))
 
     def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
         """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
@@ -317,8 +319,8 @@ class ExchangeStream:
                 self._meters.frame_dropped("log")
             _logger.warning("A log message of server %s was dropped.", run.call.server_id)
             return
-        frame = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)
-        self._outbox.put("logs", frame, len(data) + len(logger) + _FRAME_OVERHEAD)
+        said = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)
+        self._outbox.put(frame(_LOGS, said))
 
     async def _write(self) -> None:
         outbox, wake, write = self._outbox, self._wake, self._context.write
@@ -330,7 +332,7 @@ class ExchangeStream:
                     protocol_version=PROTOCOL_VERSION,
                     package_version=user_agent(),
                 )
-            )
+            ).SerializeToString()
         )
         while self._breach is None:
             if not outbox:

@@ -23,8 +23,9 @@ from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 
-__all__ = ["ExecutionService"]
+__all__ = ["ExecutionService", "add_execution_service"]
 
+_SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
 _MOST_EVENTS: Final = 1024
 _MOST_EVENT_BYTES: Final = 4 * bounds.MIB
 _LONGEST_UNARY: Final = bounds.MAX_GRPC_MESSAGE - 64 * bounds.KIB
@@ -178,6 +179,19 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
                 for log in logs
             ]
         )
+
+
+def add_execution_service(service: ExecutionService, server: grpc.aio.Server) -> None:
+    """Have a server serve calls.
+
+    The responses of an exchange are written as bytes, which the generated handler would not take.
+    """
+    execution_pb2_grpc.add_ExecutionServiceServicer_to_server(service, server)
+    exchange: Any = grpc.stream_stream_rpc_method_handler(
+        service.Exchange, request_deserializer=execution_pb2.ExchangeRequest.FromString
+    )
+    # Of the handlers registered for a method, the last one counts.
+    server.add_registered_method_handlers(_SERVICE, {"Exchange": exchange})
 
 
 class _Collector:
