@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from leaseway.data_plane.core.upkeep import old_at, plan_spares
 from leaseway.data_plane.edge.alarm import Alarm
@@ -13,6 +14,10 @@ from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.wire.fault import Fault
 
 __all__ = ["Spares"]
+
+_AFTER_LEASE: Final = 0.05
+"""Seconds from giving a spare away to starting its replacement: starting a process holds up the
+loop, and whoever took the lease is to be answered first."""
 
 
 @dataclass(eq=False)
@@ -74,7 +79,7 @@ class Spares:
             self._ready.remove(live)
             live.taken(lease_id)
             self._around.reports.instances_changed()
-            self.settle()
+            self._loop.call_later(_AFTER_LEASE, self.settle)
             return live
         if self._start is not None and self._start.claim is None:
             return await self._claim(self._start, lease_id)
