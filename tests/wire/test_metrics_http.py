@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -126,3 +128,25 @@ def test_a_taken_port_is_said_in_a_sentence() -> None:
     with pytest.raises(OSError, match=f"Cannot serve metrics on {first.endpoint}: .* --metrics"):
         MetricsListener(first.endpoint, None)
     first.close()
+
+
+async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_TIMEOUT", 0.3)
+    serve, ended = metrics_http._Site.serve, asyncio.Event()
+
+    async def told(*args: Any) -> None:
+        await serve(*args)
+        ended.set()
+
+    monkeypatch.setattr(metrics_http._Site, "serve", told)
+    async with serving(page=lambda: lambda: "x" * (64 << 20)) as listener, asyncio.timeout(20):
+        loop = asyncio.get_running_loop()
+        with socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", listener.endpoint.port))
+            await loop.sock_sendall(peer, GET + b"\r\n")
+            await ended.wait()
+            taken = 0
+            while data := await loop.sock_recv(peer, 1 << 20):
+                taken += len(data)
+    assert taken < 64 << 20

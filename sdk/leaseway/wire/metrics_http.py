@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from leaseway.wire.auth import KEY_VARIABLE, check_listen
@@ -107,11 +106,13 @@ class _Site:
         try:
             if self._open > _MOST_AT_ONCE:
                 return
-            # A peer that is too slow, or gone, gets nothing more.
-            with suppress(TimeoutError, OSError):
-                async with asyncio.timeout(_TIMEOUT):
-                    writer.write(await self._answer(reader))
-                    await writer.drain()
+            async with asyncio.timeout(_TIMEOUT):
+                writer.write(await self._answer(reader))
+                await writer.drain()
+        except (TimeoutError, OSError):
+            # A peer that is too slow, or gone, gets nothing more: closing alone would wait for
+            # it to read the rest.
+            writer.transport.abort()
         finally:
             self._open -= 1
             writer.close()
