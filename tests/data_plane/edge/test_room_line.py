@@ -73,6 +73,18 @@ async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
     assert room.order == ["first", "a", "b", "c"]
 
 
+@pytest.mark.parametrize("capacity", [1, 9])
+async def test_whoever_shares_the_lease_of_one_who_was_served_is_served_too(capacity: int) -> None:
+    room = Room(capacity, server_limit=1)
+    held = await room.acquire("first")
+    first, other, second = await queued(room, "mine", "theirs", "mine")
+    room.release(held)
+    async with asyncio.timeout(5):
+        assert (await second).id == (await first).id
+    assert not other.done()
+    other.cancel()
+
+
 async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
     room = Room()
     held = await room.acquire("first")

@@ -70,20 +70,23 @@ class RoomLine:
     def serve(self) -> None:
         """Let everybody try whom the room that there is now may suffice, the first one first."""
         full: set[tuple[str, str]] = set()
+        granted: set[LeaseKey] = set()
+        nowhere = False
         for waiter in tuple(self._waiters):
             wanted = (waiter.key.tenant, waiter.key.server_id)
-            if wanted in full:
+            # Who shares a lease that was granted just now needs no room of its own.
+            if (nowhere or wanted in full) and waiter.key not in granted:
                 continue
             try:
-                granted = waiter.attempt()
+                taken = waiter.attempt()
             except NoRoom as none:
-                if none.everywhere:
-                    return
+                nowhere = none.everywhere
                 full.add(wanted)
             except Fault as fault:
                 self._end(waiter).set_exception(fault)
             else:
-                self._end(waiter).set_result(granted)
+                granted.add(waiter.key)
+                self._end(waiter).set_result(taken)
 
     def fail(self, fault: Fault) -> None:
         """End every wait."""
