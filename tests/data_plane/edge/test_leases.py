@@ -211,6 +211,19 @@ async def test_a_lease_released_while_it_starts_leaves_nothing(bench: Bench) -> 
     await bench.until(lambda: not bench.servers.live)
 
 
+async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.gate = asyncio.Event()  # never set: the server would start for ever
+    acquiring = asyncio.ensure_future(acquire(bench))
+    await bench.until(lambda: bench.worker.leases.leases)
+    (lease,) = bench.worker.leases.leases
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    async with asyncio.timeout(5):
+        assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
+        await bench.until(lambda: not bench.servers.live)
+        await bench.until(lambda: not bench.worker.pool.around.population.count("db"))
+
+
 async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     bench.servers.gate = asyncio.Event()

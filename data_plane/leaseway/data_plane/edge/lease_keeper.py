@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.generation import Generation
@@ -23,6 +23,13 @@ _REASONS: Final[dict[How, Reason]] = {
     "released": Reason.LEASE_RELEASED,
     "lost": Reason.LEASE_LOST,
 }
+
+
+class _Start(NamedTuple):
+    """The instance of a lease on its way up; `done` is for those who wait for it."""
+
+    done: asyncio.Future[None]
+    task: asyncio.Task[None]
 
 
 def reminder(server_id: str) -> str:
@@ -52,7 +59,7 @@ class LeaseKeeper:
         self._clock = clock
         self._around = pool.around
         self._lives: dict[str, tuple[Live, Generation]] = {}
-        self._starting: dict[str, asyncio.Future[None]] = {}
+        self._starting: dict[str, _Start] = {}
         self._line = RoomLine()
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -137,9 +144,9 @@ class LeaseKeeper:
         """
         with lease_wait(self._around.meters, key.server_id) as granted:
             lease, created = await self._grant(key, agent, ttl, wait)
-            starting = self._starting.get(lease.id)
-            if starting is not None:
-                await asyncio.shield(starting)
+            start = self._starting.get(lease.id)
+            if start is not None:
+                await asyncio.shield(start.done)
             granted(lease, created, self.live(lease))
         return lease, created
 
@@ -195,40 +202,39 @@ class LeaseKeeper:
     def _begin(self, lease: Lease, generation: Generation) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.begin_call(lease, self._clock())
-        done = self._starting[lease.id] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
-        self._around.background.spawn(
-            self._bind(lease, generation, done), f"start the instance of lease {lease.id}"
+        task = self._around.background.spawn(
+            self._bind(lease, generation), f"start the instance of lease {lease.id}"
         )
+        self._starting[lease.id] = _Start(done, task)
         # A start may take longer than the control plane keeps room for a lease that it placed.
         self._around.reports.lease_gained(lease.id)
         self._schedule()
 
-    async def _bind(self, lease: Lease, generation: Generation, done: asyncio.Future[None]) -> None:
+    async def _bind(self, lease: Lease, generation: Generation) -> None:
         try:
             live = await generation.take_for_lease(lease.id)
         except BaseException as error:
-            fault = error if isinstance(error, Fault) else _interrupted(lease)
-            self._end(lease.id, "lost", fault.message)
-            done.set_exception(fault)
+            start = self._starting.pop(lease.id, None)
+            if start is not None:
+                fault = error if isinstance(error, Fault) else _interrupted(lease)
+                self._end(lease.id, "lost", fault.message)
+                start.done.set_exception(fault)
             if not isinstance(error, Fault):
                 raise
         else:
-            self._bound(lease, generation, live, done)
-        finally:
-            del self._starting[lease.id]
+            self._bound(lease, generation, live)
 
-    def _bound(
-        self, lease: Lease, generation: Generation, live: Live, done: asyncio.Future[None]
-    ) -> None:
-        if self._table.get(lease.id) is None:  # released or revoked meanwhile
+    def _bound(self, lease: Lease, generation: Generation, live: Live) -> None:
+        start = self._starting.pop(lease.id, None)
+        if start is None:  # the lease has ended at this very moment
             generation.discard(live)
-            done.set_exception(self.ended_fault(lease.id))
             return
         self._lives[lease.id] = (live, generation)
         self.end_call(lease)
         self._around.reports.lease_gained(lease.id)
-        done.set_result(None)
+        start.done.set_result(None)
         if generation.draining:  # replaced while the instance was starting
             self.follow()
 
@@ -325,6 +331,10 @@ class LeaseKeeper:
         if entry is not None:
             live, generation = entry
             generation.discard(live)
+        start = self._starting.pop(lease.id, None)
+        if start is not None:  # nobody would use what comes up; whoever waits need not
+            start.done.set_exception(self.ended_fault(lease.id))
+            start.task.cancel()
         self._around.reports.lease_lost(lease.id)
         self._line.serve()
 
