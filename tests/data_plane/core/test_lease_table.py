@@ -112,6 +112,16 @@ def test_after_a_stall_nothing_expires_for_a_third_of_its_time() -> None:
     assert run_to(table, 32, 42) == [(lease.id, "expired")]
 
 
+def test_a_stall_counts_also_where_something_else_comes_before_the_late_tick() -> None:
+    table = LeaseTable("inc")
+    lease = take(table, 0, ttl=30)
+    table.next_tick(0)
+    take(table, 32, session="new", ttl=30)  # whoever takes it has the next tick set anew
+    table.next_tick(32)
+    assert table.tick(32) == []
+    assert lease.expires_at == 42
+
+
 def test_a_tick_that_is_a_little_late_is_no_stall() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=1)

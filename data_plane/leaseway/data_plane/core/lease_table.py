@@ -265,12 +265,12 @@ class LeaseTable:
 
     def next_tick(self, now: float) -> float | None:
         """Return when `tick` is to run next, or None where no lease is held."""
+        self._forgive_stall(now)
         deadlines = [
             lease.expires_at if lease.ends_by is None else min(lease.expires_at, lease.ends_by)
             for lease in self._leases.values()
             if not lease.calls
         ]
-        self._expected_tick = None
         if self._leases:
             soonest = min(deadlines, default=now + _LONGEST_PAUSE)
             self._expected_tick = max(now, min(soonest, now + _LONGEST_PAUSE))
@@ -282,10 +282,7 @@ class LeaseTable:
         After a stall nothing expires for a third of its time to live: the renewals that would
         have prevented it may still be on their way.
         """
-        expected, self._expected_tick = self._expected_tick, None
-        if expected is not None and now - expected > _STALL:
-            for lease in self._leases.values():
-                lease.expires_at = max(lease.expires_at, now + lease.ttl * _GRACE)
+        self._forgive_stall(now)
         ended: list[tuple[Lease, Ended]] = []
         for lease in tuple(self._leases.values()):
             if lease.calls or not lease.is_due(now):
@@ -294,3 +291,11 @@ class LeaseTable:
             self.end(lease.id, how, now, lease.why if how == "revoked" else "")
             ended.append((lease, self._ended[lease.id]))
         return ended
+
+    def _forgive_stall(self, now: float) -> None:
+        # Whoever looks first after a stall sees it: the tick that is late may be set anew before
+        # it runs.
+        expected, self._expected_tick = self._expected_tick, None
+        if expected is not None and now - expected > _STALL:
+            for lease in self._leases.values():
+                lease.expires_at = max(lease.expires_at, now + lease.ttl * _GRACE)
