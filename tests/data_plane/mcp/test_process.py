@@ -105,6 +105,25 @@ async def test_a_reaper_that_was_killed_is_replaced_at_once() -> None:
     assert reaper.pid not in descendants(os.getpid())
 
 
+async def test_a_reaper_that_cannot_live_here_is_not_started_over_and_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dying = tmp_path / "dying.py"
+    dying.write_text("")
+    monkeypatch.setattr("leaseway.data_plane.mcp.reaper._SWEEPER", dying)
+    seen: set[int] = set()
+    reaper = Reaper()
+    began = time.monotonic()
+
+    def three() -> bool:
+        seen.add(reaper.pid)
+        return len(seen) == 3
+
+    await until(three)
+    assert time.monotonic() - began > 0.9
+    await reaper.close()
+
+
 async def test_no_server_runs_without_a_reaper(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import subprocess
@@ -27,6 +28,8 @@ MARK_VARIABLE: Final = "_LEASEWAY_MARK"
 
 _SWEEPER: Final = Path(__file__).with_name("sweeper.py")
 _END_TIMEOUT: Final = 5.0
+_BETWEEN_DEATHS: Final = 1.0
+"""Seconds after a replacement before which another death is not answered with the next one."""
 
 
 class Reaper:
@@ -45,6 +48,8 @@ class Reaper:
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._watch = -1
+        self._replaced_at = -math.inf
+        self._revival: asyncio.TimerHandle | None = None
         self._process = self._start()
 
     @property
@@ -132,6 +137,15 @@ class Reaper:
             return False
 
     def _ended(self) -> None:
+        # One that cannot live here must not keep this process busy with starting it.
+        again_at = self._replaced_at + _BETWEEN_DEATHS
+        if self._loop.time() >= again_at:
+            self._revive()
+        else:
+            self._stop_watching()
+            self._revival = self._loop.call_at(again_at, self._revive)
+
+    def _revive(self) -> None:
         try:
             self._replace("is gone")
         except OSError as error:  # tried again when the next server starts
@@ -141,6 +155,7 @@ class Reaper:
         """Start another, which is told all that lives: the worker itself must never wait for it."""
         _logger.warning("The reaper process %s %s; another is started.", self.pid, why)
         self._stop_watching()
+        self._replaced_at = self._loop.time()
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.kill()
@@ -148,6 +163,9 @@ class Reaper:
         self._process = self._start()
 
     def _stop_watching(self) -> None:
+        if self._revival is not None:
+            self._revival.cancel()
+            self._revival = None
         if self._watch >= 0:
             self._loop.remove_reader(self._watch)
             os.close(self._watch)
