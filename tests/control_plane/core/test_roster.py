@@ -15,7 +15,7 @@ from tests.control_plane.core.builders import (
     spec,
 )
 
-from leaseway.control_plane.core.actions import PushDelta, RevokeLease
+from leaseway.control_plane.core.actions import DrainWorker, PushDelta, RevokeLease
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerReport
 from leaseway.control_plane.core.problems import Problem
@@ -124,3 +124,15 @@ def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_re
     state.worker_joined(hello("w2", leases=(second,)), at(2))  # nobody knows what it heard
     again = [one.lease_id for _, one in state.take_actions() if isinstance(one, RevokeLease)]
     assert len(again) == 1
+
+
+def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again() -> None:
+    state, _ = offered("a")
+    held = lease("L1", "w1")
+    state.reported("w1", WorkerReport(gained=(held,)), at(1))
+    assert state.drain_worker("w1", at(1))
+    state.take_actions()  # lost with the stream
+    state.worker_left("w1", at(2))
+    state.worker_joined(hello(leases=(held,)), at(3))
+    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    assert state.workers["w1"].draining

@@ -68,8 +68,9 @@ class Roster:
         before = known.subscription if known is not None else None
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.instances = hello.instances
-        record.draining = known is not None and known.draining
         self.workers[address.id] = record
+        if known is not None and known.draining:
+            self._drain(record)  # what it was told may have gone down with its stream
         self._show_refusals(record, now)
         for twins in self.placements.replace_worker(address.id, hello.leases):
             self._revoke_twin(twins)
@@ -126,8 +127,7 @@ class Roster:
         record = self.workers.get(worker_id)
         if record is None or not record.connected:
             return False
-        record.draining = True
-        self.tell(worker_id, DrainWorker("An operator asked for it."))
+        self._drain(record)
         return True
 
     def revoke(self, lease_id: str, reason: str) -> bool:
@@ -182,6 +182,10 @@ class Roster:
         return [record for record in records if record.connected] or records
 
     # Inside.
+
+    def _drain(self, record: WorkerRecord) -> None:
+        record.draining = True
+        self.tell(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
         message = (
