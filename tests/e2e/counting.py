@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from dataclasses import dataclass
@@ -10,9 +9,6 @@ from pathlib import Path
 
 from tests.conftest import descendants
 from tests.e2e.system import Part, eventually
-
-_POOL = min(32, (os.cpu_count() or 1) + 4)
-"""The most threads of an event loop's default executor."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +28,13 @@ class Counts:
     processes: tuple[str, ...]
 
     def beyond(self, before: Counts) -> list[str]:
-        """Return what is held now and was not before.
-
-        The loop's pool of threads for files grows, up to its bound, as it happens to be used: what
-        leaks with each lease exceeds that bound soon.
-        """
+        """Return what is held now and was not before."""
         found = [
             f"{name} {before.facts[name]} -> {count}"
             for name, count in self.facts.items()
-            if count > before.facts[name] + (_POOL if name == "threads" else 0)
+            if count > before.facts[name]
         ]
-        if self.threads > before.threads + _POOL:
+        if self.threads > before.threads:
             found.append(f"threads {before.threads} -> {self.threads}")
         if self.descriptors > before.descriptors:
             found.append(f"descriptors {before.descriptors} -> {self.descriptors}")

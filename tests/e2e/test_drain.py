@@ -8,10 +8,12 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.conftest import descendants
+from tests.e2e.counting import counts
 from tests.e2e.system import LEASEWAY, Part, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LeasewayError
@@ -89,6 +91,11 @@ async def ended(part: Part, within: float = 40.0) -> int:
         return await part.process.wait()
 
 
+async def in_flight(worker: Part) -> bool:
+    """Say whether a call has reached a worker."""
+    return (await counts(worker)).facts["calls"] > 0
+
+
 async def leased(client: AsyncClient) -> dict[str, list[AsyncSession]]:
     """Return sessions that have counted to one, by the worker of their lease."""
     holders: dict[str, list[AsyncSession]] = {}
@@ -143,10 +150,13 @@ async def test_a_drained_worker_fails_no_shared_call_and_ends_its_leases_typed(
 
 @pytest.mark.usefixtures("leak_guard")
 async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) -> None:
-    async with running(tmp_path, SERVERS, workers=2) as (system, client):
+    mark = tmp_path / "mark"
+    servers = {**SERVERS, "slow": python_server("faults.py", "plain", str(mark))}
+    async with running(tmp_path, servers, workers=2) as (system, client):
         session = client.session("busy")
-        name = (await session.acquire("counter")).worker
-        busy = asyncio.create_task(session.call_tool("counter:sleep", {"seconds": 3}))
+        name = (await session.acquire("slow")).worker
+        busy = asyncio.create_task(session.call_tool("slow:wait"))
+        await eventually(partial(in_flight, system.workers[name]))
         await client.drain_worker(name)
         await client.drain_worker(name)  # an impatient operator changes nothing
 
@@ -156,7 +166,9 @@ async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) ->
         await eventually(draining)
         leases = [await client.session(f"s{n}").acquire("counter") for n in range(4)]
         assert name not in {lease.worker for lease in leases}
-        assert (await busy).text == "slept"
+        assert await draining()
+        mark.touch()
+        assert (await busy).text == "waited"
         assert await ended(system.workers.pop(name)) == 0
 
 
@@ -166,12 +178,8 @@ async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Pat
         session = client.session("stuck")
         await session.acquire("counter")
         stuck = asyncio.create_task(session.call_tool("counter:sleep", {"seconds": 600}))
-
-        async def in_flight() -> bool:
-            return any(one.leases for one in await client.workers())
-
-        await eventually(in_flight)
         part = system.workers.pop("worker-1")
+        await eventually(partial(in_flight, part))
         processes = descendants(part.process.pid)
         part.process.send_signal(signal.SIGTERM)
         await eventually(lambda: any("ends" in line for line in part.log))

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ __all__ = ["control_plane", "worker"]
 
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+_FILE_THREADS = 8
+"""How many files are read, names looked up and pages written at once, at most."""
 
 _exit_with_stdin = click.option(
     "--exit-with-stdin",
@@ -172,11 +175,25 @@ def _serve(
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
     try:
         with asyncio.Runner(loop_factory=loop_factory) as loop:
+            loop.get_loop().set_default_executor(_file_threads())
             return loop.run(runner())
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     finally:
         telemetry.shutdown()
+
+
+def _file_threads() -> ThreadPoolExecutor:
+    """Return the threads for what may block, all of them started.
+
+    The loop's own pool grows as it happens to be used, so that nobody who counts a process's
+    threads could tell that growth from a leak.
+    """
+    threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
+    all_run = threading.Barrier(_FILE_THREADS)
+    for _ in range(_FILE_THREADS):
+        threads.submit(all_run.wait)  # none is idle before the last one runs
+    return threads
 
 
 @contextmanager
