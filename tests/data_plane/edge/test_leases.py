@@ -97,12 +97,17 @@ async def test_a_lease_that_nobody_knows_is_lost_and_never_made_anew(bench: Benc
     assert (await refused(release)).reason is Reason.LEASE_LOST
 
 
-async def test_a_lease_of_another_tenant_or_server_is_none(bench: Bench) -> None:
+async def test_a_lease_of_another_tenant_session_or_server_is_none(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     await bench.serve("web", shared=False)
     lease = (await acquire(bench)).lease
     caller = bench.caller()
-    for fields in ({"tenant": "acme", "server_id": "db"}, {"server_id": "web"}):
+    strangers: list[dict[str, Any]] = [
+        {"tenant": "acme", "server_id": "db"},
+        {"session": "s2", "server_id": "db"},
+        {"server_id": "web"},
+    ]
+    for fields in strangers:
         fault = await caller.refused(**fields, lease_id=lease.id)
         assert fault.reason is Reason.LEASE_LOST
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
@@ -90,7 +91,7 @@ class LeaseKeeper:
         return entry[0] if entry is not None else None
 
     def held(self, lease_id: str, key: LeaseKey) -> Lease:
-        """Return the lease that a caller names.
+        """Return the lease that a caller names, which need not name its session as well.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
@@ -99,11 +100,12 @@ class LeaseKeeper:
         lease = self._table.get(lease_id)
         if lease is None:
             raise self.ended_fault(lease_id)
-        if (lease.key.tenant, lease.key.server_id) != (key.tenant, key.server_id):
+        named = key if key.session else replace(key, session=lease.key.session)
+        if lease.key != named:  # ids can be guessed: they are counted
             raise Fault(
                 Reason.LEASE_LOST,
                 f"Lease {lease_id[:64]} is not one of server {key.server_id[:64]} for this "
-                "tenant; acquire one.",
+                "tenant and session; acquire one.",
                 metadata={"lease": lease_id[:64]},
             )
         return lease
