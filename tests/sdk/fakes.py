@@ -221,6 +221,8 @@ class FakeControlPlane(
         if self.place_faults:
             await abort(context, self.place_faults.pop(0))
         fit = [w for w in self.workers if w.ref.id not in request.exclude_workers]
+        if not fit and request.HasField("wait"):
+            fit = self.workers  # who waits may try again where it was refused
         if not fit:
             await abort(context, Fault(Reason.CAPACITY, "No worker has room.", retry_delay=0.01))
         return leases_pb2.PlaceResponse(worker=fit[0].ref, registry_version=self.version)

@@ -273,41 +273,36 @@ async def test_without_room_acquire_fails_at_once(
     assert len(worker.acquires) == 1
 
 
-async def test_acquire_waits_for_room(
+async def test_acquire_waits_for_room_at_the_control_plane(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    full = Fault(Reason.CAPACITY, "Full.", retry_delay=0.001)
-    plane.place_faults = [full] * 10
     lease = await client.session("dialog").acquire("desk", wait=BOUND)
     assert lease.worker == "w1"
-
-
-async def test_acquire_asks_every_worker_before_it_waits_at_any(
-    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
-) -> None:
-    plane.workers.append(second)
-    worker.acquire_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=3.0)] * 10
-    lease = await client.session("dialog").acquire("desk", wait=BOUND)
-    assert lease.worker == "w2"
+    waits = [request.wait.ToNanoseconds() / 1e9 for request in plane.places]
+    assert waits == [pytest.approx(BOUND, abs=BOUND / 2)]
     assert [request.HasField("wait") for request in worker.acquires] == [False]
 
 
-async def test_acquire_waits_at_each_full_worker_in_turn(
+async def test_acquire_waits_on_where_workers_refuse_what_was_placed_there(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers.append(second)
     full = Fault(Reason.CAPACITY, "Full.", retry_delay=3.0)
-    worker.acquire_faults, second.acquire_faults = [full] * 10, [full]
+    worker.acquire_faults, second.acquire_faults = [full] * 8, [full]
     lease = await client.session("dialog").acquire("desk", wait=BOUND)
-    assert lease.worker == "w2"
-    waits = [request.wait.ToNanoseconds() / 1e9 for request in worker.acquires + second.acquires]
-    assert waits == [0.0, 1.0, 0.0, 1.0]
+    assert lease.worker == "w1"
+    excluded = [sorted(request.exclude_workers) for request in plane.places]
+    assert excluded == [[], ["w1"], *([["w1", "w2"]] * 8)]
+    assert all(request.HasField("wait") for request in plane.places)
 
 
-async def test_acquire_gives_up_waiting(client: AsyncClient, plane: FakeControlPlane) -> None:
-    plane.place_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=0.01)] * 1000
+async def test_acquire_gives_up_where_the_control_plane_has_waited_in_vain(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.place_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=0.01)]
     with pytest.raises(Capacity):
-        await client.session("dialog").acquire("desk", wait=0.05)
+        await client.session("dialog").acquire("desk", wait=BOUND)
+    assert len(plane.places) == 1
 
 
 async def test_a_settling_control_plane_is_waited_for(

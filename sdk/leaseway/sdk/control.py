@@ -60,7 +60,7 @@ class ControlPlane:
             rpc: A method of one of the stubs.
             request: Its request.
             deadline: When to give up, in the event loop's time. An unreachable control plane is
-                given up after `CONNECT_BOUND` already.
+                given up after `CONNECT_BOUND` already, also one that goes while it is asked.
 
         Raises:
             Fault: It refused, or could not be reached.
@@ -71,13 +71,17 @@ class ControlPlane:
         give_up = now + min(CONNECT_BOUND, (deadline - now) * 0.9)
         while True:
             await self._connect(give_up)
+            asked = self._loop.time()
             try:
                 remaining = max(deadline - self._loop.time(), 0.001)
                 return await rpc(request, timeout=remaining, metadata=self.identity.metadata)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of_control_plane(error, self.identity.address)
                 lost = fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
-                if not lost or self._loop.time() + _PAUSE >= give_up:
+                now = self._loop.time()
+                if lost and now - asked > CONNECT_BOUND:  # it let the caller wait, and went
+                    give_up = now + min(CONNECT_BOUND, (deadline - now) * 0.9)
+                if not lost or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
 

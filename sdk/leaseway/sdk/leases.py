@@ -19,7 +19,7 @@ from leaseway.sdk.keeper import Keepers
 from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
 from leaseway.sdk.losses import LossJudge
 from leaseway.sdk.resolution import worker_from_wire
-from leaseway.sdk.retry import Again, Tried, decide
+from leaseway.sdk.retry import Tried, decide
 from leaseway.sdk.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_TTL, MAX_LEASE_TTL, MIN_LEASE_TTL, STARTUP_TIMEOUT
@@ -35,10 +35,6 @@ _START_BOUND: Final = 600.0
 """Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
 _RELEASE_BOUND: Final = 5.0
 _FIND_BOUND: Final = 2.0
-_POLL: Final = 0.25
-"""Seconds between placements while all workers are full and the caller waits."""
-_TURN: Final = 1.0
-"""Seconds to wait for room at one worker before the others are asked again."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -141,29 +137,29 @@ class LeaseDesk:
         return await self._seek(key, ttl, self._loop.time() + (wait or 0.0), version)
 
     async def _seek(self, key: Key, ttl: float, give_up: float, version: int) -> Held:
-        """Ask one worker after the other; where none has room, wait at each in turn."""
+        """Ask one worker after the other; where none has room, the control plane knows who is next.
+
+        A worker that refuses what was placed there is avoided; behind the others it is asked
+        again, no more often than once a second, since the control plane lets so much time pass.
+        """
         deadline = give_up + STARTUP_TIMEOUT
-        tries, patience = 0, 0.0
+        tries = 0
         avoid: set[Worker] = set()
         worker = self._holder(key)
         while True:
             tries += 1
             try:
                 if worker is None:
-                    worker = await self.place(key, deadline, avoid)
-                room = min(give_up - self._loop.time(), patience)
-                return await self._acquire(key, worker, ttl, room, version)
+                    worker = await self._room(key, deadline, avoid, give_up)
+                return await self._acquire(key, worker, ttl, version)
             except Fault as fault:
                 if worker is not None:
                     self.book.unplace(key, worker)
                 now = self._loop.time()
+                if fault.reason is Reason.CAPACITY and now < give_up:
+                    tries = 1  # it is time that bounds these
                 tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
                 again = decide(fault, tried)
-                if again is None and fault.reason is Reason.CAPACITY and now < give_up:
-                    pause = _pause(fault, asked=bool(avoid), waited=patience > 0)
-                    again = Again(min(pause, give_up - now))
-                    tries, patience = 0, _TURN
-                    avoid.clear()
                 if again is None:
                     raise
                 if worker is not None and again.avoid_worker:
@@ -259,9 +255,19 @@ class LeaseDesk:
             return None
         return held.worker if held is not None else None
 
-    async def _acquire(
-        self, key: Key, worker: Worker, ttl: float, room: float, version: int
-    ) -> Held:
+    async def _room(
+        self, key: Key, deadline: float, avoid: Collection[Worker], give_up: float
+    ) -> Worker:
+        """Return the worker that is to hold the lease, when there is one with room."""
+        wait = give_up - self._loop.time()
+        if wait <= 0:
+            return await self.place(key, deadline, avoid)
+        placed = self.book.placed(key, self._loop.time())
+        if placed is not None and placed not in avoid:
+            return placed
+        return await self._place(key, deadline, avoid, wait)
+
+    async def _acquire(self, key: Key, worker: Worker, ttl: float, version: int) -> Held:
         link = self._pool.link(worker)
         at = self._loop.time()
         request = leases_pb2.AcquireLeaseRequest(
@@ -272,13 +278,12 @@ class LeaseDesk:
             ttl=_duration(ttl),
             registry_version=version,
         )
-        if room > 0:
-            request.wait.CopyFrom(_duration(room))
-        bound = max(room, 0.0) + _START_BOUND
-        answer = await link.ask(link.leases.AcquireLease, request, bound)
+        answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
         return self.granted(key, answer.lease, worker, at, owned=answer.created)
 
-    async def _place(self, key: Key, deadline: float, exclude: Collection[Worker]) -> Worker:
+    async def _place(
+        self, key: Key, deadline: float, exclude: Collection[Worker], wait: float = 0.0
+    ) -> Worker:
         request = leases_pb2.PlaceRequest(
             client=self._control.identity.client_info,
             tenant=self._control.identity.tenant,
@@ -286,6 +291,8 @@ class LeaseDesk:
             server_id=key.server_id,
             exclude_workers=[worker.id for worker in exclude],
         )
+        if wait > 0:
+            request.wait.CopyFrom(_duration(wait))
         answer = await self._control.ask(self._control.placement.Place, request, deadline)
         worker = worker_from_wire(answer.worker)
         self.book.place(key, worker, self._loop.time())
@@ -305,17 +312,3 @@ def _duration(seconds: float) -> Duration:
     duration = Duration()
     duration.FromNanoseconds(round(seconds * 1e9))
     return duration
-
-
-def _pause(fault: Fault, *, asked: bool, waited: bool) -> float:
-    """Return how long to wait before all workers are asked again.
-
-    Args:
-        fault: How the last one refused, or the control plane.
-        asked: Whether any worker was asked, rather than the control plane alone.
-        waited: Whether they were asked to wait for room.
-
-    """
-    if asked:
-        return _POLL if waited else 0.0
-    return fault.retry_delay if fault.retry_delay is not None else _POLL

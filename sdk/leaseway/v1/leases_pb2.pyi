@@ -118,7 +118,7 @@ class PlaceRequest(_message.Message):
     @_builtins.property
     def wait(self) -> _duration_pb2.Duration:
         """How long to wait for room, in the order in which requests for the server
-        came; at most 1 h. Unset means CAPACITY at once where there is none.
+        came; at most 24 h. Unset means CAPACITY at once where there is none.
         """
 
     def __init__(

@@ -15,6 +15,7 @@ from leaseway.control_plane.core.placement import (
     Candidate,
     HeldLease,
     LeaseKey,
+    Placement,
     PlacementTable,
 )
 from leaseway.wire import bounds
@@ -35,6 +36,18 @@ def test_the_least_loaded_worker_with_room_is_chosen() -> None:
     chosen = [table.place(key(f"s{n}"), WORKERS, (), 0.0) for n in range(4)]
     assert sorted(one.worker_id for one in chosen if one) == ["w1", "w1", "w2", "w2"]
     assert table.place(key("s5"), WORKERS, (), 0.0) is None
+
+
+def test_a_worker_that_has_all_it_may_of_a_server_is_not_chosen_for_it() -> None:
+    table = PlacementTable()
+    able = [Candidate("w1", 8, 1), Candidate("w2", 2, 2)]
+    table.gained(held("L1", "w1", "s1"))
+    assert table.place(key("s2"), able, (), 0.0) == Placement("w2")
+    assert table.place(key("s3"), able, (), 0.0) == Placement("w2")
+    assert table.place(key("s4"), able, (), 0.0) is None
+    assert table.place(key("s4", "b"), able, (), 0.0) == Placement("w1"), "another server"
+    table.lost("L1")
+    assert table.place(key("s4"), able, (), 0.0) == Placement("w1")
 
 
 def test_a_reservation_holds_its_unit_for_ten_seconds() -> None:
@@ -61,7 +74,7 @@ def test_a_renewed_reservation_ends_later() -> None:
 
 
 def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
-    table, roomy = PlacementTable(), [Candidate("w1", 5000)]
+    table, roomy = PlacementTable(), [Candidate("w1", 5000, 5000)]
     for number in range(bounds.MAX_TENANT_LEASES - 1):
         table.gained(held(f"L{number}", "w1", f"s{number}"))
     assert table.place(key("last"), roomy, (), 0.0)  # a reservation counts like a lease

@@ -5,7 +5,8 @@ method takes one event, brings the two closer, and leaves actions for the Sync e
 out. Nothing here waits: an owner calls `tick` when `next_deadline` has passed.
 
 The state itself is in three places: `servers` (what is desired and what was last good), `roster`
-(the workers and their leases) and `registry` (what is served at which version).
+(the workers and their leases) and `registry` (what is served at which version). Who waits for room
+stands in `line`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from leaseway.control_plane.core.fleet import WorkerHello, WorkerRecord, WorkerR
 from leaseway.control_plane.core.placement import PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
+from leaseway.control_plane.core.room_line import RoomLine
 from leaseway.control_plane.core.roster import Roster
 from leaseway.control_plane.core.servers import Moment, Servers
 from leaseway.control_plane.core.snapshot import Snapshot
@@ -50,6 +52,7 @@ class Coordinator:
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
+        self.line = RoomLine()
         self.config_known = False
         self.config_loaded_at: float | None = None
         self.settled = False
@@ -199,6 +202,8 @@ class Coordinator:
         times += self.roster.deadlines()
         if not self.settled:
             times.append(self._settled_at)
+        if len(self.line):
+            times += [self.line.next_lapse(), self.placements.next_expiry()]
         return min((time for time in times if time is not None), default=None)
 
     def take_actions(self) -> list[tuple[str, Action]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.admin_toolset import ADMIN
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerRecord
 from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
+from leaseway.control_plane.core.refusal import Denied, Waiting
+from leaseway.control_plane.core.room_line import MAX_WAITING, Waiter
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget, View
 from leaseway.control_plane.core.variants import Served
@@ -20,33 +21,18 @@ from leaseway.wire.spec import VariantKey
 __all__ = [
     "Denied",
     "Waiting",
+    "ask_for_room",
     "find_lease",
     "find_tool",
     "not_served",
     "pending_for",
     "place",
+    "serve_line",
     "variants_of",
     "workers_for",
 ]
 
 _CAPACITY_RETRY = 1.0
-
-
-@dataclass(frozen=True)
-class Denied:
-    """Why there is no answer; the edge makes a fault of it. `retry_delay` is in seconds."""
-
-    reason: Reason
-    message: str
-    retry_delay: float | None = None
-    metadata: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """The answer may come when one of these servers has its first result."""
-
-    servers: tuple[str, ...]
 
 
 def find_tool(state: Coordinator, tenant: str, name: str) -> ToolTarget | Waiting | Denied:
@@ -83,7 +69,7 @@ def place(
         )
         return Denied(Reason.SYNCING, message, min(left, 0.25))
     able = [
-        Candidate(record.id, record.hello.capacity)
+        Candidate(record.id, record.hello.capacity, served.spec.instances.max_instances)
         for record in state.serving(served)
         if record.takes_work
     ]
@@ -91,6 +77,31 @@ def place(
     if placement is None and able and state.placements.has_all(key.tenant):
         return _has_all(key)
     return placement or _no_room(key.server_id, able, excluded)
+
+
+def ask_for_room(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, *, wait: bool
+) -> Placement | Waiting | Denied | Waiter:
+    """Do the same behind those who wait already; begin to wait where there is no room yet."""
+    serve_line(state, now)
+    outcome = place(state, key, excluded, now)
+    if not wait or not isinstance(outcome, Denied) or not outcome.passes:
+        return outcome
+    return state.line.join(key, excluded, now.mono) or _too_many(key.server_id)
+
+
+def serve_line(state: Coordinator, now: Moment) -> None:
+    """Answer those who wait for room, as far as there is some; the line keeps the answers."""
+
+    def attempt(waiter: Waiter) -> Placement | Denied | None:
+        outcome = place(state, waiter.key, waiter.avoided, now)
+        if isinstance(outcome, Waiting) or (isinstance(outcome, Denied) and outcome.passes):
+            return None
+        return outcome
+
+    if len(state.line):
+        state.placements.expire(now.mono)
+        state.line.serve(attempt, now.mono)
 
 
 def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
@@ -210,6 +221,14 @@ def _no_room(server_id: str, able: list[Candidate], excluded: Collection[str]) -
     message = (
         f"No worker{tried} has room for another lease of server '{server_id}'. Release leases that"
         " are not needed, or add workers."
+    )
+    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
+
+
+def _too_many(server_id: str) -> Denied:
+    message = (
+        f"{MAX_WAITING} requests wait for room already; none is taken in for server"
+        f" '{server_id}'. Try again later, or add workers."
     )
     return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
 

@@ -43,10 +43,16 @@ class HeldLease:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A worker that could hold the lease."""
+    """A worker that could hold the lease.
+
+    Attributes:
+        capacity: The most leases that it takes.
+        most: The most of them that may be of the server in question.
+    """
 
     worker_id: str
     capacity: int
+    most: int = bounds.MAX_INSTANCES
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class PlacementTable:
     _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
     _held: dict[str, int] = field(default_factory=dict)
     _booked: dict[str, int] = field(default_factory=dict)
+    _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
 
@@ -90,6 +97,10 @@ class PlacementTable:
     def load(self, worker_id: str) -> int:
         """Return the units of a worker that are taken."""
         return self._held.get(worker_id, 0) + self._booked.get(worker_id, 0)
+
+    def load_of(self, worker_id: str, server_id: str) -> int:
+        """Return the units of a worker that leases of one server take."""
+        return self._servers.get((worker_id, server_id), 0)
 
     def has_all(self, tenant: str) -> bool:
         """Say whether a tenant has as many leases, reserved ones included, as it may."""
@@ -138,7 +149,7 @@ class PlacementTable:
             return None
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         self._booked[chosen] = self._booked.get(chosen, 0) + 1
-        self._count_session(key, chosen, 1)
+        self._count(key, chosen, 1)
         return Placement(chosen)
 
     def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
@@ -149,7 +160,7 @@ class PlacementTable:
             self._cancel(lease.key)
         self.leases[lease.id] = lease
         self._held[lease.worker_id] = self._held.get(lease.worker_id, 0) + 1
-        self._count_session(lease.key, lease.worker_id, 1)
+        self._count(lease.key, lease.worker_id, 1)
         held = self._by_key.setdefault(lease.key, [])
         held.append(lease)
         held.sort(key=lambda one: (one.granted_at, one.id))
@@ -161,7 +172,7 @@ class PlacementTable:
         if lease is None:
             return
         self._take(self._held, lease.worker_id)
-        self._count_session(lease.key, lease.worker_id, -1)
+        self._count(lease.key, lease.worker_id, -1)
         held = self._by_key[lease.key]
         held.remove(lease)
         if not held:
@@ -193,8 +204,18 @@ class PlacementTable:
                 break
             self._cancel(key)
 
+    def next_expiry(self) -> float | None:
+        """Return when the next reservation ends by itself; None without any."""
+        first = next(iter(self._reserved.values()), None)
+        return None if first is None else first.until
+
     def _choose(self, key: LeaseKey, free: Mapping[str, Candidate]) -> str | None:
-        roomy = [c for c in free.values() if self.load(c.worker_id) < c.capacity]
+        roomy = [
+            c
+            for c in free.values()
+            if self.load(c.worker_id) < c.capacity
+            and self.load_of(c.worker_id, key.server_id) < c.most
+        ]
         if not roomy:
             return None
         mine = self._sessions.get((key.tenant, key.session), {})
@@ -205,9 +226,13 @@ class PlacementTable:
     def _cancel(self, key: LeaseKey) -> None:
         booked = self._reserved.pop(key)
         self._take(self._booked, booked.worker_id)
-        self._count_session(key, booked.worker_id, -1)
+        self._count(key, booked.worker_id, -1)
 
-    def _count_session(self, key: LeaseKey, worker_id: str, step: int) -> None:
+    def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
+        server = (worker_id, key.server_id)
+        self._servers[server] = self._servers.get(server, 0) + step
+        if not self._servers[server]:
+            del self._servers[server]
         session = (key.tenant, key.session)
         workers = self._sessions.setdefault(session, {})
         workers[worker_id] = workers.get(worker_id, 0) + step

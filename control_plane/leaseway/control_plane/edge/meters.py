@@ -68,6 +68,12 @@ class PlaneMeters:
             "Requests for a worker to lease from: ok, existing, or why there was none.",
             Attr.OUTCOME,
         )
+        meter.observe(
+            "leaseway.placements.waiting",
+            "{request}",
+            "Requests for a worker to lease from that wait for room.",
+            lambda: [((), float(len(state.line)))],
+        )
         meter.before_collecting(self._before)
         meter.observe(
             "leaseway.sync.lag",

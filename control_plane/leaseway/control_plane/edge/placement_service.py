@@ -6,19 +6,29 @@ from typing import Any
 
 import grpc
 
-from leaseway.control_plane.core.lookup import Denied, Waiting, find_lease, place
+from leaseway.control_plane.core.lookup import (
+    Denied,
+    Waiting,
+    ask_for_room,
+    find_lease,
+)
 from leaseway.control_plane.core.placement import LeaseKey, Placement
+from leaseway.control_plane.core.room_line import Waiter
 from leaseway.control_plane.edge import answers
 from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.spec_wire import seconds
 
 __all__ = ["PlacementService"]
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_KEY = 256
+_MAX_WAIT = 24 * 3600.0
+_FOR_ANSWER = 0.1
+"""Seconds before its deadline at which a caller is told why there is nothing for it."""
 
 
 class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
@@ -32,7 +42,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     ) -> leases_pb2.PlaceResponse:
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
-        outcome = await self._place(key, frozenset(request.exclude_workers), context)
+        wait = min(seconds(request.wait), _MAX_WAIT)
+        outcome = await self._place(key, frozenset(request.exclude_workers), wait, context)
         if self._plane.meters is not None:
             self._plane.meters.placed(outcome)
         if isinstance(outcome, Denied):
@@ -70,14 +81,30 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
 
     async def _place(
-        self, key: LeaseKey, excluded: frozenset[str], context: _Context
+        self, key: LeaseKey, excluded: frozenset[str], wait: float, context: _Context
     ) -> Placement | Denied:
+        until = self._plane.clock().mono + wait
         while True:
-            outcome = self._plane.act(lambda state, now: place(state, key, excluded, now))
+            left = until - self._plane.clock().mono
+            outcome = self._ask(key, excluded, wait=wait > 0)
+            if isinstance(outcome, Waiter):
+                left = min(left, time_left(context, _MAX_WAIT) - _FOR_ANSWER)
+                answer = await self._plane.turn(outcome, left)
+                if answer is not None:
+                    return answer
+                wait = 0.0  # it is over: asked once more, to say why there is no room
+                continue
             if not isinstance(outcome, Waiting):
                 return outcome
-            left = time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
+            left = time_left(context, bounds.STARTUP_TIMEOUT) - _FOR_ANSWER
             if left <= 0.0:
                 message = f"Server '{key.server_id}' has no first result yet. Try again."
                 return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
             await self._plane.changed(left)
+
+    def _ask(
+        self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
+    ) -> Placement | Waiting | Denied | Waiter:
+        return self._plane.act(
+            lambda state, now: ask_for_room(state, key, excluded, now, wait=wait)
+        )

@@ -14,6 +14,8 @@ from typing import Protocol, TypeVar
 
 from leaseway.control_plane.core.actions import Action
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.lookup import serve_line
+from leaseway.control_plane.core.room_line import Answer, Waiter
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.edge.meters import PlaneMeters
 from leaseway.control_plane.edge.traces import ReloadTraces
@@ -60,6 +62,7 @@ class Plane:
         self.meters: PlaneMeters | None = None
         self._changed = asyncio.Event()
         self._woken = asyncio.Event()
+        self._turns: dict[int, asyncio.Future[Answer]] = {}
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
         """Give the coordinator an event and send what it wants said; return its answer."""
@@ -69,13 +72,18 @@ class Plane:
         finally:
             if self.state.committed is not before:
                 self.traces.committed(self.state.committed)
+            serve_line(self.state, self.clock())
             self._send()
             self._notify()
 
     def counts(self) -> dict[str, int]:
         """Count what is known."""
         state = self.state
-        return {"workers": len(state.workers), "leases": len(state.placements.leases)}
+        return {
+            "workers": len(state.workers),
+            "leases": len(state.placements.leases),
+            "waiting": len(state.line),
+        }
 
     async def changed(self, timeout: float) -> None:
         """Wait until something has happened, for at most `timeout` seconds."""
@@ -85,6 +93,19 @@ class Plane:
                 await event.wait()
         except TimeoutError:
             return
+
+    async def turn(self, waiter: Waiter, timeout: float) -> Answer | None:
+        """Wait until a request that waits for room has its answer; None after `timeout` seconds."""
+        turn: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._turns[waiter.id] = turn
+        try:
+            async with asyncio.timeout(timeout):
+                return await turn
+        except TimeoutError:
+            return None
+        finally:
+            del self._turns[waiter.id]
+            self.state.line.leave(waiter.id)
 
     async def run(self) -> None:
         """Call the coordinator when something is due, until cancelled."""
@@ -105,6 +126,10 @@ class Plane:
             stream = self.streams.get(worker_id)
             if stream is not None:
                 stream.send(self.traces.traced(action))
+        for waiter_id, answer in self.state.line.take_answers():
+            turn = self._turns.get(waiter_id)
+            if turn is not None and not turn.done():
+                turn.set_result(answer)
 
     def _notify(self) -> None:
         self._woken.set()
