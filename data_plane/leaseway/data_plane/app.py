@@ -37,6 +37,7 @@ from leaseway.data_plane.edge.state_meters import StateMeters
 from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.mcp.health import patience_of
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
@@ -324,6 +325,7 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                     vault=vault,
                     known_version=known_version,
                     reading=reading,
+                    patience=patience_of(spec),
                 )
 
             yield open_instance

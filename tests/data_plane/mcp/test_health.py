@@ -8,15 +8,17 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from leaseway.data_plane.mcp.health import Patience
+from leaseway.data_plane.mcp.health import Patience, patience_of
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec, VariantKey
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -77,6 +79,30 @@ async def until_asked(log: Path, times: int) -> None:
 def test_a_server_gets_the_documented_patience() -> None:
     assert (Patience().idle, Patience().answer) == (30.0, 10.0)
     assert (bounds.HEALTH_INTERVAL, bounds.HEALTH_PATIENCE) == (30.0, 10.0)
+
+
+def test_a_server_with_state_gets_its_call_timeout_for_a_call_that_was_given_up() -> None:
+    leased = ServerSpec(VariantKey("db"), "stdio", command="db", call_timeout=90)
+    assert patience_of(leased) == Patience(30.0, 10.0, doubt=90)
+    assert patience_of(replace(leased, truely_stateless=True)) == Patience(30.0, 10.0, doubt=0)
+
+
+async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    patience = Patience(idle=0.5, answer=0.1, doubt=600)
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=patience)
+    call, _ = bench.begin(instance, "never")
+    await bench.written(call)
+    stop(instance)  # as one that does one thing at a time
+    call.cancel("enough")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):  # longer than an idle server may be silent in all
+            await bench.closed.get()
+    os.kill(instance.pid or 0, signal.SIGCONT)
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    assert instance.state == "ready"
 
 
 @ERAS

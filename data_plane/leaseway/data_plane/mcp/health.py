@@ -1,8 +1,9 @@
 """Asking an idle server for a sign of life (DESIGN §10).
 
 A server that works on a call is left alone: how long that may take is the caller's deadline's
-business. It is asked when it has been idle and silent for a while, and at once when a call was
-given up and nothing has come since that call was made.
+business. It is asked when it has been idle and silent for a while, and sooner when a call was
+given up and nothing has come since that call was made. A server with the state of a session is
+then given the time that a call may take: it may still work on that one, and cannot be replaced.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp.shared.exceptions import MCPError
@@ -19,8 +20,9 @@ from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.spec import ServerSpec
 
-__all__ = ["PATIENCE", "Patience", "until_mute"]
+__all__ = ["PATIENCE", "Patience", "patience_of", "until_mute"]
 
 _TRIES: Final = 10
 """Times that an endpoint which can't be reached is asked."""
@@ -31,16 +33,23 @@ class Patience:
     """How long a server may be silent.
 
     Attributes:
-        idle: Seconds after which an idle server is asked.
+        idle: Seconds of silence after which an idle server is asked.
         answer: Seconds in which something must come then.
+        doubt: The same as `idle` where a call was given up and nothing has come since it was made.
     """
 
     idle: float = bounds.HEALTH_INTERVAL
     answer: float = bounds.HEALTH_PATIENCE
+    doubt: float = 0.0
 
 
 PATIENCE: Final = Patience()
 """What DESIGN §10 gives a server."""
+
+
+def patience_of(spec: ServerSpec) -> Patience:
+    """Return how long a server may be silent."""
+    return PATIENCE if spec.truely_stateless else replace(PATIENCE, doubt=spec.call_timeout)
 
 
 async def until_mute(peer: Peer, patience: Patience) -> Fault:
@@ -56,8 +65,9 @@ async def _until_due(peer: Peer, patience: Patience) -> None:
     signs = peer.signs
     while True:
         excused = peer.is_excused
-        left = signs.heard_at + patience.idle - time.monotonic()
-        if not excused and (signs.in_doubt or left <= 0):
+        silence = patience.doubt if signs.in_doubt else patience.idle
+        left = signs.heard_at + silence - time.monotonic()
+        if not excused and left <= 0:
             return
         signs.wake.clear()
         with contextlib.suppress(TimeoutError):
