@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Collection
 from typing import Final
+from weakref import WeakValueDictionary
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -56,6 +57,10 @@ class LeaseDesk:
         self._loop = asyncio.get_running_loop()
         self._keepers = Keepers(self.book, pool)
         self._placements: dict[Key, asyncio.Task[Worker]] = {}
+        # A session that was left can be granted a lease only by a call of it that is still in
+        # flight, and that holds the session: nothing is to be remembered for longer.
+        self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
+        self._returns: set[asyncio.Task[None]] = set()
 
     async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
         """Return the worker that is to hold the lease of a key.
@@ -107,6 +112,10 @@ class LeaseDesk:
             reminder=lease.reminder,
         )
         self._keepers.watch(worker)
+        if key.session in self._left:
+            task = self._loop.create_task(self.release_owned(key.session))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
         return held
 
     def called(self, held: Held, at: float) -> None:
@@ -211,6 +220,21 @@ class LeaseDesk:
             raise
         return bool(answer.released)
 
+    async def leave(self, session: str, holder: object) -> None:
+        """Give back what this client acquired in a session, also what is granted to it later.
+
+        Args:
+            session: The session.
+            holder: What lives as long as calls of the session are in flight.
+
+        """
+        self._left[session] = holder
+        await self.release_owned(session)
+
+    def reopen(self, session: str) -> None:
+        """Let a session that was left hold leases again."""
+        self._left.pop(session, None)
+
     async def release_owned(self, session: str | None = None) -> None:
         """Give back what this client acquired, of one session or of all; forget the rest."""
         leases = self.book.held(session)
@@ -237,7 +261,7 @@ class LeaseDesk:
     def abort(self) -> None:
         """Stop renewing, without waiting."""
         self._keepers.abort()
-        for task in self._placements.values():
+        for task in (*self._placements.values(), *self._returns):
             task.cancel()
 
     async def close(self) -> None:
@@ -245,7 +269,8 @@ class LeaseDesk:
         tasks = list(self._placements.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, self._keepers.close(), return_exceptions=True)
+        ends = (*tasks, *self._returns, self._keepers.close())
+        await asyncio.gather(*ends, return_exceptions=True)
 
     def _holder(self, key: Key) -> Worker | None:
         try:

@@ -47,6 +47,9 @@ class AsyncSession:
         self.key = key
 
     def _reopen(self) -> Self:
+        made = self._client._made
+        if self._left and made is not None:
+            made.desk.reopen(self.key)
         self._left = False
         return self
 
@@ -66,7 +69,7 @@ class AsyncSession:
 
     async def __aenter__(self) -> Self:
         self._client._runtime()
-        self._left = False
+        self._reopen()
         self._entered += 1
         return self
 
@@ -81,7 +84,7 @@ class AsyncSession:
         if self._entered == 0:
             self._left = True
             if made is not None:
-                await made.desk.release_owned(self.key)
+                await made.desk.leave(self.key, self)
 
     async def call_tool(
         self,

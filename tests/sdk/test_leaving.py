@@ -1,0 +1,91 @@
+"""What a session gives back when its block ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
+
+from leaseway.sdk import (
+    AsyncClient,
+)
+from leaseway.v1 import execution_pb2
+
+
+async def test_leaving_a_session_releases_what_this_client_acquired(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    async with AsyncClient(plane.address) as other:
+        shared = await other.session("dialog").acquire("desk")
+        plane.add("board", "draw", shared=False)
+        worker.stateful.add("board")
+        async with client.session("dialog") as session:
+            assert await session.acquire("desk") == shared
+            own = (await session.call_tool("board_draw")).new_lease
+            assert own is not None
+        assert worker.released == [own.id]
+        assert client.session("dialog").leases() == []
+
+
+async def test_a_lease_granted_after_its_session_was_left_is_released(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        await go_on.wait()
+        return text_result("done")
+
+    worker.answer = slow
+    async with client.session("dialog") as session:
+        call = asyncio.create_task(session.call_tool("desk_open"))
+        await until(lambda: worker.calls)
+    assert worker.released == []
+    go_on.set()
+    async with asyncio.timeout(BOUND):
+        result = await call
+    assert result.new_lease is not None
+    await until(lambda: worker.released == [result.new_lease.id])
+    assert session.leases() == []
+
+
+async def test_a_session_that_was_reopened_keeps_what_a_call_in_flight_is_granted(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        await go_on.wait()
+        return text_result("done")
+
+    worker.answer = slow
+    async with client.session("dialog") as session:
+        call = asyncio.create_task(session.call_tool("desk_open"))
+        await until(lambda: worker.calls)
+    async with client.session("dialog") as again:
+        go_on.set()
+        async with asyncio.timeout(BOUND):
+            result = await call
+        assert [lease.id for lease in again.leases()] == [result.new_lease and result.new_lease.id]
+        assert worker.released == []
+    assert len(worker.released) == 1
+
+
+async def test_a_session_that_two_tasks_entered_ends_with_the_last(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async with client.session("dialog") as session:
+        await session.acquire("desk")
+        async with client.session("dialog") as again:
+            assert again is session
+        assert worker.released == []
+    assert len(worker.released) == 1
+
+
+async def test_closing_the_client_releases_sessions_that_were_never_left(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    await client.session("dialog").call_tool("desk_open")
+    await client.close()
+    assert len(worker.released) == 1
