@@ -72,6 +72,24 @@ async def test_leases_are_revoked_after_the_calls_and_the_control_plane_knows(
     await bench.until(lambda: not bench.servers.live)
 
 
+async def test_a_control_plane_that_comes_up_meanwhile_hears_of_no_lease(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    await bench.leases.AcquireLease(leases_pb2.AcquireLeaseRequest(session="s1", server_id="db"))
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("db", session="s1")
+    instance = bench.servers.opened[-1]
+    await bench.until(lambda: instance.calls)
+    bench.stop.ask("a test wants it")
+    await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
+    bench.plane.end_stream()
+    hello = await bench.plane.hello()
+    assert (list(hello.leases), hello.capacity) == ([], 0)
+    await bench.plane.expect_report(lambda report: report.draining)
+    instance.calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+
+
 async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True

@@ -188,17 +188,22 @@ class SyncClient:
     def _hello(self) -> sync_pb2.SyncRequest:
         holdings = self._pool.holdings
         self._reports.start_over()
+        # A control plane that has just started knows nothing of this worker's leaving. It would
+        # take the leases that end here for the older twins of those that took their place.
+        capacity, leases = (
+            (0, ()) if self._leaving else (self._me.capacity, tuple(self._leases.leases))
+        )
         return sync_pb2.SyncRequest(
             hello=sync_pb2.Hello(
                 protocol_version=PROTOCOL_VERSION,
                 package_version=user_agent(),
                 worker=self._me.worker,
-                capacity=self._me.capacity,
+                capacity=capacity,
                 labels=self._me.labels,
                 highest_registry_version=holdings.registry_version,
                 highest_epoch=self._highest_epoch,
                 held=[convert.hashes(variant) for variant in holdings.variants.values()],
-                leases=[self._lease_message(lease) for lease in self._leases.leases],
+                leases=[self._lease_message(lease) for lease in leases],
                 instances=self._instances(),
             )
         )
