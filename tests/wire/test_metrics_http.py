@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,14 +12,14 @@ import pytest
 
 from leaseway.wire import metrics_http
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.metrics_http import MetricsListener, serve_metrics
+from leaseway.wire.metrics_http import MetricsListener, Page, serve_metrics
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
 
 @asynccontextmanager
 async def serving(
-    key: str | None = None, page: Callable[[], Callable[[], str]] = lambda: lambda: "up 1\n"
+    key: str | None = None, page: Page = lambda: lambda _: (b"up 1\n", "text/plain; x=1")
 ) -> AsyncIterator[MetricsListener]:
     listener = MetricsListener(Endpoint("127.0.0.1", 0), key)
     server = await serve_metrics(listener, page)
@@ -41,15 +41,29 @@ async def ask(listener: MetricsListener, request: bytes) -> tuple[int, str]:
     return int(answer.split()[1]) if answer else 0, answer
 
 
-async def test_the_page_is_served_with_the_type_that_prometheus_wants() -> None:
+async def test_the_page_is_served_with_its_type() -> None:
     async with serving() as listener:
         status, answer = await ask(listener, GET + b"\r\n")
         assert status == 200
-        assert "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n" in answer
+        assert "Content-Type: text/plain; x=1\r\n" in answer
         assert "Content-Length: 5\r\n" in answer
         assert answer.endswith("\r\n\r\nup 1\n")
         assert listener.url == f"http://127.0.0.1:{listener.endpoint.port}/metrics"
         assert (await ask(listener, b"GET /metrics?x=1 HTTP/1.0\r\n\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "accept"),
+    [
+        (b"", ""),
+        (b"ACCEPT:  application/openmetrics-text \r\n", "application/openmetrics-text"),
+        (b"Accept: text/plain\nX: y\r\n", ""),
+    ],
+)
+async def test_the_page_knows_which_format_is_asked_for(header: bytes, accept: str) -> None:
+    async with serving(page=lambda: lambda asked: (repr(asked).encode(), "x/y")) as listener:
+        _, answer = await ask(listener, GET + header + b"\r\n")
+        assert answer.endswith(f"\r\n\r\n{accept!r}")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +153,10 @@ async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPat
         ended.set()
 
     monkeypatch.setattr(metrics_http._Site, "serve", told)
-    async with serving(page=lambda: lambda: "x" * (64 << 20)) as listener, asyncio.timeout(20):
+    async with (
+        serving(page=lambda: lambda _: (b"x" * (64 << 20), "x/y")) as listener,
+        asyncio.timeout(20),
+    ):
         loop = asyncio.get_running_loop()
         with socket.socket() as peer:
             peer.setblocking(False)

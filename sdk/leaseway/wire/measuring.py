@@ -11,9 +11,8 @@ from typing import Final
 
 from leaseway.wire.exporters import describe_process, otel_resource
 from leaseway.wire.metrics import Meter, Reading
-from leaseway.wire.metrics_http import MetricsListener, serve_metrics
+from leaseway.wire.metrics_http import MetricsListener, Page, serve_metrics
 from leaseway.wire.metrics_otlp import MetricsPump, metric_exporters
-from leaseway.wire.metrics_text import render
 
 __all__ = ["measuring"]
 
@@ -57,10 +56,12 @@ async def measuring(
             await pump.close()
 
 
-def _page(meter: Meter, described: dict[str, str]) -> Callable[[], Callable[[], str]]:
-    def page() -> Callable[[], str]:
+def _page(meter: Meter, described: dict[str, str]) -> Page:
+    from leaseway.wire.metrics_text import render  # its library only where somebody wants pages
+
+    def page() -> Callable[[str], tuple[bytes, str]]:
         families = meter.collect()
-        return lambda: render(families, described)
+        return lambda accept: render(families, described, accept)
 
     return page
 

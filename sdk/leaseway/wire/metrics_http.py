@@ -1,7 +1,8 @@
 """A listener for Prometheus: `GET /metrics` and nothing else (DESIGN §11).
 
 It runs on the loop that writes the numbers, so that no lock is needed, and turns them into text in
-a thread, so that a large page delays no call. Every connection carries one request, within bounds.
+a thread, so that a large page delays no call. Every connection carries one request, within bounds:
+`prometheus_client`'s own server is a thread for each connection, without bounds and without keys.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Final
 from leaseway.wire.auth import KEY_VARIABLE, check_listen
 from leaseway.wire.bounds import KIB
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.metrics_text import CONTENT_TYPE
 
-__all__ = ["MetricsListener", "serve_metrics"]
+__all__ = ["MetricsListener", "Page", "serve_metrics"]
+
+Page = Callable[[], Callable[[str], tuple[bytes, str]]]
+"""Reads the numbers; what it returns takes an `Accept` header and makes a body and its type."""
 
 _PATH: Final = "/metrics"
 _LONGEST_HEAD: Final = 16 * KIB
@@ -80,14 +83,12 @@ class _Answer(Exception):
         self.header = header
 
 
-async def serve_metrics(
-    listener: MetricsListener, page: Callable[[], Callable[[], str]]
-) -> asyncio.Server:
+async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server:
     """Serve a page until the returned server is closed.
 
     Args:
         listener: Where; it is the server's from now on.
-        page: Reads the numbers, on this loop; what it returns makes the text, in a thread.
+        page: Called on this loop; what it returns is called in a thread.
 
     """
     site = _Site(listener.key, page)
@@ -95,7 +96,7 @@ async def serve_metrics(
 
 
 class _Site:
-    def __init__(self, key: str | None, page: Callable[[], Callable[[], str]]) -> None:
+    def __init__(self, key: str | None, page: Page) -> None:
         self._expected = f"Bearer {key}".encode() if key is not None else None
         self._page = page
         self._open = 0
@@ -119,17 +120,22 @@ class _Site:
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
-            self._check(await _head(reader))
-            text = await asyncio.to_thread(self._page())
+            head = await _head(reader)
+            self._check(head)
+            accept = _header(head, b"accept").decode("latin-1")
+            body, content_type = await asyncio.to_thread(
+                self._page(), accept if accept.isprintable() else ""
+            )
         except _Answer as answer:
-            return _response(answer.status, f"{answer}\n", _PLAIN, answer.header)
-        return _response(200, text, CONTENT_TYPE)
+            return _response(answer.status, f"{answer}\n".encode(), _PLAIN, answer.header)
+        return _response(200, body, content_type)
 
     def _check(self, head: list[bytes]) -> None:
         method, path, version = (*head[0].split(b" "), b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
             raise _Answer(400, "This is no HTTP/1.1 request.")
-        if self._expected is not None and not self._knows_key(head):
+        sent = _header(head, b"authorization")
+        if self._expected is not None and not hmac.compare_digest(sent, self._expected):
             sentence = f"Send the key: Authorization: Bearer, then what {KEY_VARIABLE} holds."
             raise _Answer(401, sentence, "WWW-Authenticate: Bearer\r\n")
         if path.partition(b"?")[0] != _PATH.encode():
@@ -137,13 +143,14 @@ class _Site:
         if method != b"GET":
             raise _Answer(405, f"{_PATH} takes GET only.", "Allow: GET\r\n")
 
-    def _knows_key(self, head: list[bytes]) -> bool:
-        assert self._expected is not None
-        for line in head[1:]:
-            name, _, value = line.partition(b":")
-            if name.lower() == b"authorization":
-                return hmac.compare_digest(value.strip(), self._expected)
-        return False
+
+def _header(head: list[bytes], wanted: bytes) -> bytes:
+    """Return the first header of a name, or an empty one."""
+    for line in head[1:]:
+        name, _, value = line.partition(b":")
+        if name.lower() == wanted:
+            return value.strip()
+    return b""
 
 
 async def _head(reader: asyncio.StreamReader) -> list[bytes]:
@@ -156,8 +163,7 @@ async def _head(reader: asyncio.StreamReader) -> list[bytes]:
     return head.split(b"\r\n")
 
 
-def _response(status: int, text: str, content_type: str, header: str = "") -> bytes:
-    body = text.encode()
+def _response(status: int, body: bytes, content_type: str, header: str = "") -> bytes:
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\n"
         f"Content-Type: {content_type}\r\n"

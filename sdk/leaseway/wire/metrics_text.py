@@ -1,7 +1,8 @@
-"""What was measured, in Prometheus' text format 0.0.4 (DESIGN §11).
+"""What was measured, as Prometheus reads it: its text format or OpenMetrics (DESIGN §11).
 
 Names are OpenTelemetry's, translated as its specification says: `mcp.client.operation.duration`
-in seconds becomes `mcp_client_operation_duration_seconds`, and counters end in `_total`.
+in seconds becomes `mcp_client_operation_duration_seconds`, and counters end in `_total`. The
+formats, and which of them a request asks for, are `prometheus_client`'s business.
 """
 
 from __future__ import annotations
@@ -10,77 +11,93 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from leaseway.wire.metrics import Buckets, Family, Point
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-__all__ = ["CONTENT_TYPE", "render"]
+from leaseway.wire.metrics import Buckets, Family
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["render"]
 
-_UNITS: Final = {"s": "_seconds", "By": "_bytes"}
+_UNITS: Final = {"s": "seconds", "By": "bytes"}
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
-def render(families: Iterable[Family], resource: Mapping[str, str] | None = None) -> str:
-    """Return a page of metrics.
+def render(
+    families: Iterable[Family], resource: Mapping[str, str] | None = None, accept: str = ""
+) -> tuple[bytes, str]:
+    """Return a page of metrics and its content type.
 
     Args:
         families: What was measured; those without series are at least described.
         resource: What the process is, such as `service.name`; the labels of `target_info`.
+        accept: The request's `Accept` header; one that makes no sense counts as none.
 
     """
-    lines: list[str] = []
-    if resource:
-        lines += ["# HELP target_info What this process is.", "# TYPE target_info gauge"]
-        lines.append(f"target_info{_labels(resource)} 1")
-    for family in families:
-        lines.extend(_family(family))
-    return "\n".join(lines) + "\n"
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # it takes a version that is no number for one
+        encode, content_type = choose_encoder("")
+    return encode(_Measured(families, resource or {})), content_type
 
 
-def _family(family: Family) -> Iterator[str]:
-    name = _name(family)
-    yield f"# HELP {name} {_escaped(family.description)}"
-    yield f"# TYPE {name} {family.kind}"
+class _Measured(Collector):
+    """Families that were read, as a collector of `prometheus_client`."""
+
+    def __init__(self, families: Iterable[Family], resource: Mapping[str, str]) -> None:
+        self._families = families
+        self._resource = resource
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family."""
+        if self._resource:
+            named = {_name(label): text for label, text in self._resource.items()}
+            yield InfoMetricFamily("target", "What this process is.", named)
+        for family in self._families:
+            yield _metric(family)
+
+
+def _metric(family: Family) -> Metric:
+    labels = list(dict.fromkeys(label for point in family.points for label in point.labels))
+    kind = _KINDS[family.kind]
+    unit = _UNITS.get(family.unit, "")
+    names = [_name(label) for label in labels]
+    metric = kind(_name(family.name), family.description, labels=names, unit=unit)
     for point in family.points:
-        if isinstance(point.value, Buckets):
-            yield from _histogram(name, point, point.value)
+        values = [point.labels.get(label, "") for label in labels]
+        if isinstance(metric, HistogramMetricFamily):
+            assert isinstance(point.value, Buckets)
+            metric.add_metric(values, _cumulated(point.value), point.value.sum)
         else:
-            yield f"{name}{_labels(point.labels)} {_number(point.value)}"
+            assert not isinstance(point.value, Buckets)
+            metric.add_metric(values, point.value)
+    return metric
 
 
-def _histogram(name: str, point: Point, buckets: Buckets) -> Iterator[str]:
-    labels = _labels(point.labels)
-    opened = f"{labels[:-1]}," if labels else "{"
+_KINDS: Final[
+    Mapping[str, type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]]
+] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _cumulated(buckets: Buckets) -> list[tuple[str, float]]:
     below = 0
-    for bound, count in zip((*buckets.bounds, None), buckets.counts, strict=True):
+    found: list[tuple[str, float]] = []
+    limits = (*map(str, buckets.bounds), "+Inf")
+    for limit, count in zip(limits, buckets.counts, strict=True):
         below += count
-        limit = "+Inf" if bound is None else _number(bound)
-        yield f'{name}_bucket{opened}le="{limit}"}} {below}'
-    yield f"{name}_sum{labels} {_number(buckets.sum)}"
-    yield f"{name}_count{labels} {below}"
+        found.append((limit, below))
+    return found
 
 
-def _name(family: Family) -> str:
-    suffix = _UNITS.get(family.unit, "")
-    total = "_total" if family.kind == "counter" else ""
-    return f"{_UNSAFE.sub('_', family.name)}{suffix}{total}"
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    pairs = (f'{_UNSAFE.sub("_", name)}="{_quoted(text)}"' for name, text in labels.items())
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    number = float(value)
-    return str(int(number)) if number.is_integer() else repr(number)
+def _name(name: str) -> str:
+    return _UNSAFE.sub("_", name)
