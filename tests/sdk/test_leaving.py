@@ -44,8 +44,9 @@ async def test_a_lease_granted_after_its_session_was_left_is_released(
     go_on.set()
     async with asyncio.timeout(BOUND):
         result = await call
-    assert result.new_lease is not None
-    await until(lambda: worker.released == [result.new_lease.id])
+    late = result.new_lease
+    assert late is not None
+    await until(lambda: worker.released == [late.id])
     assert session.leases() == []
 
 
