@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,9 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 ServerCommand = Callable[[str], list[str]]
+
+# The same examples at every run, and none too slow for a busy machine: what fails in continuous
+# integration fails here too. `--hypothesis-profile default` tries others.
+settings.load_profile("ci")
+
+# A shell may have it ignored in what it runs in the background, and all children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

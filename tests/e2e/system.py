@@ -120,8 +120,9 @@ class System:
     async def __aenter__(self) -> Self:
         try:
             await self.start_control_plane()
-            for number in range(1, self._count + 1):
-                await self.start_worker(f"worker-{number}")
+            async with asyncio.TaskGroup() as group:
+                for number in range(1, self._count + 1):
+                    group.create_task(self.start_worker(f"worker-{number}"))
             await self.ready()
         except BaseException:
             await self.stop()
@@ -172,8 +173,7 @@ class System:
 
     async def stop(self) -> None:
         """End everything."""
-        for part in self.workers.values():
-            await part.end()
+        await asyncio.gather(*(part.end() for part in self.workers.values()))
         if self.control_plane is not None:
             await self.control_plane.end()
 

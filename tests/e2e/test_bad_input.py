@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import descendants
 from tests.e2e.system import System, eventually, kit, python_server, running
 
 from leaseway.sdk import (
@@ -25,11 +27,14 @@ from leaseway.sdk import (
 SHARED = {"truely-stateless": True}
 
 
-@pytest.fixture
-async def system(tmp_path: Path, leak_guard: None) -> AsyncIterator[tuple[System, AsyncClient]]:
+@pytest.fixture(scope="module")
+async def system(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[System, AsyncClient]]:
     """Run one good server among servers that each fail in a way of their own."""
+    folder = tmp_path_factory.mktemp("bad-input")
     servers = {
-        "kit": kit(tmp_path, **SHARED, transform=[{"prefix": "kit_"}]),
+        "kit": kit(folder, **SHARED, transform=[{"prefix": "kit_"}]),
         "raw": python_server("echo_raw.py", **SHARED, transform=[{"prefix": "raw_"}]),
         "exits": python_server("faulty.py", "exits", **SHARED),
         "garbage": python_server(
@@ -45,8 +50,10 @@ async def system(tmp_path: Path, leak_guard: None) -> AsyncIterator[tuple[System
         },
         "refused": {"transport": "streamable_http", "url": "http://127.0.0.1:9/mcp", **SHARED},
     }
-    async with running(tmp_path, servers) as both:
+    before = descendants(os.getpid()).keys()
+    async with running(folder, servers) as both:
         yield both
+    await eventually(lambda: descendants(os.getpid()).keys() <= before)
 
 
 async def test_each_failing_server_says_what_to_do_and_the_rest_works(

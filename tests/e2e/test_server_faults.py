@@ -157,12 +157,13 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
         "echo_raw.py", **{"truely-stateless": True}, transform=[{"prefix": "neighbour_"}]
     )
     servers["leased"] = leased("plain")
+    before = descendants(os.getpid()).keys()
     async with running(tmp_path_factory.mktemp("faults"), servers) as (system, client):
         yield Site(system, client)
         # A worker with a call in flight would drain for longer.
         async with asyncio.timeout(20):
             assert await system.workers["worker-1"].end() == 0
-    assert not descendants(os.getpid())
+    await eventually(lambda: descendants(os.getpid()).keys() <= before)
 
 
 @pytest.fixture(autouse=True)

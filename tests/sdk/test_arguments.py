@@ -20,7 +20,7 @@ _values = st.recursive(
     | st.text()
     | st.floats(allow_nan=False).filter(lambda number: abs(number) != float("inf")),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=20,
+    max_leaves=8,
 )
 
 
