@@ -131,7 +131,7 @@ async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
 async def test_no_call_fails_while_a_server_is_flipped_back_and_forth(tmp_path: Path) -> None:
     async with running(tmp_path, counter(shared=False), workers=2) as (system, client):
         async with callers(client) as counts:
-            for number in range(6):
+            for number in range(4):
                 await flip(system, client, shared=number % 2 == 0)
                 before = list(counts)
                 await eventually(lambda before=before: _all_above(counts, before))
