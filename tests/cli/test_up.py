@@ -102,18 +102,6 @@ def test_a_signal_ends_all_of_it(start: Start, config: Path, number: signal.Sign
     assert "Traceback" not in up.err.read_text()
 
 
-def test_killing_it_takes_its_children_along(start: Start, config: Path) -> None:
-    up = start("--config", str(config))
-    children = _children(up.process.pid)
-    assert len(children) == 2
-    up.process.kill()
-    up.process.communicate(timeout=BOUND)
-    deadline = time.monotonic() + 30
-    while any(_alive(pid) for pid in children):
-        assert time.monotonic() < deadline, "Children outlive their killed parent."
-        os.sched_yield()
-
-
 def test_a_worker_that_dies_is_started_again(start: Start, config: Path) -> None:
     up = start("--config", str(config))
     worker = next(pid for pid in _children(up.process.pid) if b"--capacity" in _command_line(pid))
@@ -185,13 +173,6 @@ def test_a_taken_port_is_fatal_and_said(start: Start, config: Path) -> None:
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(word) for word in text.split()]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 def _command_line(pid: int) -> bytes:

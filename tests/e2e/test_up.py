@@ -119,24 +119,6 @@ async def test_the_commands_show_a_running_system(tmp_path: Path) -> None:
         await up.process.wait()
 
 
-async def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
-    up = await start_up(tmp_path)
-    try:
-        worker = next(
-            pid for pid, line in descendants(up.process.pid).items() if " worker --" in line
-        )
-        os.kill(worker, signal.SIGKILL)
-
-        async def works() -> bool:
-            status, _, _ = await up.run("call", "current_time", "timezone=UTC", "--timeout", "5")
-            return status == 0
-
-        await eventually(works, within=60)
-    finally:
-        up.process.terminate()
-        await up.process.wait()
-
-
 async def test_beyond_loopback_a_key_is_needed_and_then_checked(tmp_path: Path) -> None:
     config = tmp_path / "mcp.yaml"
     config.write_text("version: 1\nservers: {}\n")
