@@ -1,0 +1,238 @@
+"""A control plane that says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from tests.sdk.fake_worker import FakeWorker
+from tests.sdk.helpers import duration
+
+from leaseway.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    catalog_pb2,
+    catalog_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
+from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.reasons import Reason
+from leaseway.wire.serving import SERVER_OPTIONS
+
+
+@dataclass
+class FakeTool:
+    name: str
+    server_id: str
+    original_name: str
+    shared: bool = True
+    idempotent: bool = False
+    read_only: bool = False
+    call_timeout: float | None = None
+
+
+class FakeControlPlane(
+    catalog_pb2_grpc.CatalogServiceServicer,
+    leases_pb2_grpc.PlacementServiceServicer,
+    admin_pb2_grpc.AdminServiceServicer,
+):
+    """Answers from what the test put into its attributes."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, FakeTool] = {}
+        self.workers: list[FakeWorker] = []
+        self.version = 1
+        self.page_size = 1000
+        self.pending: list[str] = []
+        self.resolves: list[list[str]] = []
+        self.places: list[leases_pb2.PlaceRequest] = []
+        self.place_faults: list[Fault] = []
+        self.finds: list[leases_pb2.FindLeaseRequest] = []
+        self.drained: list[str] = []
+        self.revoked: list[admin_pb2.RevokeLeaseRequest] = []
+        self.resolve_faults: dict[str, Fault] = {}
+        self.hold_resolve: dict[str, asyncio.Event] = {}
+        self.clients: list[catalog_pb2.ClientInfo] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.problems: list[admin_pb2.Problem] = []
+        self.on_list: Callable[[], None] = lambda: None
+        self.address = ""
+        self._watchers: set[asyncio.Event] = set()
+        self._server: grpc.aio.Server | None = None
+
+    def add(self, server: str, *names: str, **options: Any) -> None:
+        for name in names:
+            tool = FakeTool(f"{server}_{name}", server, name, **options)
+            self.tools[tool.name] = self.tools[f"{server}:{name}"] = tool
+
+    async def start(self, port: int = 0) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(self, self._server)
+        leases_pb2_grpc.add_PlacementServiceServicer_to_server(self, self._server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.address = f"127.0.0.1:{bound}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def move(self) -> None:
+        """Begin a new registry version and tell watchers."""
+        self.version += 1
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell watchers the version once more: other workers serve the tools."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    @property
+    def watchers(self) -> int:
+        return len(self._watchers)
+
+    async def ListTools(self, request: Any, context: Any) -> Any:
+        self.clients.append(request.client)
+        self.metadata.append(dict(context.invocation_metadata()))
+        tools = sorted(
+            {tool.name: tool for tool in self.tools.values()}.values(), key=lambda tool: tool.name
+        )
+        chosen = [t for t in tools if not request.servers or t.server_id in request.servers]
+        start = int(request.page_token or 0)
+        page = chosen[start : start + self.page_size]
+        more = start + self.page_size < len(chosen)
+        answer = catalog_pb2.ListToolsResponse(
+            registry_version=self.version,
+            pending=self.pending,
+            next_page_token=str(start + self.page_size) if more else "",
+        )
+        answer.config_loaded_at.FromSeconds(1_700_000_000)
+        for tool in page:
+            answer.tools.add(
+                name=tool.name,
+                original_name=tool.original_name,
+                server_id=tool.server_id,
+                title="A title",
+                description="What it does.",
+                input_schema=b'{"type": "object"}',
+                annotations=b'{"readOnlyHint": true}',
+                shared=tool.shared,
+            )
+        self.on_list()
+        return answer
+
+    async def ResolveTools(self, request: Any, context: Any) -> Any:
+        self.clients.append(request.client)
+        self.resolves.append(list(request.names))
+        for name in request.names:
+            if name in self.hold_resolve:
+                await self.hold_resolve[name].wait()
+        answer = catalog_pb2.ResolveToolsResponse(registry_version=self.version)
+        for name in request.names:
+            resolved = answer.tools.add(name=name)
+            tool = self.tools.get(name)
+            if name in self.resolve_faults:
+                resolved.error.CopyFrom(status_from_fault(self.resolve_faults[name]))
+            elif tool is None:
+                fault = Fault(Reason.TOOL_NOT_FOUND, f"There is no tool '{name}'.")
+                resolved.error.CopyFrom(status_from_fault(fault))
+            else:
+                resolved.server_id = tool.server_id
+                resolved.original_name = tool.original_name
+                resolved.shared = tool.shared
+                resolved.idempotent = tool.idempotent
+                resolved.read_only = tool.read_only
+                if tool.call_timeout is not None:
+                    resolved.call_timeout.CopyFrom(duration(tool.call_timeout))
+                resolved.workers.extend(worker.ref for worker in self.workers)
+        return answer
+
+    async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        wake = asyncio.Event()
+        self._watchers.add(wake)
+        told = 0
+        try:
+            while True:
+                yield catalog_pb2.WatchToolsResponse(
+                    registry_version=self.version, workers_changed=told == self.version
+                )
+                told = self.version
+                await wake.wait()
+                wake.clear()
+        finally:
+            self._watchers.discard(wake)
+
+    async def ListServers(self, request: Any, context: Any) -> Any:
+        answer = catalog_pb2.ListServersResponse(registry_version=self.version)
+        for server in sorted({tool.server_id for tool in self.tools.values()}):
+            answer.servers.add(
+                server_id=server,
+                state=catalog_pb2.SERVER_STATE_READY,
+                transport="stdio",
+                instances=[catalog_pb2.InstanceStatus(worker_id="w1", id="i1", state="ready")],
+            )
+        return answer
+
+    async def Place(self, request: Any, context: Any) -> Any:
+        self.places.append(request)
+        if self.place_faults:
+            await abort(context, self.place_faults.pop(0))
+        fit = [w for w in self.workers if w.ref.id not in request.exclude_workers]
+        if not fit and request.HasField("wait"):
+            fit = self.workers  # who waits may try again where it was refused
+        if not fit:
+            await abort(context, Fault(Reason.CAPACITY, "No worker has room.", retry_delay=0.01))
+        return leases_pb2.PlaceResponse(worker=fit[0].ref, registry_version=self.version)
+
+    async def FindLease(self, request: Any, context: Any) -> Any:
+        self.finds.append(request)
+        for worker in self.workers:
+            for lease in worker.leases.values():
+                if (lease.session, lease.server_id) == (request.session, request.server_id):
+                    return leases_pb2.FindLeaseResponse(worker=worker.ref, lease_id=lease.id)
+        return leases_pb2.FindLeaseResponse()
+
+    async def GetStatus(self, request: Any, context: Any) -> Any:
+        return admin_pb2.GetStatusResponse(
+            ready=True, registry_version=self.version, workers=len(self.workers)
+        )
+
+    async def ListWorkers(self, request: Any, context: Any) -> Any:
+        answer = admin_pb2.ListWorkersResponse()
+        for worker in self.workers:
+            answer.workers.add(worker=worker.ref, state="connected", capacity=512)
+        return answer
+
+    async def ListHeldLeases(self, request: Any, context: Any) -> Any:
+        leases = [lease for worker in self.workers for lease in worker.leases.values()]
+        return admin_pb2.ListHeldLeasesResponse(leases=leases)
+
+    async def ListProblems(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListProblemsResponse(problems=self.problems)
+
+    async def ReportProblem(self, request: Any, context: Any) -> Any:
+        self.problems.append(request.problem)
+        return admin_pb2.ReportProblemResponse()
+
+    async def DrainWorker(self, request: Any, context: Any) -> Any:
+        if request.worker_id not in [worker.id for worker in self.workers]:
+            message = f"No worker '{request.worker_id}' is connected."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        self.drained.append(request.worker_id)
+        return admin_pb2.DrainWorkerResponse()
+
+    async def RevokeLease(self, request: Any, context: Any) -> Any:
+        self.revoked.append(request)
+        for worker in self.workers:
+            if worker.leases.pop(request.lease_id, None) is not None:
+                revoked = Fault(Reason.LEASE_REVOKED, f"It was revoked: {request.reason}.")
+                worker.lease_faults[request.lease_id] = revoked
+                return admin_pb2.RevokeLeaseResponse(ended=True)
+        await abort(context, Fault(Reason.LEASE_LOST, f"No worker holds '{request.lease_id}'."))
+        return None

@@ -1,0 +1,188 @@
+"""A worker that says what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from tests.sdk.fake_stream import FakeStream
+from tests.sdk.helpers import duration, text_result
+
+from leaseway.v1 import (
+    catalog_pb2,
+    execution_pb2,
+    execution_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
+from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.reasons import Reason
+from leaseway.wire.serving import SERVER_OPTIONS
+
+Answer = Callable[["FakeWorker", execution_pb2.Call, bytes], "bytes | Awaitable[bytes]"]
+
+
+def echo(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    return text_result(arguments.decode())
+
+
+async def never(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.LeaseServiceServicer):
+    """Runs calls by `answer`, or fails them by `faults`; keeps what it was sent."""
+
+    def __init__(self, worker_id: str = "w1", answer: Answer = echo) -> None:
+        self.id = worker_id
+        self.answer: Answer = answer
+        self.faults: list[Fault | None] = []
+        self.stream_fault: Fault | None = None
+        self.acquire_faults: list[Fault] = []
+        self.batches: list[execution_pb2.ExchangeRequest] = []
+        self.calls: list[execution_pb2.Call] = []
+        self.cancels: list[execution_pb2.Cancel] = []
+        self.renewals: list[list[str]] = []
+        self.released: list[str] = []
+        self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
+        self.leases: dict[str, leases_pb2.Lease] = {}
+        self.lease_faults: dict[str, Fault] = {}
+        self.stateful: set[str] = set()
+        self.ttl = 60.0
+        self.silent = False
+        self.streams = 0
+        self.open_streams = 0
+        self.protocol_version = 1
+        self.metadata: dict[str, Any] = {}
+        self.ref = catalog_pb2.WorkerRef()
+        self._outboxes: dict[Any, FakeStream] = {}
+        self._server: grpc.aio.Server | None = None
+        self._counter = 0
+
+    async def start(self, incarnation: str = "one", port: int = 0) -> None:
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        execution_pb2_grpc.add_ExecutionServiceServicer_to_server(self, self._server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(self, self._server)
+        bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.ref = catalog_pb2.WorkerRef(
+            id=self.id, incarnation=f"{self.id}-{incarnation}", address=f"127.0.0.1:{bound}"
+        )
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Die at once: streams are cut."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    def go_away(self) -> None:
+        for stream in self._outboxes.values():
+            stream.put("going_away", execution_pb2.GoingAway(reason="test"))
+
+    def say(
+        self, call: execution_pb2.Call, frame: execution_pb2.Progress | execution_pb2.LogMessage
+    ) -> None:
+        """Send progress or a log message of a call to whoever made it."""
+        frame.call_id = call.id
+        field = "progress" if isinstance(frame, execution_pb2.Progress) else "logs"
+        for stream in self._outboxes.values():
+            if stream.has(call.id):
+                stream.put(field, frame)
+
+    async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        self.streams += 1
+        self.metadata = dict(context.invocation_metadata())
+        if self.stream_fault is not None:
+            await abort(context, self.stream_fault)
+        stream = FakeStream(self, context)
+        self._outboxes[context] = stream
+        self.open_streams += 1
+        try:
+            await stream.run(request_iterator)
+        finally:
+            self.open_streams -= 1
+            del self._outboxes[context]
+
+    def grant(self, session: str, server: str, tenant: str = "") -> tuple[leases_pb2.Lease, bool]:
+        for lease in self.leases.values():
+            if (lease.session, lease.server_id) == (session, server):
+                return lease, False
+        self._counter += 1
+        lease = leases_pb2.Lease(
+            id=f"{self.ref.incarnation}-{self._counter}",
+            server_id=server,
+            worker_id=self.id,
+            session=session,
+            tenant=tenant,
+            ttl=duration(self.ttl),
+            reminder=f"Release {server} when you are done.",
+        )
+        self.leases[lease.id] = lease
+        return lease, True
+
+    def check(self, lease_id: str) -> None:
+        if lease_id in self.lease_faults:
+            raise self.lease_faults[lease_id]
+        if lease_id not in self.leases:
+            raise Fault(Reason.LEASE_LOST, "This worker does not know the lease.")
+
+    def release_by_tool(self, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        server = json.loads(arguments)["serverId"]
+        for lease in list(self.leases.values()):
+            if (lease.session, lease.server_id) == (call.session, server):
+                del self.leases[lease.id]
+                self.released.append(lease.id)
+                self.lease_faults[lease.id] = Fault(Reason.LEASE_RELEASED, "It was released.")
+                return text_result(f"Released {server}.")
+        nothing = {"content": [{"type": "text", "text": f"No lease of {server}."}]}
+        return json.dumps({**nothing, "isError": True}).encode()
+
+    async def AcquireLease(self, request: Any, context: Any) -> Any:
+        self.acquires.append(request)
+        if self.acquire_faults:
+            await abort(context, self.acquire_faults.pop(0))
+        lease, created = self.grant(request.session, request.server_id)
+        lease.ttl.CopyFrom(request.ttl)
+        return leases_pb2.AcquireLeaseResponse(lease=lease, created=created)
+
+    async def ReleaseLease(self, request: Any, context: Any) -> Any:
+        try:
+            self.check(request.lease_id)
+        except Fault as fault:
+            await abort(context, fault)
+        self.released.append(request.lease_id)
+        del self.leases[request.lease_id]
+        return leases_pb2.ReleaseLeaseResponse(released=True)
+
+    async def KeepAlive(self, request: Any, context: Any) -> Any:
+        return self.renew(request)
+
+    def renew(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
+        self.renewals.append(list(request.lease_ids))
+        answer = leases_pb2.KeepAliveResponse()
+        for lease_id in request.lease_ids:
+            renewal = answer.renewals.add(lease_id=lease_id)
+            try:
+                self.check(lease_id)
+                renewal.ttl.CopyFrom(self.leases[lease_id].ttl)
+            except Fault as fault:
+                renewal.error.CopyFrom(status_from_fault(fault))
+        return answer
+
+    async def ListLeases(self, request: Any, context: Any) -> Any:
+        return leases_pb2.ListLeasesResponse(leases=list(self.leases.values()))
+
+    async def ReadLogs(self, request: Any, context: Any) -> Any:
+        answer = execution_pb2.ReadLogsResponse()
+        answer.instances.add(instance_id="i1", lines=["a", "b"][-request.lines :], state="running")
+        return answer
+
+    async def CallTool(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def CallToolStreaming(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
