@@ -77,6 +77,15 @@ def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
     assert room.tried == ["s1", "s4"], "one of each server"
 
 
+def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
+    line, table = RoomLine(), PlacementTable()
+    join(line, "mine", "theirs", "mine")
+    workers = [Candidate("w1", 1)]
+    line.serve(lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0)
+    assert [waiter_id for waiter_id, _ in line.take_answers()] == [1, 3]
+    assert len(line) == 1
+
+
 def test_who_leaves_gives_its_turn_to_the_next() -> None:
     line = RoomLine()
     first = line.join(key("s1"), (), 0.0)

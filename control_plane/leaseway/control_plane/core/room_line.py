@@ -90,13 +90,16 @@ class RoomLine:
             now: When.
         """
         full: set[tuple[str, str]] = set()
+        answered: set[LeaseKey] = set()
         for known in tuple(self._waiting.values()):
             wanted = (known.key.tenant, known.key.server_id)
-            if wanted in full:
+            # Who shares what was reserved just now needs no room of its own.
+            if wanted in full and known.key not in answered:
                 continue
             waiter = self._waiting[known.id] = known.at(now)
             answer = attempt(waiter)
             if answer is not None:
+                answered.add(waiter.key)
                 self._answer(waiter, answer, now)
             elif not waiter.avoided:  # else only this one may be without room
                 full.add(wanted)
