@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.lease import Lease
 
 __all__ = ["ToolResult"]
+
+_decode: Final = json.JSONDecoder().decode
+"""What `json.loads` does with a text, less its look at the encoding and its own parameters."""
 
 
 class ToolResult:
@@ -46,7 +49,7 @@ class ToolResult:
     @property
     def text(self) -> str:
         """The text items, joined by line breaks; empty where there are none."""
-        return "\n".join(str(item.get("text", "")) for item in self.content if _is_text(item))
+        return "\n".join([str(item.get("text", "")) for item in self.content if _is_text(item)])
 
     @property
     def structured(self) -> Any:
@@ -70,7 +73,7 @@ def _parse(payload: bytes) -> dict[str, Any]:
     if not payload:
         return {}
     try:
-        value = json.loads(payload)
+        value = _decode(payload.decode())
     except ValueError as error:
         raise InternalError(
             f"The worker passed on a result that is not JSON ({error}); see `.payload`.",
