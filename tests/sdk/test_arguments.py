@@ -19,12 +19,12 @@ _values = st.recursive(
     | st.integers()
     | st.text()
     | st.floats(allow_nan=False).filter(lambda number: abs(number) != float("inf")),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
 
 
-@given(st.dictionaries(st.text(), _values))
+@given(st.dictionaries(st.text(), _values, max_size=4))
 def test_what_json_holds_arrives_as_it_was(arguments: dict[str, Any]) -> None:
     try:
         expected = json.loads(json.dumps(arguments, ensure_ascii=False).encode())

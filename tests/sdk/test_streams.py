@@ -146,12 +146,12 @@ async def test_a_slow_callback_holds_up_no_other_call_and_misses_only_old_news(
 async def test_the_deadline_ends_a_callback_that_hangs_and_the_result_is_kept(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    worker.answer = reporting(1)
-
     async def on_progress(*_: object) -> None:
         await asyncio.Event().wait()
 
     async with asyncio.timeout(BOUND):
+        await client.call_tool("time_now")  # what a first call has to look up is known now
+        worker.answer = reporting(1)
         call = client.call_tool("time_now", timeout=0.3, on_progress=on_progress)
         assert (await call).text == "done"
         worker.answer = reporting(1, then=never)

@@ -99,11 +99,12 @@ async def test_errors_are_those_of_the_asynchronous_client(
 async def test_the_timeout_ends_a_synchronous_call(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    worker.answer = never
-
     def work() -> None:
-        with Client(plane.address) as client, pytest.raises(DeadlineExceeded):
-            client.call_tool("time_now", timeout=0.05)
+        with Client(plane.address) as client:
+            client.call_tool("time_now")  # what a first call has to look up is known now
+            worker.answer = never
+            with pytest.raises(DeadlineExceeded):
+                client.call_tool("time_now", timeout=0.3)
 
     await in_thread(work)
     await until(lambda: worker.cancels)

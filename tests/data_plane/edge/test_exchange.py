@@ -150,7 +150,7 @@ async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench)
 async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True
-    fault = await bench.caller().refused("time", timeout_ms=30)
+    fault = await bench.caller().refused("time", timeout_ms=200)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     assert "deadline" in bench.servers.opened[0].calls[0].cancelled
 
