@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -114,6 +115,23 @@ async def test_listening_beyond_this_machine_without_a_key_is_refused() -> None:
     options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("0.0.0.0", 0))
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         await run(options, ready=lambda _: None)
+
+
+async def test_a_worker_that_is_ready_before_its_control_plane_says_whom_it_waits_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listening = asyncio.Event()
+    options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early")
+    worker = asyncio.create_task(run(options, ready=lambda _: listening.set()))
+    async with asyncio.timeout(20):
+        await listening.wait()
+        while "waits for the control plane" not in caplog.text:
+            await asyncio.sleep(0.01)
+    worker.cancel()
+    await asyncio.wait([worker])
+    said = [one for one in caplog.records if "waits for the control plane" in one.getMessage()]
+    assert [one.levelname for one in said if one.levelno >= logging.WARNING] == ["WARNING"]
+    assert "127.0.0.1:1; worker early waits" in said[0].getMessage()
 
 
 async def test_a_taken_port_is_an_error_that_names_it() -> None:

@@ -176,10 +176,17 @@ class SyncClient:
             )
             return
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+        sentence = (
+            "The control plane at %s cannot be reached; worker %s serves what it holds and tries "
+            "again. (%s)"
+            if self.joined.is_set()
+            else "Nothing answers at %s; worker %s waits for the control plane there and serves "
+            "nothing until it has joined it. Check that it runs and that --control-plane is its "
+            "address. (%s)"
+        )
         _logger.log(
             logging.WARNING if loudly else logging.DEBUG,
-            "The control plane at %s cannot be reached; worker %s serves what it holds and "
-            "tries again. (%s)",
+            sentence,
             self._me.control_plane,
             self._me.worker.id,
             details,
