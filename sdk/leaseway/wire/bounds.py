@@ -1,6 +1,8 @@
 """Every bound and default that more than one part of the system relies on (DESIGN §10).
 
-Sizes are in bytes, times in seconds.
+Sizes are in bytes, times in seconds. What a server's entry or an option of a command names (its
+timeouts, `max_instances`, a worker's `--capacity`, a lease's ttl) is a default here; the rest is
+the same everywhere, so that all parts of a system agree on it, and cannot be configured.
 """
 
 from typing import Final
@@ -9,13 +11,19 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 STARTUP_TIMEOUT: Final = 30.0
+"""From the start of an instance until its tools are listed; `startup_timeout` says otherwise."""
 CALL_TIMEOUT: Final = 60.0
+"""One call, its retries included; `call_timeout` or the caller says otherwise."""
 MAX_CALL_TIMEOUT: Final = 24 * 3600.0
+"""The longest that a call may be given."""
 LEASE_DRAIN_TIMEOUT: Final = 15 * 60.0
+"""Leases of an old generation; `lease_drain_timeout` says otherwise."""
 SHUTDOWN_TIMEOUT: Final = 30.0
+"""Calls in flight on a worker that ends. Not configurable."""
 
 HEALTH_INTERVAL: Final = 30.0
-"""How long an idle instance may be silent before it is asked for a sign of life."""
+"""How long an idle instance may be silent before it is asked for a sign of life. Not
+configurable, like the next."""
 HEALTH_PATIENCE: Final = 10.0
 """How long it may be silent then, before it counts as disconnected."""
 
