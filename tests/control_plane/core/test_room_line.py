@@ -86,6 +86,17 @@ def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> 
     assert len(line) == 1
 
 
+def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
+    line, table = RoomLine(), PlacementTable()
+    join(line, "theirs", "mine")
+    table.gained(HeldLease("L1", key("mine"), "w1", 0.0))
+    workers = [Candidate("w1", 1)]
+    line.serve(
+        lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0, table.knows
+    )
+    assert line.take_answers() == [(2, Placement("w1", "L1"))]
+
+
 def test_who_leaves_gives_its_turn_to_the_next() -> None:
     line = RoomLine()
     first = line.join(key("s1"), (), 0.0)
@@ -170,7 +181,7 @@ class Lines(RuleBasedStateMachine):
         """Let those who wait try, as happens after each event, and check who was let in."""
         before = dict(self.waiting)
         self.table.expire(self.now)
-        self.line.serve(self.attempt, self.now)
+        self.line.serve(self.attempt, self.now, self.table.knows)
         answered = [waiter_id for waiter_id, _ in self.line.take_answers()]
         turns = [before[each] for each in answered]
         assert [one.turn for one in turns] == sorted(one.turn for one in turns)

@@ -82,19 +82,25 @@ class RoomLine:
         """Forget a request that waits no more; one that was answered is no error."""
         self._waiting.pop(waiter_id, None)
 
-    def serve(self, attempt: Callable[[Waiter], Answer | None], now: float) -> None:
+    def serve(
+        self,
+        attempt: Callable[[Waiter], Answer | None],
+        now: float,
+        held: Callable[[LeaseKey], bool] = lambda _key: False,
+    ) -> None:
         """Let everybody try whom the room that there is now may suffice, the first one first.
 
         Args:
             attempt: Returns the answer, or None where there is no room.
             now: When.
+            held: Whether there is a lease of a key already, which needs no room of its own.
         """
         full: set[tuple[str, str]] = set()
         answered: set[LeaseKey] = set()
         for known in tuple(self._waiting.values()):
             wanted = (known.key.tenant, known.key.server_id)
-            # Who shares what was reserved just now needs no room of its own.
-            if wanted in full and known.key not in answered:
+            # Who shares what is held or was reserved just now needs no room of its own.
+            if wanted in full and known.key not in answered and not held(known.key):
                 continue
             waiter = self._waiting[known.id] = known.at(now)
             answer = attempt(waiter)
