@@ -278,9 +278,11 @@ class System(RuleBasedStateMachine):
         if isinstance(outcome, Denied) and outcome.reason is Reason.SYNCING:
             assert self.time < self.started + bounds.SETTLING
             assert not knew
-        elif isinstance(outcome, Denied) and outcome.reason is Reason.CAPACITY:
-            self.booked.pop(key, None)
-            self.is_full(excluded)
+        elif isinstance(outcome, Denied):
+            if "a" in self.state.visible.view("default").servers:
+                self.booked.pop(key, None)  # whoever it was reserved at cannot take it now
+            if outcome.reason is Reason.CAPACITY:
+                self.is_full(excluded)
         elif isinstance(outcome, Placement):
             assert outcome.worker_id not in excluded
             if outcome.lease_id is None:

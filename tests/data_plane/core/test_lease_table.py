@@ -270,7 +270,7 @@ class Leases(RuleBasedStateMachine):
                 known = self.model[lease.id]
                 assert not known["calls"]
                 due = known["until"] if ended.how == "expired" else known["drain"]
-                assert due <= self.now < due + 0.5 + 1e-6 or known.get("kept_by_call")
+                assert due - 1e-6 <= self.now < due + 0.5 + 1e-6 or known.get("kept_by_call")
                 self.forget(lease.id, ended.how)
         self.now = end
         for known in self.model.values():
