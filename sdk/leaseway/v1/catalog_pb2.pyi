@@ -546,6 +546,8 @@ class ServerStatus(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    NEXT_TRY_AT_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tenant: _builtins.str
@@ -568,6 +570,10 @@ class ServerStatus(_message.Message):
     """The newest open problem of the server, in a sentence. Empty means none."""
     description: _builtins.str
     """What the server is for, in the operator's words."""
+    failures: _builtins.int
+    """How often in a row its newest configuration was tried on a worker and did
+    not come up. Zero where it did, or was not tried yet.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of workers that have acknowledged the server."""
@@ -575,6 +581,12 @@ class ServerStatus(_message.Message):
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]:
         """Its live instances on all workers."""
+
+    @_builtins.property
+    def next_try_at(self) -> _timestamp_pb2.Timestamp:
+        """When it is tried again, by the control plane's clock. Unset where that is
+        not awaited, and while it is being tried.
+        """
 
     def __init__(
         self,
@@ -592,10 +604,12 @@ class ServerStatus(_message.Message):
         description: _builtins.str = ...,
         workers: _abc.Iterable[_builtins.str] | None = ...,
         instances: _abc.Iterable[Global___InstanceStatus] | None = ...,
+        failures: _builtins.int = ...,
+        next_try_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "instances", b"instances", "launch_hash", b"launch_hash", "problem", b"problem", "protocol_version", b"protocol_version", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "protocol_version", b"protocol_version", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -328,16 +328,27 @@ class ReleaseLeaseRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease. Never empty."""
+    tenant: _builtins.str
+    """The tenant and the session that it is to belong to: ids are counted and so
+    can be guessed. A lease of another one is left alone: LEASE_LOST. Each is
+    compared only if not empty; operators leave both empty.
+    """
+    session: _builtins.str
+    """See `tenant`."""
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
