@@ -6,6 +6,8 @@ import it when they run, so that the others need none of its dependencies.
 
 import os
 
+import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
+
 # gRPC's core writes its own lines to stderr, where the command owes people one sentence. It reads
 # this when it is imported, so it is set before anything here imports it.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -8,7 +8,7 @@
 `leaseway.sdk.errors` for the whole tree.
 """
 
-import leaseway.sdk.forking  # noqa: F401 - has to come before gRPC is loaded
+import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
 
 # isort: split
 from leaseway.sdk.client import AsyncClient

@@ -66,6 +66,13 @@ def test_safe_leaves_out_secrets_and_our_own() -> None:
     }
 
 
+def test_what_the_command_set_for_its_own_grpc_stays_with_it() -> None:
+    ours = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+    assert child_environment({**PARENT, **ours}, "all", {}) == child_environment(PARENT, "all", {})
+    chosen = {"GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "DEBUG"}
+    assert chosen.items() <= child_environment({**PARENT, **chosen}, "safe", {}).items()
+
+
 def test_all_keeps_secrets_but_never_our_own() -> None:
     child = child_environment(PARENT, "all", {})
     assert child["GITHUB_TOKEN"] == "t"

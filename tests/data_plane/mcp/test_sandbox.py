@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from leaseway.data_plane.mcp.trial import try_command
 from leaseway.wire.spec import Limits, Sandbox, ServerSpec, Value, VariantKey
 
 if TYPE_CHECKING:
@@ -217,14 +218,68 @@ async def test_a_server_is_never_run_without_the_sandbox_that_it_wants(
 async def test_why_a_sandbox_cannot_be_made_is_said_in_bubblewraps_words(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    refusal = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
+    pretend_bwrap(tmp_path, monkeypatch, refusal)
     fault = await bench.fails(touching(tmp_path))
     assert fault.metadata["problem"] == "SANDBOX_NOT_AVAILABLE"
     assert "bwrap: No permissions to create new namespace. Let the worker create" in fault.message
     assert not (tmp_path / "ran").exists()
+
+
+async def test_a_trial_that_was_killed_is_tried_once_more(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = f"[ -e {tmp_path}/first ] || {{ : >{tmp_path}/first; kill -SEGV $$; }}; exit 3"
+    pretend_bwrap(tmp_path, monkeypatch, killed)
+    fault = await bench.fails(touching(tmp_path))
+    assert "bwrap ended with status 3. Let the worker create" in fault.message
+
+
+async def test_a_trial_that_was_killed_twice_says_by_what_and_blames_no_namespaces(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_bwrap(tmp_path, monkeypatch, "kill -SEGV $$")
+    fault = await bench.fails(touching(tmp_path))
+    assert fault.metadata["problem"] == "SANDBOX_NOT_AVAILABLE"
+    assert "bwrap was killed by SIGSEGV, twice." in fault.message
+    assert "namespace" not in fault.message
+
+
+async def test_a_trial_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    trial = asyncio.create_task(
+        try_command(["/bin/sh", "-c", f"echo $$ >{note}.new; mv {note}.new {note}; exec sleep 60"])
+    )
+    async with asyncio.timeout(5):
+        while not note.exists():
+            await asyncio.sleep(0.005)
+        trial.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await trial
+    assert not alive(int(note.read_text()))
+
+
+async def test_no_trial_runs_what_grpc_registered_for_a_fork() -> None:
+    trials = str(Path(__file__).parent / "trials_on_uvloop.py")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, trials, "60", "/bin/sh", "-c", "exit 7"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        # With its handlers on and its words let through, each of its forks would show.
+        env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "INFO"},
+    )
+    assert done.stdout == "{Tried(status=7, words='')}\n", done.stderr
+    assert "fork" not in done.stderr
+
+
+def pretend_bwrap(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    fake = folder / "bwrap"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
 def touching(folder: Path) -> ServerSpec:

@@ -11,6 +11,9 @@ from leaseway.wire.spec import InheritEnv
 __all__ = ["child_environment", "looks_secret"]
 
 _OWN: Final = "LEASEWAY_"
+_SET_BY_US: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+"""What the command sets for itself: a server's own gRPC is none of our business."""
+
 _MINIMAL: Final = frozenset(
     {
         "HOME",
@@ -50,7 +53,7 @@ def child_environment(
         parent: The worker's environment.
         inherit: `safe`: the worker's, less names that look like secrets; `all`: those too;
             `none`: only what programs need to find themselves (PATH, HOME, the locale …).
-            Leaseway's own variables are never inherited.
+            Leaseway's own variables are never inherited, nor what it set for itself.
         wired: What the configuration sets, resolved. It wins.
     """
     if inherit == "none":
@@ -59,6 +62,8 @@ def child_environment(
         inherited = {
             name: value
             for name, value in parent.items()
-            if not name.startswith(_OWN) and (inherit == "all" or not looks_secret(name))
+            if not name.startswith(_OWN)
+            and _SET_BY_US.get(name) != value
+            and (inherit == "all" or not looks_secret(name))
         }
     return {**inherited, **wired}

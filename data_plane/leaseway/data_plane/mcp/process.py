@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import IO, Final
 
+from leaseway.data_plane.mcp.exits import describe_status
 from leaseway.data_plane.mcp.launch import Launch, command_fault
 from leaseway.data_plane.mcp.reaper import MARK_VARIABLE, Reaper
 from leaseway.data_plane.mcp.stderr import StderrTail
@@ -169,7 +170,7 @@ class ServerProcess:
 
     def describe_exit(self) -> str:
         """Return how the process ended, as a part of a sentence; it has ended."""
-        ended = _describe_status(self.exited.result())
+        ended = describe_status(self.exited.result())
         cgroup, most = self._launch.cgroup, self._launch.limits.memory_bytes
         if cgroup is None or most is None or not cgroup.memory_kills:
             return ended
@@ -234,16 +235,6 @@ class _StderrReader(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended.set()
-
-
-def _describe_status(status: int) -> str:
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was killed by {name}"
 
 
 def _members(group: int) -> list[int]:

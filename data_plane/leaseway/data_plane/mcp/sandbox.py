@@ -8,14 +8,14 @@ place stays visible there, read-only.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.mcp.exits import describe_status
+from leaseway.data_plane.mcp.trial import TRIAL_TIMEOUT, Tried, try_command
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import Sandbox
 
@@ -35,7 +35,6 @@ _ISOLATED: Final = (
 _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
-_TRIAL: Final = 10.0
 _WORDS: Final = 500
 
 
@@ -67,11 +66,7 @@ async def sandboxed(server: str, sandbox: Sandbox, command: Sequence[str]) -> tu
     prefix = (program, *_arguments(sandbox, command), "--")
     refusal = await _refusal((*prefix, shutil.which("true") or command[0]))
     if refusal:
-        text = (
-            f"it is configured with a sandbox, which can't be made on this worker: {refusal}. Let"
-            " the worker create user, mount and process namespaces (a container may need another"
-            " security profile), or run the server on a worker that may."
-        )
+        text = f"it is configured with a sandbox, which can't be made on this worker: {refusal}"
         raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
     return (*prefix, *command)
 
@@ -119,28 +114,30 @@ def _surroundings(program: Path) -> Path:
 async def _refusal(trial: Sequence[str]) -> str:
     """Make the sandbox around a program that does nothing; return why not, or nothing."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *trial,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={"PATH": os.defpath},
-            start_new_session=True,
-        )
+        tried = await try_command(trial)
+        if tried.status is not None and tried.status < 0:  # it says nothing about sandboxes
+            tried = await try_command(trial)
     except OSError as error:
-        return f"bwrap can't be started ({error.strerror})"
-    try:
-        async with asyncio.timeout(_TRIAL):
-            words = (await process.communicate())[1].decode(errors="replace").strip()
-    except TimeoutError:
-        return f"bwrap did not answer within {_TRIAL:g} s"
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await asyncio.shield(process.wait())
-    if process.returncode == 0:
-        return ""
-    return words[:_WORDS].rstrip(".") or f"bwrap ended with status {process.returncode}"
+        return f"bwrap can't be started ({error.strerror}). See to it that it can be run there."
+    return "" if tried.status == 0 else _what_to_do(tried)
+
+
+def _what_to_do(tried: Tried) -> str:
+    if tried.status is None:
+        return (
+            f"bwrap did not answer within {TRIAL_TIMEOUT:g} s. See whether that machine is"
+            " overloaded; the start is tried again."
+        )
+    if tried.status < 0:
+        return (
+            f"bwrap {describe_status(tried.status)}, twice. See the kernel's log there for who"
+            " killed it; the start is tried again."
+        )
+    words = tried.words[:_WORDS].rstrip(".") or f"bwrap ended with status {tried.status}"
+    return (
+        f"{words}. Let the worker create user, mount and process namespaces (a container may need"
+        " another security profile), or run the server on a worker that may."
+    )
 
 
 def _fault(server: str, problem: str, text: str) -> Fault:
