@@ -94,12 +94,9 @@ class AdminTools:
             for lease in self._leases.leases
             if (lease.key.tenant, lease.key.session) == (key.tenant, key.session)
         ]
-        worker = self._pool.around.worker_id
-        holds = f"It holds leases of: {_list(held)}." if held else "It holds none there."
-        return _text(
-            f"There is nothing to release: {self._why_none(key)} on worker {worker}. {holds}",
-            is_error=True,
-        )
+        # What it holds on other workers is unknown here, so nothing is said of "none".
+        holds = f" It holds leases of: {_list(held)}." if held else ""
+        return _text(f"There is nothing to release: {self._why_none(key)}.{holds}", is_error=True)
 
     def _why_none(self, key: LeaseKey) -> str:
         known = {

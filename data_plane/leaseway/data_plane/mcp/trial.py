@@ -42,14 +42,7 @@ async def try_command(command: Sequence[str]) -> Tried:
     Raises:
         OSError: It can't be started.
     """
-    process = subprocess.Popen(  # noqa: S603 - made by the caller, from the configuration
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={"PATH": os.defpath},
-        start_new_session=True,
-    )
+    process = _start(command)
     end = asyncio.ensure_future(asyncio.to_thread(_end, process))
     try:
         return await asyncio.shield(end)
@@ -57,6 +50,17 @@ async def try_command(command: Sequence[str]) -> Tried:
         process.kill()
         await uninterrupted(asyncio.ensure_future(_over(end)))
         raise
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - made by the caller, from the configuration
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={"PATH": os.defpath},
+        start_new_session=True,
+    )
 
 
 async def _over(end: asyncio.Future[Tried]) -> None:
