@@ -316,7 +316,7 @@ def test_rejected_arguments_name_each_violation(run: Run, client: _Client) -> No
     )
     done = run("call", "t")
     assert done.exit_code == 1
-    assert done.stderr == "leaseway: They do not fit. a.b: must be text arguments: lacks c\n"
+    assert done.stderr == "leaseway: They do not fit. a.b: must be text; arguments: lacks c.\n"
 
 
 def test_a_refusal_is_exit_status_1_and_its_sentence(run: Run, client: _Client) -> None:

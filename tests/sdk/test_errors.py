@@ -44,6 +44,21 @@ def test_violations_say_field_and_what_is_wrong() -> None:
     assert error.violations == [Violation("a.b", "is not a number")]
 
 
+def test_the_text_of_rejected_arguments_names_the_first_violations() -> None:
+    wrong = tuple((f"f{i}", "is missing.") for i in range(7))
+    text = str(error_from_fault(Fault(Reason.INVALID_ARGUMENTS, "No.", violations=wrong[:1])))
+    assert text == "No. f0: is missing."
+    text = str(error_from_fault(Fault(Reason.INVALID_ARGUMENTS, "No.", violations=wrong)))
+    assert text.startswith("No. f0: is missing; f1: is missing; ")
+    assert text.endswith("f4: is missing; and 2 more.")
+    assert str(errors.InvalidArguments("No.")) == "No."
+
+
+def test_what_the_message_says_already_is_not_said_again() -> None:
+    fault = Fault(Reason.INVALID_ARGUMENTS, "Too deep.", violations=(("$", "Too deep."),))
+    assert str(error_from_fault(fault)) == "Too deep."
+
+
 def test_a_server_error_has_its_code_and_data() -> None:
     metadata = {"code": "-32042", "data": '{"url": "x"}'}
     error = error_from_fault(Fault(Reason.SERVER_ERROR, "No.", "yes", metadata))

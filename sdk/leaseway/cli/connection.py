@@ -48,7 +48,7 @@ def ask(
         CliFailure: It could not be reached (exit status 3) or refused (1).
 
     """
-    from leaseway.sdk import ControlPlaneUnavailable, InvalidArguments, LeasewayError
+    from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
     from leaseway.wire.telemetry import configure_telemetry
 
     connection.log.configure("cli", default_level="warning")
@@ -66,9 +66,6 @@ def ask(
         return asyncio.run(converse())
     except ControlPlaneUnavailable as error:
         raise CliFailure(str(error), UNREACHABLE) from None
-    except InvalidArguments as error:
-        wrong = [f"{v.field or 'arguments'}: {v.message}" for v in error.violations]
-        raise CliFailure(" ".join([str(error), *wrong]), FAILED) from None
     except LeasewayError as error:
         raise CliFailure(str(error), FAILED) from None
     finally:

@@ -102,6 +102,9 @@ class Violation:
     message: str
 
 
+_MOST_VIOLATIONS: Final = 5
+"""Violations that the text of an error names."""
+
 _CLASSES: Final[dict[Reason, type[LeasewayError]]] = {}
 """The class of each reason; the classes below enter themselves."""
 
@@ -163,7 +166,22 @@ class ServerNotReady(LeasewayError, reason=Reason.SERVER_NOT_READY):
 
 
 class InvalidArguments(LeasewayError, reason=Reason.INVALID_ARGUMENTS):
-    """The arguments break the tool's input schema; the server was not called."""
+    """The arguments break the tool's input schema; the server was not called.
+
+    Its text goes on after `message` with the first violations, so that a log line says what to
+    correct.
+    """
+
+    def __str__(self) -> str:
+        named = [
+            f"{one.field or 'arguments'}: {one.message.rstrip('.')}"
+            for one in self._violations
+            if one.message not in self.message
+        ]
+        more = len(named) - _MOST_VIOLATIONS
+        rest = [f"and {more} more"] if more > 0 else []
+        text = "; ".join([*named[:_MOST_VIOLATIONS], *rest])
+        return f"{self.message} {text}." if text else self.message
 
     @property
     def violations(self) -> list[Violation]:
