@@ -211,7 +211,9 @@ class LeaseDesk:
         if held is None:
             return False
         link = self._pool.link(held.worker)
-        request = leases_pb2.ReleaseLeaseRequest(lease_id=held.lease_id)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=held.lease_id, tenant=self._control.identity.tenant, session=key.session
+        )
         try:
             answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
         except Fault as fault:

@@ -88,6 +88,19 @@ async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> 
     await bench.until(lambda: not bench.servers.live)
 
 
+async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    for whose in ({"tenant": "acme", "session": "s1"}, {"session": "s2"}, {"tenant": "acme"}):
+        guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, **whose)
+        fault = await refused(bench.leases.ReleaseLease(guess))
+        assert fault.reason is Reason.LEASE_LOST
+        assert "is not one of this tenant and session" in fault.message
+    assert bench.worker.leases.get(lease.id) is not None
+    own = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant="default", session="s1")
+    assert (await bench.leases.ReleaseLease(own)).released
+
+
 async def test_a_lease_that_nobody_knows_is_lost_and_never_made_anew(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     fault = await bench.caller().refused("db", lease_id="other-1", session="s1")

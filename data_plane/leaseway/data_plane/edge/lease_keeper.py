@@ -102,13 +102,26 @@ class LeaseKeeper:
             raise self.ended_fault(lease_id)
         named = key if key.session else replace(key, session=lease.key.session)
         if lease.key != named:  # ids can be guessed: they are counted
-            raise Fault(
-                Reason.LEASE_LOST,
-                f"Lease {lease_id[:64]} is not one of server {key.server_id[:64]} for this "
-                "tenant and session; acquire one.",
-                metadata={"lease": lease_id[:64]},
-            )
+            raise _not_theirs(lease_id, f"of server {key.server_id[:64]} for")
         return lease
+
+    def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
+        """See to it that a lease, if it is held, is its caller's.
+
+        Args:
+            lease_id: The lease.
+            tenant: Whose it is to be, or empty for anybody's.
+            session: The same of its session.
+
+        Raises:
+            Fault: LEASE_LOST.
+
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            return
+        if tenant not in ("", lease.key.tenant) or session not in ("", lease.key.session):
+            raise _not_theirs(lease_id, "of")
 
     def ended_fault(self, lease_id: str) -> Fault:
         """Return why a lease is not held."""
@@ -358,6 +371,14 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _not_theirs(lease_id: str, which: str) -> Fault:
+    return Fault(
+        Reason.LEASE_LOST,
+        f"Lease {lease_id[:64]} is not one {which} this tenant and session; acquire one.",
+        metadata={"lease": lease_id[:64]},
+    )
 
 
 def _interrupted(lease: Lease) -> Fault:

@@ -83,6 +83,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ReleaseLeaseResponse:
         """End a lease for its holder."""
         try:
+            self._leases.check_holder(request.lease_id, request.tenant, request.session)
             released = self._leases.release(request.lease_id)
         except Fault as fault:
             await refuse(context, fault)
