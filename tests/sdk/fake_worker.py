@@ -48,6 +48,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.cancels: list[execution_pb2.Cancel] = []
         self.renewals: list[list[str]] = []
         self.released: list[str] = []
+        self.released_for: list[tuple[str, str]] = []
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
         self.lease_faults: dict[str, Fault] = {}
@@ -155,6 +156,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         except Fault as fault:
             await abort(context, fault)
         self.released.append(request.lease_id)
+        self.released_for.append((request.tenant, request.session))
         del self.leases[request.lease_id]
         return leases_pb2.ReleaseLeaseResponse(released=True)
 

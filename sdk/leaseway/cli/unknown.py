@@ -26,5 +26,5 @@ async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> Non
     for server_id in wanted:
         if server_id not in known:
             near = nearest(server_id, sorted(known))
-            hint = f"Did you mean {' or '.join(near)}?" if near else "See: leaseway servers"
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
             raise CliFailure(f"There is no server '{server_id}'. {hint}")

@@ -37,6 +37,17 @@ def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
 
+def test_a_name_like_no_other_leads_to_what_there_is() -> None:
+    state, _ = started(spec("a"))
+    for name, said in (
+        ("nosuch:zzz", "There is no server 'nosuch'. See `leaseway servers`."),
+        ("nosuch", "There is no tool 'nosuch'. See `leaseway tools`."),
+    ):
+        denied = find_tool(state, "default", name)
+        assert isinstance(denied, Denied)
+        assert denied.message == said
+
+
 def test_a_skipped_tool_does_not_exist_by_its_qualified_name_either() -> None:
     state, _ = started(spec("a", prefix=""), spec("b", prefix=""))
     target = find_tool(state, "default", "echo")

@@ -191,7 +191,7 @@ def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Den
         return _not_ready(server_id, message)
     known = list(state.visible.view(tenant).servers) + pending
     near = nearest(server_id, known)
-    message = f"There is no server '{server_id}'." + _did_you_mean(near)
+    message = f"There is no server '{server_id}'." + _try_instead(near, "leaseway servers")
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 
@@ -202,7 +202,7 @@ def _not_ready(server_id: str, problem: str) -> Denied:
 
 def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str]) -> Denied:
     near = nearest(name, known)
-    message = f"There is no tool '{name}'." + _did_you_mean(near)
+    message = f"There is no tool '{name}'." + _try_instead(near, "leaseway tools")
     listed = state.visible.view(tenant).servers
     failed = [
         server_id
@@ -241,5 +241,7 @@ def _has_all(key: LeaseKey) -> Denied:
     return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"tenant": key.tenant})
 
 
-def _did_you_mean(near: list[str]) -> str:
-    return f" Did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
+def _try_instead(near: list[str], listing: str) -> str:
+    if not near:
+        return f" See `{listing}`."
+    return f" Did you mean {' or '.join(repr(one) for one in near)}?"
