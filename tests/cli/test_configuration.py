@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import Result
 
+from leaseway.cli import configuration
 from leaseway.cli.config_diff import compared
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers import Layer
@@ -73,6 +74,31 @@ def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
     effects = {one.server: one.effect for one in changes if one.tenant}
     assert "common variant" in effects["kept"]
     assert "refused at once" in effects["gone"]
+
+
+def test_an_entry_with_an_error_stays_as_it_is_only_where_there_is_something() -> None:
+    layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
+    parsed = parse_config(layers)
+    (bad,) = [one for one in compared(parsed, [info("bad")]) if one.server == "bad"]
+    assert "stays as it is" in bad.effect
+    effects = [one.effect for one in compared(parsed, []) if one.change == "rejected"]
+    assert len(effects) == 2
+    assert all("does not run" in effect for effect in effects)
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_diff_with_an_error_in_an_entry_gives_1_and_prints_the_rows(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_too: bool
+) -> None:
+    monkeypatch.setattr(configuration, "ask", lambda *_: [info("kept")])
+    path = tmp_path / "mcp.yaml"
+    path.write_text(SYSTEM)
+    done = run("diff", str(path), *(["--json"] if json_too else []))
+    assert done.exit_code == 1
+    assert "rejected" in done.stdout
+    assert "comand" in done.stderr
+    path.write_text(SYSTEM.replace("comand", "command"))
+    assert run("diff", str(path)).exit_code == 2
 
 
 def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(

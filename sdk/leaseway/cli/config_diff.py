@@ -24,6 +24,7 @@ _EFFECTS: Final[Mapping[str, str]] = {
     "same": "",
 }
 
+_LEFT_OUT: Final = "its entry has an error: it does not run, and will not until that is mended"
 _COMMON_INSTEAD: Final = "new calls of this tenant get the common variant; old leases end"
 
 CHANGED: Final = frozenset({"added", "hidden", "removed", "launch", "exposure"})
@@ -62,6 +63,8 @@ def compared(parsed: ParsedConfig, running: Iterable[ServerInfo]) -> list[Change
         common = parsed.servers.get(VariantKey(key.server_id))
         replaced = change == "removed" and key.tenant and common is not None
         effect = _COMMON_INSTEAD if replaced else _EFFECTS[change]
+        if change == "rejected" and key not in before:
+            effect = _LEFT_OUT
         changes.append(Change(key.server_id, key.tenant, change, effect))
     return changes
 

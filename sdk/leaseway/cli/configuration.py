@@ -60,12 +60,13 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     """Print what a reload would do to the running system, if it read this configuration.
 
     Exit status: 0 nothing would change, 2 something would, 3 unreachable, 1 the configuration is
-    broken and would change nothing.
+    broken: it would change nothing, or not the servers whose entries have errors.
     """
     from leaseway.control_plane.config.loading import load_sources
 
     parsed = load_sources(existing_sources(config))
-    print_issues((one for one in parsed.issues if one.severity == "error"), err=True)
+    errors = [one for one in parsed.issues if one.severity == "error"]
+    print_issues(errors, err=True)
     if parsed.broken:
         raise CliFailure("The configuration is broken: a reload would change nothing.", FAILED)
     running = ask(replace(connection, tenant=ALL_TENANTS), lambda client: client.servers())
@@ -78,6 +79,8 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
             [(row.server, row.tenant, row.change, row.effect) for row in rows],
             "No servers are configured, and none run.",
         )
+    if errors:
+        return FAILED
     return USAGE if any(row.change in CHANGED for row in rows) else 0
 
 

@@ -28,7 +28,7 @@ __all__ = ["leases", "logs", "problems", "servers", "workers"]
     "by_instance",
     is_flag=True,
     help="A row for each instance instead of each server: what it is for, its state, failures in"
-    " a row and the next start. JSON has them always.",
+    " a row and the next start; one too for a server that has not come up. JSON has them always.",
 )
 @json_option
 @client_options
@@ -50,7 +50,7 @@ def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
             "shared" if s.shared else "leased",
             s.tool_count,
             s.workers,
-            instances.summary(s.instances, now),
+            instances.summary(s, now),
             s.problem,
         ),
         "No servers are configured.",

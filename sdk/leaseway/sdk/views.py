@@ -75,6 +75,8 @@ class ServerInfo:
         exposure_hash: Of what does not.
         workers: Ids of the workers that have it.
         instances: Its live instances on all workers.
+        failures: How often in a row its newest configuration was tried and did not come up.
+        next_try_at: When it is tried again; None where that is not awaited or is under way.
     """
 
     id: str
@@ -90,6 +92,8 @@ class ServerInfo:
     exposure_hash: str
     workers: tuple[str, ...]
     instances: tuple[InstanceInfo, ...]
+    failures: int = 0
+    next_try_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,8 @@ def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
         exposure_hash=message.exposure_hash,
         workers=tuple(message.workers),
         instances=tuple(_instance(instance) for instance in message.instances),
+        failures=message.failures,
+        next_try_at=_time(message, "next_try_at"),
     )
 
 

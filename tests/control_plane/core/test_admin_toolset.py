@@ -40,7 +40,7 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
         answer(state, worker, Listing())
     assert "mcp_release" in state.visible.view("default").tools
     assert "mcp_release" not in state.visible.view("acme").tools
-    denied = find_tool(state, "acme", "mcp_admin:mcp_release")
+    denied = find_tool(state, "acme", "mcp_admin:mcp_release", START)
     assert isinstance(denied, Denied)
     assert denied.reason is Reason.TOOL_NOT_FOUND
 
@@ -48,7 +48,7 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
 def test_every_worker_that_takes_work_serves_the_toolset() -> None:
     state, _ = started(spec("desk", shared=False))
     state.worker_joined(hello("w2"), START)
-    target = find_tool(state, "default", "mcp_release")
+    target = find_tool(state, "default", "mcp_release", START)
     assert isinstance(target, ToolTarget)
     assert [record.id for record in workers_for(state, target.served)] == ["w1", "w2"]
     state.drain_worker("w1", START)

@@ -281,6 +281,18 @@ def test_a_clashing_name_belongs_to_the_smaller_server_id_by_code_point() -> Non
     assert {problem.severity for problem in result.problems} == {"warning"}
 
 
+def test_what_one_server_loses_to_another_is_one_problem_that_names_it_all() -> None:
+    names = [f"t{number:02}" for number in range(30)]
+    pairs = [(name, name) for name in names]
+    result = resolve_clashes({"a": pairs, "b": pairs, "c": [("t00", "t00")]})
+    folded, single = result.problems
+    assert (folded.server_id, folded.subject, single.subject) == ("b", "a", "t00")
+    assert "30 tools are left out: server 'a' has their names" in folded.message
+    assert "'t00', 't01'" in folded.message
+    assert " more." in folded.message, "however many, the message is bounded"
+    assert len(result.skipped) == 31
+
+
 def test_the_rest_of_a_clashing_server_keeps_its_names() -> None:
     result = resolve_clashes({"a": [("now", "now")], "b": [("now", "now"), ("then", "then")]})
     assert result.owner == {"now": ("a", "now"), "then": ("b", "then")}
@@ -346,4 +358,6 @@ def test_clashes_are_settled_whatever_the_order_of_the_servers(
     tools = {(each, original) for each, pairs in exposures.items() for original, _ in pairs}
     assert set(result.owner.values()) | result.skipped == tools
     assert set(result.owner.values()).isdisjoint(result.skipped)
-    assert len(result.problems) == len(result.skipped)
+    assert {one.server_id for one in result.problems} == {server for server, _ in result.skipped}
+    keys = {problem.key for problem in result.problems}
+    assert len(keys) == len(result.problems) <= len(result.skipped)

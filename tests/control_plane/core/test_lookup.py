@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from tests.control_plane.core.builders import START, at, coordinator, hello, listing, load, spec
+from dataclasses import replace
+
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
 from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run, started
 
-from leaseway.control_plane.core.lookup import Denied, Waiting, find_tool, place
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.lookup import Denied, Waiting, ask_for_room, find_tool, place
 from leaseway.control_plane.core.placement import LeaseKey, Placement
 from leaseway.control_plane.core.snapshot import ToolTarget
+from leaseway.wire import bounds
 from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import InstancePolicy
 
 KEY = LeaseKey("default", "dialog", "a")
 
@@ -16,7 +30,7 @@ KEY = LeaseKey("default", "dialog", "a")
 def test_exposed_and_qualified_names_lead_to_the_same_tool() -> None:
     state, _ = started(spec("a"))
     for name in ("a_echo", "a:echo"):
-        target = find_tool(state, "default", name)
+        target = find_tool(state, "default", name, START)
         assert isinstance(target, ToolTarget)
         assert (target.served.key.server_id, target.tool.original) == ("a", "echo")
 
@@ -24,7 +38,7 @@ def test_exposed_and_qualified_names_lead_to_the_same_tool() -> None:
 def test_an_unknown_tool_names_the_nearest() -> None:
     state, _ = started(spec("a"))
     for name, near in (("a_ecco", "a_echo"), ("a:ecco", "a:echo")):
-        denied = find_tool(state, "default", name)
+        denied = find_tool(state, "default", name, START)
         assert isinstance(denied, Denied)
         assert denied.reason is Reason.TOOL_NOT_FOUND
         assert denied.message == f"There is no tool '{name}'. Did you mean '{near}'?"
@@ -32,7 +46,7 @@ def test_an_unknown_tool_names_the_nearest() -> None:
 
 def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     state, _ = started(spec("everything"))
-    denied = find_tool(state, "default", "everythin:echo")
+    denied = find_tool(state, "default", "everythin:echo", START)
     assert isinstance(denied, Denied)
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
@@ -43,17 +57,17 @@ def test_a_name_like_no_other_leads_to_what_there_is() -> None:
         ("nosuch:zzz", "There is no server 'nosuch'. See `leaseway servers`."),
         ("nosuch", "There is no tool 'nosuch'. See `leaseway tools`."),
     ):
-        denied = find_tool(state, "default", name)
+        denied = find_tool(state, "default", name, START)
         assert isinstance(denied, Denied)
         assert denied.message == said
 
 
 def test_a_skipped_tool_does_not_exist_by_its_qualified_name_either() -> None:
     state, _ = started(spec("a", prefix=""), spec("b", prefix=""))
-    target = find_tool(state, "default", "echo")
+    target = find_tool(state, "default", "echo", START)
     assert isinstance(target, ToolTarget)
     assert target.served.key.server_id == "a"
-    denied = find_tool(state, "default", "b:echo")
+    denied = find_tool(state, "default", "b:echo", START)
     assert isinstance(denied, Denied)
     assert "'a' has the name 'echo'" in denied.message
 
@@ -63,10 +77,10 @@ def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
     load(state, spec("a"))
     state.worker_joined(hello(), START)
     run(state, [worker])
-    assert find_tool(state, "default", "a_echo") == Waiting(("a",))
-    assert find_tool(state, "default", "a:echo") == Waiting(("a",))
+    assert find_tool(state, "default", "a_echo", START) == Waiting(("a",))
+    assert find_tool(state, "default", "a:echo", START) == Waiting(("a",))
     answer(state, worker, FAILED)
-    denied = find_tool(state, "default", "a:echo")
+    denied = find_tool(state, "default", "a:echo", START)
     assert isinstance(denied, Denied)
     assert denied.reason is Reason.SERVER_NOT_READY
     assert "exited at once" in denied.message
@@ -111,3 +125,69 @@ def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
     denied = place(state, KEY, (), at(12))
     assert isinstance(denied, Denied)
     assert denied.reason is Reason.SERVER_NOT_READY
+
+
+def never_up() -> tuple[Coordinator, FakeWorker]:
+    """Return a coordinator whose only server failed its first try."""
+    state, worker = coordinator(), FakeWorker()
+    state.servers.probes.delay = lambda attempt: 4.0 + attempt
+    load(state, spec("a", shared=False))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    return state, worker
+
+
+def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try() -> None:
+    state, worker = never_up()
+    denied = find_tool(state, "default", "a:echo", at(1))
+    assert isinstance(denied, Denied)
+    assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
+    assert denied.message.endswith("It is tried again in 3.0 s.")
+    state.tick(at(4.5))
+    run(state, [worker])
+    denied = find_tool(state, "default", "a:echo", at(4.5))
+    assert isinstance(denied, Denied)
+    assert denied.message.endswith("It is being tried again right now.")
+    assert denied.retry_delay == 0.5
+
+
+def test_who_waits_for_room_does_not_wait_for_a_server_that_never_came_up() -> None:
+    state, _ = never_up()
+    denied = ask_for_room(state, KEY, (), at(1), wait=True)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.SERVER_NOT_READY
+
+
+def filled(most: int) -> tuple[Coordinator, str]:
+    """Return a full coordinator whose one worker may hold this much of `a`, and what it says."""
+    instances = InstancePolicy(max_instances=most)
+    state, _ = started(replace(spec("a", shared=False), instances=instances))
+    for number in range(min(most, 8)):
+        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    return state, denied.message
+
+
+def test_a_refusal_for_want_of_room_names_the_limit_and_what_helps() -> None:
+    _, message = filled(2)
+    assert "1 worker with 2 of 2 leases of it (max_instances)." in message
+    assert "raise its 'max_instances', add workers, or let the request wait" in message
+    _, message = filled(100)
+    assert "1 worker with 8 of 8 leases of any server (capacity)." in message
+    assert "raise" not in message
+    state, _ = started(spec("a", shared=False))
+    denied = place(state, KEY, {"w1"}, START)
+    assert isinstance(denied, Denied)
+    assert "1 worker that just refused it or could not be reached." in denied.message
+
+
+def test_a_tenant_that_has_all_it_may_is_told_how_many_that_are() -> None:
+    state, _ = started(spec("a", shared=False))
+    for number in range(bounds.MAX_TENANT_LEASES):
+        state.placements.gained(lease(f"L{number}", "w1", f"s{number}"))
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    assert "holds 1024 leases, as many as it may." in denied.message
+    assert "wait=" in denied.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, worker
@@ -112,6 +113,31 @@ async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
     assert not (await find(request)).HasField("worker")
     blank = leases_pb2.FindLeaseRequest(session="s")
     assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, waits = running.plane.changed, asyncio.Event()
+
+    async def noted(timeout: float) -> None:
+        waits.set()
+        await changed(timeout)
+
+    monkeypatch.setattr(running.plane, "changed", noted)
+    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
+    waiting = running.placement.FindLease(request, timeout=10)
+    async with asyncio.timeout(10):
+        await waits.wait()
+    async with worker(running.address, leases=[LEASE]):
+        assert (await waiting).lease_id == "L1"
+
+
+async def test_looking_for_a_lease_ends_with_its_callers_deadline(running: Running) -> None:
+    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
+    found = await running.placement.FindLease(request, timeout=0.5)
+    assert not running.plane.state.settled
+    assert not found.HasField("worker")
 
 
 async def test_the_admin_toolset_is_listed_on_every_worker_and_not_among_the_servers(

@@ -147,15 +147,18 @@ def resolve_clashes(exposures: Mapping[str, Sequence[tuple[str, str]]]) -> Clash
     problems: list[Problem] = []
     for server_id in sorted(exposures, key=lambda each: (each != ADMIN_TOOLSET, each)):
         lost = _Problems(server_id)
+        clashes: dict[str, list[tuple[str, str]]] = {}
         for original, name in sorted(exposures[server_id]):
             if name in RESERVED_NAMES and server_id != ADMIN_TOOLSET:
                 lost.add(TOOL_NAME_RESERVED, name, _reserved(original, name))
             elif name in owner:
-                lost.add(TOOL_NAME_CLASH, name, _clash(original, name, owner[name][0]))
+                clashes.setdefault(owner[name][0], []).append((original, name))
             else:
                 owner[name] = (server_id, original)
                 continue
             skipped.add((server_id, original))
+        for winner, lost_tools in clashes.items():
+            lost.add(TOOL_NAME_CLASH, *_clash(lost_tools, winner))
         problems += lost.all()
     return ClashResult(owner, frozenset(skipped), tuple(problems))
 
@@ -231,11 +234,16 @@ def _duplicate(original: str, name: str, winner: str) -> str:
     )
 
 
-def _clash(original: str, name: str, winner: str) -> str:
-    return (
-        f"tool {_show(original)} is left out: server '{winner}' has the name '{name}' already, and"
-        " the smaller server id keeps it. Give one of the servers a prefix under 'transform'."
-    )
+def _clash(lost: Sequence[tuple[str, str]], winner: str) -> tuple[str, str]:
+    """Return the subject and the text of what one server loses to another."""
+    remedy = "the smaller server id keeps {}. Give one of the servers a prefix under 'transform'."
+    if len(lost) > 1:
+        taken = f"{len(lost)} tools are left out: server '{winner}' has their names already, and"
+        names = _names([name for _, name in lost])
+        return winner, f"{taken} {remedy.format('them')} They are: {names}."
+    ((original, name),) = lost
+    taken = f"tool {_show(original)} is left out: server '{winner}' has the name '{name}' already,"
+    return name, f"{taken} and {remedy.format('it')}"
 
 
 def _reserved(original: str, name: str) -> str:

@@ -7,13 +7,14 @@ from collections.abc import Collection
 from leaseway.control_plane.core.admin_toolset import ADMIN
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.no_room import no_room, too_many
 from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
+from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.refusal import Denied, Waiting
-from leaseway.control_plane.core.room_line import MAX_WAITING, Waiter
+from leaseway.control_plane.core.room_line import Waiter
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget, View
 from leaseway.control_plane.core.variants import Served
-from leaseway.wire import bounds
 from leaseway.wire.names import nearest, split_qualified
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
@@ -32,15 +33,17 @@ __all__ = [
     "workers_for",
 ]
 
-_CAPACITY_RETRY = 1.0
+_NOT_READY_RETRY = 0.5
 
 
-def find_tool(state: Coordinator, tenant: str, name: str) -> ToolTarget | Waiting | Denied:
+def find_tool(
+    state: Coordinator, tenant: str, name: str, now: Moment
+) -> ToolTarget | Waiting | Denied:
     """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads."""
     view = state.visible.view(tenant)
     split = split_qualified(name)
     if split is not None:
-        return _find_qualified(state, tenant, view, *split)
+        return _find_qualified(state, tenant, view, split, now)
     target = view.tools.get(name)
     if target is not None:
         return target
@@ -54,7 +57,7 @@ def place(
     """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
-        return _no_server(state, key.tenant, key.server_id)
+        return _no_server(state, key.tenant, key.server_id, now)
     if served.spec.truely_stateless:
         message = (
             f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
@@ -74,9 +77,9 @@ def place(
         if record.takes_work
     ]
     placement = state.placements.place(key, able, excluded, now.mono, _standing(state))
-    if placement is None and able and state.placements.has_all(key.tenant):
-        return _has_all(key)
-    return placement or _no_room(key.server_id, able, excluded)
+    if placement is None and not able:
+        return not_served(key.server_id)
+    return placement or no_room(state.placements, key, able, excluded)
 
 
 def ask_for_room(
@@ -87,7 +90,7 @@ def ask_for_room(
     outcome = place(state, key, excluded, now)
     if not wait or not isinstance(outcome, Denied) or not outcome.passes:
         return outcome
-    return state.line.join(key, excluded, now.mono) or _too_many(key.server_id)
+    return state.line.join(key, excluded, now.mono) or too_many(key.server_id)
 
 
 def serve_line(state: Coordinator, now: Moment) -> None:
@@ -143,7 +146,7 @@ def not_served(server_id: str) -> Denied:
         f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
         " Look at `leaseway workers` and `leaseway problems`."
     )
-    return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": server_id})
+    return Denied(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
 
 
 def _standing(state: Coordinator) -> set[str]:
@@ -152,20 +155,21 @@ def _standing(state: Coordinator) -> set[str]:
 
 
 def _find_qualified(
-    state: Coordinator, tenant: str, view: View, server_id: str, original: str
+    state: Coordinator, tenant: str, view: View, name: tuple[str, str], now: Moment
 ) -> ToolTarget | Waiting | Denied:
+    server_id, original = name
     served = view.servers.get(server_id)
     if served is None:
-        return _no_server(state, tenant, server_id)
+        return _no_server(state, tenant, server_id, now)
     target = view.qualified(server_id, original)
     if target is not None:
         return target
-    name = f"{server_id}:{original}"
+    qualified = f"{server_id}:{original}"
     for tool in served.exposed:
         if tool.skipped and tool.original == original:
-            return _name_taken(view, name, tool.name)
+            return _name_taken(view, qualified, tool.name)
     known = [f"{server_id}:{tool.original}" for tool in served.callable_tools]
-    return _no_tool(state, tenant, name, known)
+    return _no_tool(state, tenant, qualified, known)
 
 
 def _name_taken(view: View, name: str, exposed: str) -> Denied:
@@ -177,14 +181,15 @@ def _name_taken(view: View, name: str, exposed: str) -> Denied:
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
 
 
-def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Denied:
+def _no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> Waiting | Denied:
     pending = pending_for(state, tenant)
     if server_id in pending:
         return Waiting((server_id,))
     key = variants_of(state, tenant).get(server_id)
     failure = None if key is None else state.servers.failures.get(key)
-    if failure is not None:
-        return _not_ready(server_id, failure.message)
+    if key is not None and failure is not None:
+        outlook = state.servers.probes.outlook(key, now.mono)
+        return _not_ready(server_id, failure.message, outlook)
     own = VariantKey(server_id, tenant)
     if server_id in state.servers.rejected or own in state.servers.refused:
         message = "its entry in the configuration has an error; run `leaseway problems`"
@@ -195,9 +200,20 @@ def _no_server(state: Coordinator, tenant: str, server_id: str) -> Waiting | Den
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 
-def _not_ready(server_id: str, problem: str) -> Denied:
+def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:
     message = f"Server '{server_id}' is configured but has not come up: {problem}"
-    return Denied(Reason.SERVER_NOT_READY, message, metadata={"server": server_id})
+    metadata = {"server": server_id}
+    if outlook is None:  # only another configuration mends it
+        return Denied(Reason.SERVER_NOT_READY, message, metadata=metadata)
+    wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
+    if outlook.wait is None:
+        when = "It is being tried again right now."
+    elif outlook.wait > 0:
+        when = f"It is tried again in {wait:.1f} s."
+    else:
+        when = "It is tried again as soon as a worker is free."
+    denied = f"{message} {when}"
+    return Denied(Reason.SERVER_NOT_READY, denied, wait, metadata, in_line=False)
 
 
 def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str]) -> Denied:
@@ -212,33 +228,6 @@ def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str])
     if failed and split_qualified(name) is None:
         message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
-
-
-def _no_room(server_id: str, able: list[Candidate], excluded: Collection[str]) -> Denied:
-    if not able:
-        return not_served(server_id)
-    tried = " that was not tried already" if excluded else ""
-    message = (
-        f"No worker{tried} has room for another lease of server '{server_id}'. Release leases that"
-        " are not needed, or add workers."
-    )
-    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
-
-
-def _too_many(server_id: str) -> Denied:
-    message = (
-        f"{MAX_WAITING} requests wait for room already; none is taken in for server"
-        f" '{server_id}'. Try again later, or add workers."
-    )
-    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"server": server_id})
-
-
-def _has_all(key: LeaseKey) -> Denied:
-    message = (
-        f"Tenant '{key.tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may. Release"
-        " leases that are not needed."
-    )
-    return Denied(Reason.CAPACITY, message, _CAPACITY_RETRY, {"tenant": key.tenant})
 
 
 def _try_instead(near: list[str], listing: str) -> str:

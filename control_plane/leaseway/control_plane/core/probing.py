@@ -13,7 +13,7 @@ from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.spec import ServerSpec, VariantKey
 
-__all__ = ["ProbeJob", "ProbeSchedule", "StartedProbe"]
+__all__ = ["Outlook", "ProbeJob", "ProbeSchedule", "StartedProbe"]
 
 _RETRY = Backoff(initial=0.5, maximum=30.0)
 _ANSWER_GRACE = 10.0
@@ -27,6 +27,19 @@ class StartedProbe:
     id: int
     worker_id: str
     deadline: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How the tries of a variant stand that did not come up.
+
+    Attributes:
+        failures: How many in a row have failed, at least 1.
+        wait: Seconds until the next one, 0 where it waits for a worker; None: it is under way.
+    """
+
+    failures: int
+    wait: float | None
 
 
 @dataclass
@@ -96,6 +109,13 @@ class ProbeSchedule:
         """Have a failed job tried again after its backoff."""
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
+
+    def outlook(self, key: VariantKey, now: float) -> Outlook | None:
+        """Return how the tries of a variant stand; None where none of its spec has failed."""
+        job = self.jobs.get(key)
+        if job is None or not job.attempt:
+            return None
+        return Outlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
     def worker_gone(self, worker_id: str) -> None:
         """Have the probes of a worker that left tried elsewhere, at once."""

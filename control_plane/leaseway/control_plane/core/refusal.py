@@ -15,17 +15,19 @@ class Denied:
 
     Attributes:
         retry_delay: Seconds after which it may be otherwise by itself; None where it will not.
+        in_line: Whether who waits for room waits for the end of this, too.
     """
 
     reason: Reason
     message: str
     retry_delay: float | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    in_line: bool = True
 
     @property
     def passes(self) -> bool:
-        """Whether it may end by itself."""
-        return self.retry_delay is not None
+        """Whether it may end by itself, soon enough for who waits for room."""
+        return self.in_line and self.retry_delay is not None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class Servers:
         failures: Why the newest try of a variant failed.
         changed: Whether goods have changed since the owner last looked.
         withdrawn: Probes to take back, for the owner to send.
+        troubled: Variants that have an open problem of a try or a listing that failed.
     """
 
     problems: ProblemTable
@@ -56,6 +57,7 @@ class Servers:
     probes: ProbeSchedule = field(default_factory=ProbeSchedule)
     changed: bool = False
     withdrawn: list[StartedProbe] = field(default_factory=list)
+    troubled: set[VariantKey] = field(default_factory=set)
 
     def configure(
         self,
@@ -124,7 +126,7 @@ class Servers:
             self.failures.pop(job.spec.key, None)
             self._listed(job.spec.key, make_good(job.spec, outcome), now)
         else:
-            self._failed(job, outcome, now)
+            self._failed(job, _on_worker(outcome, job.last_worker), now)
 
     def relisted(
         self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
@@ -136,7 +138,7 @@ class Servers:
         if isinstance(outcome, Listing):
             self._listed(key, relist(good, outcome), now)
         else:
-            self.problems.replace(f"probe:{key}", [outcome], now.unix, seen_again=True)
+            self._show_trouble(key, outcome, now)
 
     def give_up_overdue(self, now: Moment) -> None:
         """Have probes that no worker answered tried again."""
@@ -166,7 +168,8 @@ class Servers:
             self.changed = True
         for key in [key for key in self.probes.jobs if key not in desired]:
             self._withdraw(self.probes.drop(key))
-        for key in [key for key in self.failures if key not in desired]:
+        known = self.failures.keys() | (self.troubled - self.goods.keys())
+        for key in known - desired.keys():
             self._forgive(key, now)
 
     def _keeps(self, key: VariantKey) -> bool:
@@ -195,19 +198,38 @@ class Servers:
         good, problems = made
         self.changed = self.changed or good != self.goods.get(key)
         self.goods[key] = good
-        self.problems.replace(f"probe:{key}", (), now.unix)
+        self._end_trouble(key, now)
         self.problems.replace(f"exposure:{key}", problems, now.unix)
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
-        self.problems.replace(f"probe:{key}", [self.failures[key]], now.unix, seen_again=True)
+        self._show_trouble(key, self.failures[key], now)
         self.probes.retry(job, now.mono)
 
     def _forgive(self, key: VariantKey, now: Moment) -> None:
-        if self.failures.pop(key, None) is not None:
+        self.failures.pop(key, None)
+        self._end_trouble(key, now)
+
+    def _show_trouble(self, key: VariantKey, problem: Problem, now: Moment) -> None:
+        self.troubled.add(key)
+        self.problems.replace(f"probe:{key}", [problem], now.unix, seen_again=True)
+
+    def _end_trouble(self, key: VariantKey, now: Moment) -> None:
+        if key in self.troubled:
+            self.troubled.remove(key)
             self.problems.replace(f"probe:{key}", (), now.unix)
 
     def _withdraw(self, probe: StartedProbe | None) -> None:
         if probe is not None:
             self.withdrawn.append(probe)
+
+
+def _on_worker(problem: Problem, worker_id: str) -> Problem:
+    """Return why a try failed with its worker in words only.
+
+    The tries go from worker to worker: were the worker part of the problem's identity, each of
+    them would close the last one's problem and open another.
+    """
+    message = f"The last try, on worker '{worker_id}', failed. {problem.message}"
+    return replace(problem, worker_id="", message=message)

@@ -9,7 +9,9 @@ from leaseway.control_plane.core.definition import parse_definition
 from leaseway.control_plane.core.fleet import InstanceInfo, WorkerRecord
 from leaseway.control_plane.core.lookup import Denied
 from leaseway.control_plane.core.placement import HeldLease
+from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import ToolTarget
 from leaseway.control_plane.core.variants import Good, Served
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -149,7 +151,7 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
     )
 
 
-def server(state: Coordinator, key: VariantKey) -> catalog_pb2.ServerStatus:
+def server(state: Coordinator, key: VariantKey, now: Moment) -> catalog_pb2.ServerStatus:
     """Return one configured server."""
     served = state.visible.served.get(key)
     spec = served.spec if served else (state.servers.desired or {}).get(key)
@@ -167,6 +169,7 @@ def server(state: Coordinator, key: VariantKey) -> catalog_pb2.ServerStatus:
             if one.key == key
         ],
     )
+    _foretell(status, state.servers.probes.outlook(key, now.mono), now)
     if spec is not None:
         _describe(status, spec)
     if good is not None:
@@ -177,6 +180,14 @@ def server(state: Coordinator, key: VariantKey) -> catalog_pb2.ServerStatus:
         status.tool_count = len(served.callable_tools)
         status.workers.extend(record.id for record in state.serving(served))
     return status
+
+
+def _foretell(status: catalog_pb2.ServerStatus, outlook: Outlook | None, now: Moment) -> None:
+    if outlook is None:
+        return
+    status.failures = outlook.failures
+    if outlook.wait is not None:
+        status.next_try_at.FromNanoseconds(int((now.unix + outlook.wait) * 1e9))
 
 
 def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:

@@ -132,7 +132,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List configured servers with their state, ordered by id."""
         await check_client(request.client, context)
         await self._established(context)
-        state = self._plane.state
+        state, now = self._plane.state, self._plane.clock()
         tenant = tenant_of(request.tenant)
         keys = (
             {*(state.servers.desired or ()), *state.servers.goods, *state.servers.refused}
@@ -142,7 +142,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         known = {key.server_id for key in keys}
         keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         return catalog_pb2.ListServersResponse(
-            servers=[answers.server(state, key) for key in sorted(keys)],
+            servers=[answers.server(state, key, now) for key in sorted(keys)],
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
             pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
@@ -160,7 +160,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
 
     async def _find(self, tenant: str, name: str, context: _ResolveContext) -> ToolTarget | Denied:
         while True:
-            outcome = find_tool(self._plane.state, tenant, name)
+            outcome = find_tool(self._plane.state, tenant, name, self._plane.clock())
             if not isinstance(outcome, Waiting):
                 return outcome
             # A little before the caller gives up, so that it learns what it waited for.

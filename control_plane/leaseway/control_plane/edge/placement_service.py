@@ -59,11 +59,14 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     async def FindLease(  # noqa: N802
         self, request: leases_pb2.FindLeaseRequest, context: _Context
     ) -> leases_pb2.FindLeaseResponse:
-        """Find the lease of a (tenant, session, server)."""
-        state = self._plane.state
-        found = find_lease(state, await self._key(request, context))
+        """Find the lease of a (tenant, session, server).
+
+        A control plane that has just started waits for workers to say what they hold.
+        """
+        found = await self._find(await self._key(request, context), context)
         if found is None:
             return leases_pb2.FindLeaseResponse()
+        state = self._plane.state
         return leases_pb2.FindLeaseResponse(
             worker=answers.worker_ref(state.workers[found.worker_id]), lease_id=found.lease_id or ""
         )
@@ -79,6 +82,17 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             message = f"Session, server id and tenant have at most {_MAX_KEY} characters each."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
+
+    async def _find(self, key: LeaseKey, context: _Context) -> Placement | None:
+        while True:
+            found = find_lease(self._plane.state, key)
+            left = min(
+                self._plane.state.settling_left(self._plane.clock()),
+                time_left(context, bounds.SETTLING) - _FOR_ANSWER,
+            )
+            if found is not None or left <= 0.0:
+                return found
+            await self._plane.changed(left)
 
     async def _place(
         self, key: LeaseKey, excluded: frozenset[str], wait: float, context: _Context
