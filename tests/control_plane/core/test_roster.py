@@ -17,7 +17,7 @@ from tests.control_plane.core.builders import (
 
 from leaseway.control_plane.core.actions import DrainWorker, PushDelta, RevokeLease
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerReport
+from leaseway.control_plane.core.fleet import WorkerAddress, WorkerReport
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.subscription import Push, Refusal
 from leaseway.wire.spec import VariantKey
@@ -136,3 +136,26 @@ def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again
     state.worker_joined(hello(leases=(held,)), at(3))
     assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
     assert state.workers["w1"].draining
+
+
+def test_a_draining_run_whose_stream_breaks_comes_back_draining_and_another_run_does_not() -> None:
+    state, _ = offered("a")
+    assert state.drain_worker("w1", at(1))
+    state.take_actions()
+    state.worker_left("w1", at(2))
+    assert "w1" not in state.workers, "without leases it is not waited for"
+    state.worker_joined(hello(), at(11))
+    assert state.workers["w1"].draining
+    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    state.worker_left("w1", at(12))
+    next_run = WorkerAddress("w1", "another-run", "127.0.0.1:1")
+    state.worker_joined(hello(address=next_run), at(13))
+    assert not state.workers["w1"].draining
+
+
+def test_a_drained_run_is_remembered_for_ten_seconds() -> None:
+    state, _ = offered("a")
+    assert state.drain_worker("w1", at(1))
+    state.worker_left("w1", at(2))
+    state.worker_joined(hello(), at(12))
+    assert not state.workers["w1"].draining

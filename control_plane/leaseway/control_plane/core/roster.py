@@ -41,6 +41,7 @@ class Roster:
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
+    _drained: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def tell(self, worker_id: str, action: Action) -> None:
         """Have something said to a worker."""
@@ -69,7 +70,8 @@ class Roster:
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.instances = hello.instances
         self.workers[address.id] = record
-        if known is not None and known.draining:
+        was_draining = known is not None and known.draining
+        if was_draining or (address.id, address.incarnation) in self._drained:
             self._drain(record)  # what it was told may have gone down with its stream
         self._show_refusals(record, now)
         for twins in self.placements.replace_worker(address.id, hello.leases):
@@ -80,6 +82,9 @@ class Roster:
         """Note that a worker's stream has ended; one that was to end is not waited for."""
         record.gone_at = now.mono
         if record.draining and not self.placements.held_by(record.id):
+            # Its stream may just have broken: the same run must not come back as a healthy one.
+            run = (record.id, record.hello.address.incarnation)
+            self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
             self._forget(record.id)
 
     def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
@@ -145,6 +150,7 @@ class Roster:
         for record in list(self.workers.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
                 self._forget(record.id)
+        self._drained = {run: until for run, until in self._drained.items() if until > now.mono}
 
     def deadlines(self) -> Iterator[float]:
         """Yield when workers will count as lost, on the monotonic clock."""
