@@ -25,6 +25,7 @@ from leaseway.sdk.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_TTL, MAX_LEASE_TTL, MIN_LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
+from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
 
 __all__ = ["LEASE_ENDED", "LeaseDesk"]
@@ -212,7 +213,9 @@ class LeaseDesk:
             return False
         link = self._pool.link(held.worker)
         request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=held.lease_id, tenant=self._control.identity.tenant, session=key.session
+            lease_id=held.lease_id,
+            tenant=self._control.identity.tenant or DEFAULT_TENANT,
+            session=key.session,
         )
         try:
             answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
