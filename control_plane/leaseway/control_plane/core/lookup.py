@@ -201,10 +201,10 @@ def _no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> 
 
 
 def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:
-    message = f"Server '{server_id}' is configured but has not come up: {problem}"
+    what = f"Server '{server_id}' is configured but has not come up"
     metadata = {"server": server_id}
     if outlook is None:  # only another configuration mends it
-        return Denied(Reason.SERVER_NOT_READY, message, metadata=metadata)
+        return Denied(Reason.SERVER_NOT_READY, f"{what}: {problem}", metadata=metadata)
     wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
     if outlook.wait is None:
         when = "It is being tried again right now."
@@ -212,8 +212,8 @@ def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> 
         when = f"It is tried again in {wait:.1f} s."
     else:
         when = "It is tried again as soon as a worker is free."
-    denied = f"{message} {when}"
-    return Denied(Reason.SERVER_NOT_READY, denied, wait, metadata, in_line=False)
+    message = f"{what}. {when} {problem}"
+    return Denied(Reason.SERVER_NOT_READY, message, wait, metadata, in_line=False)
 
 
 def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str]) -> Denied:
