@@ -159,3 +159,38 @@ def test_a_drained_run_is_remembered_for_ten_seconds() -> None:
     state.worker_left("w1", at(2))
     state.worker_joined(hello(), at(12))
     assert not state.workers["w1"].draining
+
+
+def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_back() -> None:
+    state, _ = offered("a")
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), at(1))
+    state.worker_left("w1", at(1))
+    state.tick(at(10.9))
+    assert reasons(state) == []
+    state.tick(at(11))
+    (lost,) = [one.problem for one in state.problems.open()]
+    assert (lost.reason, lost.worker_id) == ("WORKER_LOST", "w1")
+    assert "'w1'" in lost.message
+    assert "(1 leases)" in lost.message
+    state.worker_joined(hello(), at(20))
+    assert reasons(state) == []
+
+
+def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
+    state, _ = offered("a")
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert reasons(state) == ["WORKER_LOST"]
+    due = state.next_deadline(at(11))
+    assert due is not None
+    state.tick(at(due - START.mono))
+    assert reasons(state) == []
+
+
+def test_a_worker_that_was_to_go_is_not_missed() -> None:
+    state, _ = offered("a")
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert "w1" not in state.workers
+    assert reasons(state) == []

@@ -23,9 +23,13 @@ from leaseway.control_plane.core.snapshot import Snapshot
 from leaseway.control_plane.core.subscription import Push, Refusal, Subscription
 from leaseway.control_plane.core.variants import Served
 from leaseway.wire import bounds
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["Roster"]
+
+_LOST_SHOWN = 600.0
+"""Seconds for which a lost worker is an open problem."""
 
 
 @dataclass
@@ -34,12 +38,14 @@ class Roster:
 
     Attributes:
         workers: By id; one whose stream has ended stays for 10 s.
+        lost_until: Until when a worker that was lost is an open problem, by id.
         placements: The leases that they reported, and the room reserved for others.
     """
 
     problems: ProblemTable
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
+    lost_until: dict[str, float] = field(default_factory=dict)
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -65,7 +71,7 @@ class Roster:
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
             self._refuse_twin(known, now)
-        self.problems.clear(worker_id=address.id)  # it says anew what is wrong
+        self._mend(address.id)  # it says anew what is wrong
         before = known.subscription if known is not None else None
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.instances = hello.instances
@@ -146,14 +152,25 @@ class Roster:
     # Time.
 
     def forget_lost(self, now: Moment) -> None:
-        """Forget workers whose stream ended 10 s ago, and their leases."""
+        """Forget workers whose stream ended 10 s ago, and their leases.
+
+        One that did not say that it goes is a problem until it is back, or until nobody expects
+        it any more: its successor may have another id.
+        """
+        for worker_id in [one for one, until in self.lost_until.items() if now.mono >= until]:
+            self._mend(worker_id)
         for record in list(self.workers.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
+                leases = self.placements.held_by(record.id)
                 self._forget(record.id)
+                if not record.draining:
+                    self.lost_until[record.id] = now.mono + _LOST_SHOWN
+                    self.problems.report(_lost_problem(record, leases), now.unix)
         self._drained = {run: until for run, until in self._drained.items() if until > now.mono}
 
     def deadlines(self) -> Iterator[float]:
-        """Yield when workers will count as lost, on the monotonic clock."""
+        """Yield when workers will count as lost, and when that is forgotten."""
+        yield from self.lost_until.values()
         for record in self.workers.values():
             if record.lost_at is not None:
                 yield record.lost_at
@@ -242,7 +259,21 @@ class Roster:
     def _forget(self, worker_id: str) -> None:
         del self.workers[worker_id]
         self.placements.worker_gone(worker_id)
+        self._mend(worker_id)
+
+    def _mend(self, worker_id: str) -> None:
+        self.lost_until.pop(worker_id, None)
         self.problems.clear(worker_id=worker_id)
+
+
+def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
+    message = (
+        f"Worker '{record.id}' at {record.hello.address.address} is lost: its stream ended more"
+        f" than {bounds.WORKER_LOST_AFTER:.0f} s ago without a word, and it has not come back."
+        f" What it held ({leases} leases) may be placed anew. See whether its process runs and"
+        " can reach the control plane, or start it again."
+    )
+    return Problem("worker", Reason.WORKER_LOST, message, worker_id=record.id)
 
 
 def _refusal_problem(worker_id: str, refusal: Refusal) -> Problem:
