@@ -60,6 +60,8 @@ class FakeControlPlane(
         self.metadata: list[dict[str, Any]] = []
         self.problems: list[admin_pb2.Problem] = []
         self.on_list: Callable[[], None] = lambda: None
+        self.on_status: Callable[[], None] = lambda: None
+        self.mute = False
         self.address = ""
         self._watchers: set[asyncio.Event] = set()
         self._server: grpc.aio.Server | None = None
@@ -181,6 +183,7 @@ class FakeControlPlane(
 
     async def Place(self, request: Any, context: Any) -> Any:
         self.places.append(request)
+        await self._speak()
         if self.place_faults:
             await abort(context, self.place_faults.pop(0))
         fit = [w for w in self.workers if w.ref.id not in request.exclude_workers]
@@ -198,7 +201,13 @@ class FakeControlPlane(
                     return leases_pb2.FindLeaseResponse(worker=worker.ref, lease_id=lease.id)
         return leases_pb2.FindLeaseResponse()
 
+    async def _speak(self) -> None:
+        if self.mute:
+            await asyncio.Event().wait()
+
     async def GetStatus(self, request: Any, context: Any) -> Any:
+        self.on_status()
+        await self._speak()
         return admin_pb2.GetStatusResponse(
             ready=True, registry_version=self.version, workers=len(self.workers)
         )

@@ -126,3 +126,12 @@ async def test_the_bounds_of_a_time_to_live_are_within(client: AsyncClient, ttl:
 async def test_a_session_key_has_bounds(client: AsyncClient, key: str) -> None:
     with pytest.raises(InvalidRequest):
         client.session(key)
+
+
+@pytest.mark.parametrize("wait", [-5, float("nan")])
+async def test_a_wait_that_is_no_time_is_refused(
+    client: AsyncClient, plane: FakeControlPlane, wait: float
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"wait=.*0 s or more"):
+        await client.session("dialog").acquire("desk", wait=wait)
+    assert not plane.places

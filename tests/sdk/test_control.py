@@ -8,7 +8,7 @@ import grpc
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
-from leaseway.sdk import control
+from leaseway.sdk import AsyncClient, ControlPlaneUnavailable, control
 from leaseway.sdk.identity import identify
 
 
@@ -32,3 +32,45 @@ async def test_a_wait_outlasts_a_restart_of_the_control_plane(
 
     assert await asked.ask(wait_for_room, None, begun + BOUND) == "here"
     await asked.close()
+
+
+async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_QUIET", 0.1)
+    monkeypatch.setattr(control, "_SIGN_BOUND", 0.5)
+    plane.mute = True
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ControlPlaneUnavailable, match=f"{plane.address} .*answers nothing"):
+            await client.acquire("desk", wait=0.2)
+        with pytest.raises(ControlPlaneUnavailable, match=plane.address):
+            await client.acquire("desk")
+
+
+async def test_a_control_plane_that_only_takes_its_time_is_waited_for(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_QUIET", 0.01)
+    hold = plane.hold_resolve["time_now"] = asyncio.Event()
+    asked: list[object] = []
+    monkeypatch.setattr(plane, "on_status", lambda: asked.append(1))
+    call = asyncio.create_task(client.call_tool("time_now"))
+    await until(lambda: len(asked) > 3)
+    assert not call.done()
+    hold.set()
+    assert (await call).text == "{}"
+
+
+async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.status()
+    port = int(plane.address.rsplit(":", 1)[1])
+    await plane.stop()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    call = asyncio.create_task(client.call_tool("time_now", timeout=20))
+    await until(lambda: loop.time() > begun + control.CONNECT_BOUND + 0.5)
+    assert not call.done()
+    await plane.start(port)
+    assert (await call).text == "{}"

@@ -234,12 +234,12 @@ async def test_a_session_that_was_left_says_so(client: AsyncClient, worker: Fake
         session.call_tool("desk_open"),
         session.acquire("desk"),
         session.call_tool("time_now"),
+        session.release("desk"),
     ):
         with pytest.raises(RuntimeError, match="Session 'job' was left"):
             await use
     with pytest.raises(RuntimeError, match="was left"):
         session.stream_tool("time_now")
-    assert await session.release("desk") is False
     assert worker.leases == {}
     async with client.session("job") as session:
         assert (await session.call_tool("desk_open")).new_lease is not None

@@ -10,7 +10,7 @@ import grpc
 
 from leaseway.sdk.grpc_faults import fault_of_control_plane
 from leaseway.sdk.identity import Identity, channel_options
-from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -19,6 +19,10 @@ __all__ = ["CONNECT_BOUND", "ControlPlane"]
 CONNECT_BOUND: Final = 2.0
 """Seconds after which an unreachable control plane is given up."""
 _PAUSE: Final = 0.1
+_QUIET: Final = 1.0
+"""Seconds without an answer after which it is asked whether it still answers anything."""
+_SIGN_BOUND: Final = 4.0
+"""Seconds that it is given to answer that."""
 
 ResponseT = TypeVar("ResponseT", covariant=True)
 
@@ -53,14 +57,25 @@ class ControlPlane:
         """Whether the connection stands at this moment."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
-    async def ask(self, rpc: _Rpc[ResponseT], request: Any, deadline: float) -> ResponseT:
+    async def ask(
+        self,
+        rpc: _Rpc[ResponseT],
+        request: Any,
+        deadline: float,
+        *,
+        bound: float = CONNECT_BOUND,
+        wait: float = 0.0,
+    ) -> ResponseT:
         """Send a request and return the answer.
 
         Args:
             rpc: A method of one of the stubs.
             request: Its request.
             deadline: When to give up, in the event loop's time. An unreachable control plane is
-                given up after `CONNECT_BOUND` already, also one that goes while it is asked.
+                given up after `bound` already, also one that goes while it is asked.
+            bound: Seconds that an unreachable control plane is waited for.
+            wait: Seconds for which the control plane may well keep silent. One that answers
+                nothing at all for 5 s beyond them is given up.
 
         Raises:
             Fault: It refused, or could not be reached.
@@ -68,22 +83,56 @@ class ControlPlane:
         """
         now = self._loop.time()
         # A little before the caller's own deadline, which says less about what is wrong.
-        give_up = now + min(CONNECT_BOUND, (deadline - now) * 0.9)
+        give_up = now + min(bound, (deadline - now) * 0.9)
+        quiet_until = now + wait
         while True:
             await self._connect(give_up)
             asked = self._loop.time()
             try:
                 remaining = max(deadline - self._loop.time(), 0.001)
-                return await rpc(request, timeout=remaining, metadata=self.identity.metadata)
+                answer = rpc(request, timeout=remaining, metadata=self.identity.metadata)
+                return await self._answered(answer, quiet_until)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of_control_plane(error, self.identity.address)
                 lost = fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
                 now = self._loop.time()
-                if lost and now - asked > CONNECT_BOUND:  # it let the caller wait, and went
-                    give_up = now + min(CONNECT_BOUND, (deadline - now) * 0.9)
+                if lost and now - asked > bound:  # it let the caller wait, and went
+                    give_up = now + min(bound, (deadline - now) * 0.9)
                 if not lost or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
+
+    async def _answered(self, answer: Awaitable[ResponseT], quiet_until: float) -> ResponseT:
+        """Wait for an answer for as long as the control plane answers anything."""
+        asked = asyncio.ensure_future(answer)
+        silence = self._loop.create_task(self._silence(quiet_until), name="leaseway silence")
+        try:
+            await asyncio.wait((asked, silence), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            raise Fault(
+                Reason.CONTROL_PLANE_UNAVAILABLE,
+                f"The control plane at {self.identity.address} holds the connection but answers "
+                "nothing. Check that its process runs and is neither stopped nor overloaded.",
+            )
+        finally:
+            asked.cancel()
+            silence.cancel()
+
+    async def _silence(self, quiet_until: float) -> None:
+        """Return when the control plane does not answer the simplest question any more."""
+        await asyncio.sleep(max(0.0, quiet_until - self._loop.time()))
+        request = admin_pb2.GetStatusRequest()
+        while True:
+            await asyncio.sleep(_QUIET)
+            try:
+                await self.admin.GetStatus(
+                    request, timeout=_SIGN_BOUND, metadata=self.identity.metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                # Whatever else went wrong, the request itself meets it too.
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    return
 
     async def close(self) -> None:
         """Close the channel; requests under way fail."""

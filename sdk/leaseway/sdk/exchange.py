@@ -75,6 +75,8 @@ class Exchange:
         pending: The calls in flight, by call id.
         going_away: Whether the worker takes no more calls.
         ended: Whether the stream has ended.
+        suspect: Whether the worker may stand still: a call's time passed, or the stream broke, and
+            nothing was heard from it since.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Exchange:
         self.pending: dict[int, _Pending] = {}
         self.going_away = False
         self.ended = False
+        self.suspect = False
         self._worker = worker
         self._hello = hello
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
+        self._last_id_when_heard = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._granted = 0
         self._renewal: asyncio.Future[leases_pb2.KeepAliveResponse] | None = None
@@ -218,6 +222,8 @@ class Exchange:
 
     def _expire(self, call_id: int) -> None:
         call = self.pending[call_id]
+        if call_id > self._last_id_when_heard:
+            self.suspect = True
         sent = self._abandon(call_id, "The caller's timeout passed.")
         if not call.reply.done():
             call.reply.set_exception(call_faults.late(self._worker, call.what, sent))
@@ -290,6 +296,8 @@ class Exchange:
             message: Any = await read()
             if message is grpc.aio.EOF:
                 return
+            self.suspect = False
+            self._last_id_when_heard = self._last_id
             if not self._heard:
                 self._greet(message)
             self._dispatch(message)
@@ -337,6 +345,7 @@ class Exchange:
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
+        self.suspect = self.suspect or cause is not None
         self._deadlines.close()
         for call in self.pending.values():
             if not call.reply.done():

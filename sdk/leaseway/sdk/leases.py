@@ -35,6 +35,8 @@ LEASE_ENDED: Final = frozenset(
 )
 _START_BOUND: Final = 600.0
 """Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
+_MAX_WAIT: Final = 24 * 3600.0
+"""Seconds that the control plane lets anybody wait for room."""
 _RELEASE_BOUND: Final = 5.0
 _FIND_BOUND: Final = 2.0
 
@@ -131,7 +133,7 @@ class LeaseDesk:
         Args:
             key: The session and the server.
             ttl: Seconds that the lease lives without renewal.
-            wait: Seconds to wait for room; None fails at once.
+            wait: Seconds to wait for room, at most a day; None fails at once.
             version: The registry version that the server was seen at.
 
         Raises:
@@ -144,7 +146,14 @@ class LeaseDesk:
                 f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
                 "within that.",
             )
-        return await self._seek(key, ttl, self._loop.time() + (wait or 0.0), version)
+        if wait is not None and not wait >= 0:
+            raise Fault(
+                Reason.INVALID_REQUEST,
+                f"wait={wait:g} is no time to wait for room; give 0 s or more, or None to fail at "
+                "once.",
+            )
+        wait = min(wait or 0.0, _MAX_WAIT)
+        return await self._seek(key, ttl, self._loop.time() + wait, version)
 
     async def _seek(self, key: Key, ttl: float, give_up: float, version: int) -> Held:
         """Ask one worker after the other; where none has room, the control plane knows who is next.
@@ -323,7 +332,8 @@ class LeaseDesk:
         )
         if wait > 0:
             request.wait.CopyFrom(_duration(wait))
-        answer = await self._control.ask(self._control.placement.Place, request, deadline)
+        place = self._control.placement.Place
+        answer = await self._control.ask(place, request, deadline, wait=wait)
         worker = worker_from_wire(answer.worker)
         self.book.place(key, worker, self._loop.time())
         return worker

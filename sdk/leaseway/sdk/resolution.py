@@ -28,6 +28,8 @@ __all__ = ["Resolver", "Target", "worker_from_wire"]
 _MAX_NAMES: Final = 1000
 _MAX_CACHED: Final = 20_000
 """Names in the cache; beyond it the oldest is asked again when it is needed."""
+_RESTART_BOUND: Final = 7.0
+"""Seconds that a control plane is waited for without which a call cannot begin; it may restart."""
 _REFRESH_AFTER: Final = 10.0
 """Seconds after which the workers of a name in use are asked again in the background."""
 _TOGETHER_BOUND: Final = 1.0
@@ -236,9 +238,10 @@ class Resolver:
                     names=[request.name for request in requests],
                 ),
                 deadline,
+                bound=_RESTART_BOUND,
             )
         except Fault as fault:
-            again = together and fault.reason is Reason.DEADLINE_EXCEEDED
+            again = together and fault.reason in _UNANSWERED
             for request in requests:
                 self._spawn([request]) if again else self._fail(request, fault)
             return

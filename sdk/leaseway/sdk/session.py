@@ -147,7 +147,7 @@ class AsyncSession:
         Args:
             server: The server's id.
             ttl: Seconds that it outlives this client's silence, 1 to 86,400.
-            wait: Seconds to wait for room; None raises `Capacity` at once.
+            wait: Seconds to wait for room, 0 or more; None raises `Capacity` at once.
 
         """
         return await acquire_lease(self._use(), self.key, server, ttl, wait)
@@ -162,7 +162,7 @@ class AsyncSession:
             Whether this ended a lease; False where there was none any more.
 
         """
-        return await release_lease(self._client._runtime(), self.key, server)
+        return await release_lease(self._use(), self.key, server)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""

@@ -32,6 +32,7 @@ class WorkerLink:
         self.worker = worker
         self._identity = identity
         self._left = False
+        self._suspect = False
         self._asking = 0
         self._exchange: Exchange | None = None
         self._channel = grpc.aio.insecure_channel(
@@ -45,6 +46,12 @@ class WorkerLink:
         """Whether the worker said that it takes no more calls; it never takes that back."""
         exchange = self._exchange
         return self._left or (exchange is not None and exchange.going_away)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the worker may stand still: it was called in vain and not heard since."""
+        exchange = self._exchange
+        return exchange.suspect if exchange is not None else self._suspect
 
     @property
     def load(self) -> int:
@@ -74,6 +81,7 @@ class WorkerLink:
             self.worker.id,
             self._forget,
         )
+        exchange.suspect = self._suspect
         return exchange
 
     async def ask(self, rpc: Any, request: Any, timeout: float) -> Any:
@@ -109,6 +117,7 @@ class WorkerLink:
 
     def _forget(self, exchange: Exchange) -> None:
         self._left = self._left or exchange.going_away
+        self._suspect = exchange.suspect
         if self._exchange is exchange:
             self._exchange = None
 
@@ -134,7 +143,8 @@ class WorkerPool:
     def pick(self, workers: Sequence[Worker], avoid: Collection[Worker] = ()) -> WorkerLink:
         """Return the worker with the fewest calls in flight; equals take turns.
 
-        Workers that leave are not picked; those to avoid only where there is no other.
+        Workers that leave are not picked; suspect ones and those to avoid only where there is no
+        other.
 
         Raises:
             Fault: No worker is left.
@@ -178,6 +188,7 @@ class WorkerPool:
     def _least_loaded(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> Worker | None:
         best: Worker | None = None
         least = 0
+        doubted = True
         count = len(workers)
         self._turn = turn = self._turn + 1
         for index in range(count):
@@ -186,7 +197,13 @@ class WorkerPool:
                 continue
             link = self._links.get(worker)
             load = link.load if link is not None else 0
-            leaving = link is not None and link.leaving
-            if not leaving and (best is None or load < least):
-                best, least = worker, load
+            suspect = False
+            if link is not None:
+                if link.leaving:
+                    continue
+                suspect = link.suspect
+                if suspect:
+                    link.listen()  # its first word clears it
+            if best is None or (suspect, load) < (doubted, least):
+                best, least, doubted = worker, load, suspect
         return best

@@ -31,26 +31,30 @@ _SIZES: Final = (
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
 )
 
+# A process that stands still has a kernel that still acknowledges what is sent to it: only pings
+# tell. A connection is cut after 10 to 13 s of silence, so that one which merely stalls under load
+# is left alone. Of the two timeouts gRPC heeds the ping's, which is a minute unless it is set.
+_PINGS: Final = (
+    ("grpc.keepalive_time_ms", 3_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
 SERVER_OPTIONS: Final[Options] = (
     *_SIZES,
     # Two processes on one port would each get half of the connections, in silence.
     ("grpc.so_reuseport", 0),
-    # Clients find a dead path by pings every 10 s (CHANNEL_OPTIONS); without these two a server
-    # takes such pings for abuse and cuts the connection.
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    # Without this a server takes the pings of its clients for abuse and cuts the connection.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    *_PINGS,
 )
 """What each Leaseway server is made with."""
 
 CHANNEL_OPTIONS: Final[Options] = (
     *_SIZES,
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+    *_PINGS,
     # A peer that was restarted is found again within the reconnect bound of DESIGN §8.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
