@@ -20,7 +20,8 @@ async def main() -> None:
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         await channel.channel_ready()
-        call = channel.unary_unary("/no/such")(b"")
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/no/such")
+        call = method(b"")
         print({await try_command(sys.argv[2:]) for _ in range(int(sys.argv[1]))})
         await asyncio.wait([asyncio.ensure_future(call.code())])
     await server.stop(None)
