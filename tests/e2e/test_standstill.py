@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from tests.conftest import descendants
 from tests.e2e.system import Part, eventually, python_server, running
 
-from leaseway.sdk import DeadlineExceeded, FateUnknown, LeaseError
+from leaseway.sdk import ControlPlaneUnavailable, DeadlineExceeded, FateUnknown, LeaseError
 
 SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
+_STATELESS = {"truely-stateless": True, "transform": [{"prefix": "c_"}]}
+SHARED = {"shared": python_server("counter.py", **_STATELESS)}
 
 
 def servers_of(part: Part) -> int:
@@ -81,3 +84,65 @@ async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_p
 
         await eventually(known)
         assert (await session.call_tool("counter_next")).text == "32"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_calls_leave_a_worker_that_stands_still(tmp_path: Path) -> None:
+    async with running(tmp_path, SHARED, workers=2) as (system, client):
+        for _ in range(4):  # both are met
+            await client.call_tool("c_next")
+        stopped = system.workers["worker-1"]
+        stopped.process.send_signal(signal.SIGSTOP)
+        late = 0
+        try:
+            for _ in range(8):
+                try:
+                    await client.call_tool("c_next", timeout=2)
+                except DeadlineExceeded:
+                    late += 1
+        finally:
+            stopped.process.send_signal(signal.SIGCONT)
+        assert late <= 1
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_worker_that_stands_still_is_lost_by_name_and_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path, SHARED, workers=2) as (system, client):
+        stopped = system.workers["worker-1"]
+        stopped.process.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+
+        async def noticed() -> bool:
+            states = {worker.id: worker.state for worker in await client.workers()}
+            return states.get("worker-1") != "connected"
+
+        async def named() -> bool:
+            problems = await client.problems()
+            return "worker-1" in {one.worker for one in problems if one.reason == "WORKER_LOST"}
+
+        async def mended() -> bool:
+            return not await client.problems()
+
+        try:
+            await eventually(noticed, within=20)
+            assert time.monotonic() - since > 9, "a stall of a second is no silence"
+            await eventually(named, within=20)
+        finally:
+            stopped.process.send_signal(signal.SIGCONT)
+        await eventually(mended)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_acquiring_ends_soon_after_its_wait_where_the_control_plane_stands_still(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, SERVERS) as (system, client):
+        assert system.control_plane is not None
+        system.control_plane.process.send_signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(9):
+                with pytest.raises(ControlPlaneUnavailable, match=system.address):
+                    await client.session("dialog").acquire("counter", wait=1)
+        finally:
+            system.control_plane.process.send_signal(signal.SIGCONT)
