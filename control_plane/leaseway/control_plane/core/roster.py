@@ -99,16 +99,24 @@ class Roster:
         record.draining = record.draining or report.draining
         if report.instances is not None:
             record.instances = report.instances
-        for lease_id in report.lost:
-            self.placements.lost(lease_id)
-            record.twins_revoked.discard(lease_id)
-        for lease in report.gained:
-            self._revoke_twin(self.placements.gained(lease))
+        self._take_leases(record, report)
         healed = [self._clear_reported(record, problem) for problem in report.cleared]
         self._show_refusals(record, now)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
         return any(healed)
+
+    def _take_leases(self, record: WorkerRecord, report: WorkerReport) -> None:
+        ended = set(report.lost)
+        for lease in report.gained:
+            if lease.id in ended:  # it came and went: what was reserved for it is free
+                self.placements.gained(lease)
+        for lease_id in report.lost:
+            self.placements.lost(lease_id)
+            record.twins_revoked.discard(lease_id)
+        for lease in report.gained:
+            if lease.id not in ended:
+                self._revoke_twin(self.placements.gained(lease))
 
     def push(
         self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool

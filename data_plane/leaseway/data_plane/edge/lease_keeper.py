@@ -201,7 +201,7 @@ class LeaseKeeper:
         if created:
             self._begin(lease, generation)
         else:
-            self._around.reports.lease_gained(lease.id)  # its time to live, perhaps
+            self._around.reports.lease_gained(lease)  # its time to live, perhaps
         return lease, created
 
     def _leasable(self, key: LeaseKey) -> Generation:
@@ -224,7 +224,7 @@ class LeaseKeeper:
         )
         self._starting[lease.id] = _Start(done, task)
         # A start may take longer than the control plane keeps room for a lease that it placed.
-        self._around.reports.lease_gained(lease.id)
+        self._around.reports.lease_gained(lease)
         self._schedule()
 
     async def _bind(self, lease: Lease, generation: Generation) -> None:
@@ -248,7 +248,7 @@ class LeaseKeeper:
             return
         self._lives[lease.id] = (live, generation)
         self.end_call(lease)
-        self._around.reports.lease_gained(lease.id)
+        self._around.reports.lease_gained(lease)
         start.done.set_result(None)
         if generation.draining:  # replaced while the instance was starting
             self.follow()
@@ -350,7 +350,7 @@ class LeaseKeeper:
         if start is not None:  # nobody would use what comes up; whoever waits need not
             start.done.set_exception(self.ended_fault(lease.id))
             start.task.cancel()
-        self._around.reports.lease_lost(lease.id)
+        self._around.reports.lease_lost(lease)
         self._line.serve()
 
     def _tick(self) -> None:

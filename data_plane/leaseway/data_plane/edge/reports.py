@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 
 __all__ = ["Reports"]
@@ -22,7 +23,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.problems = ProblemBook()
-        self._gained: dict[str, None] = {}
+        self._gained: dict[str, Lease] = {}
         self._lost: dict[str, None] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
@@ -39,15 +40,17 @@ class Reports:
         if self.problems.clear(problem.key, problem.reason):
             self._changed.set()
 
-    def lease_gained(self, lease_id: str) -> None:
+    def lease_gained(self, lease: Lease) -> None:
         """Note a lease that was granted or changed."""
-        self._gained[lease_id] = None
+        self._gained[lease.id] = lease
         self._changed.set()
 
-    def lease_lost(self, lease_id: str) -> None:
-        """Note a lease that ended, however."""
-        self._gained.pop(lease_id, None)
-        self._lost[lease_id] = None
+    def lease_lost(self, lease: Lease) -> None:
+        """Note a lease that ended, however.
+
+        One that was not reported yet is reported as gained all the same: room is reserved for it.
+        """
+        self._lost[lease.id] = None
         self._changed.set()
 
     def instances_changed(self) -> None:
@@ -59,9 +62,12 @@ class Reports:
         """Wait until there is something to report."""
         await self._changed.wait()
 
-    def take(self) -> tuple[Iterable[str], Iterable[str], bool]:
-        """Return (ids gained, ids lost, whether instances changed) and forget them."""
-        taken = (tuple(self._gained), tuple(self._lost), self._instances_changed)
+    def take(self) -> tuple[Iterable[Lease], Iterable[str], bool]:
+        """Return (leases gained, ids lost, whether instances changed) and forget them.
+
+        A lease that came and went is in both.
+        """
+        taken = (tuple(self._gained.values()), tuple(self._lost), self._instances_changed)
         self._gained.clear()
         self._lost.clear()
         self._instances_changed = False

@@ -349,10 +349,9 @@ class SyncClient:
     def _next_report(self) -> sync_pb2.Report:
         gained, lost, instances_changed = self._reports.take()
         seen, mended = self._reports.problems.take()
-        held = [lease for lease_id in gained if (lease := self._leases.get(lease_id)) is not None]
         worker_id = self._me.worker.id
         return sync_pb2.Report(
-            leases_gained=[self._lease_message(lease) for lease in held],
+            leases_gained=[self._lease_message(lease) for lease in gained],
             leases_lost=lost,
             instances=self._instances() if instances_changed else (),
             instances_changed=instances_changed,
