@@ -805,7 +805,9 @@ class Report(_message.Message):
     """Whether it takes no more work."""
     @_builtins.property
     def leases_gained(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.Lease]:
-        """Leases granted or renewed with new content."""
+        """Leases granted or renewed with new content; one that has ended since is in
+        `leases_lost` too.
+        """
 
     @_builtins.property
     def leases_lost(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
