@@ -54,12 +54,9 @@ class Attr:
     GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
     GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
     JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
-    RPC_SYSTEM: Final = "rpc.system"
     RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"
     NETWORK_TRANSPORT: Final = "network.transport"
     ERROR_TYPE: Final = "error.type"
-    SERVER_ADDRESS: Final = "server.address"
-    SERVER_PORT: Final = "server.port"
 
     TENANT: Final = "leaseway.tenant"
     AGENT: Final = "leaseway.agent"
