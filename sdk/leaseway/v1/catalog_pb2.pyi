@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _NameKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NameKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NameKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NAME_KIND_UNSPECIFIED: _NameKind.ValueType  # 0
+    """Not said; read as tools."""
+    NAME_KIND_TOOL: _NameKind.ValueType  # 1
+    """Tools."""
+    NAME_KIND_PROMPT: _NameKind.ValueType  # 2
+    """Prompts."""
+    NAME_KIND_RESOURCE: _NameKind.ValueType  # 3
+    """URIs of resources, templates' own among them."""
+
+class NameKind(_NameKind, metaclass=_NameKindEnumTypeWrapper):
+    """What names stand for."""
+
+NAME_KIND_UNSPECIFIED: NameKind.ValueType  # 0
+"""Not said; read as tools."""
+NAME_KIND_TOOL: NameKind.ValueType  # 1
+"""Tools."""
+NAME_KIND_PROMPT: NameKind.ValueType  # 2
+"""Prompts."""
+NAME_KIND_RESOURCE: NameKind.ValueType  # 3
+"""URIs of resources, templates' own among them."""
+Global___NameKind: _TypeAlias = NameKind  # noqa: Y015
+
 class _ServerState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -274,6 +302,268 @@ class ListToolsResponse(_message.Message):
 Global___ListToolsResponse: _TypeAlias = ListToolsResponse  # noqa: Y015
 
 @_typing.final
+class Prompt(_message.Message):
+    """One exposed prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    ORIGINAL_NAME_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The exposed name, unique among the prompts of the tenant's registry."""
+    original_name: _builtins.str
+    """The name that the MCP server gave it."""
+    server_id: _builtins.str
+    """The server that offers it."""
+    title: _builtins.str
+    """A name for people. Empty means none."""
+    description: _builtins.str
+    """What it is for, in the server's words."""
+    arguments: _builtins.bytes
+    """Its arguments, as a UTF-8 JSON array. Empty means none."""
+    extra: _builtins.bytes
+    """Every other member of the server's definition, as a UTF-8 JSON object.
+    Empty means none.
+    """
+    shared: _builtins.bool
+    """Whether callers share an instance (true) or need a lease (false)."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        original_name: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        title: _builtins.str = ...,
+        description: _builtins.str = ...,
+        arguments: _builtins.bytes = ...,
+        extra: _builtins.bytes = ...,
+        shared: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "description", b"description", "extra", b"extra", "name", b"name", "original_name", b"original_name", "server_id", b"server_id", "shared", b"shared", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class ListPromptsRequest(_message.Message):
+    """Asks for one page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose prompts. Empty means `default`."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first."""
+    @_builtins.property
+    def client(self) -> Global___ClientInfo:
+        """Who asks."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only prompts of these servers. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        client: Global___ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromptsRequest: _TypeAlias = ListPromptsRequest  # noqa: Y015
+
+@_typing.final
+class ListPromptsResponse(_message.Message):
+    """One page of prompts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    registry_version: _builtins.int
+    """The registry version that the page was read at."""
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Prompt]:
+        """At most 1 MiB of prompts."""
+
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of servers that have no first result yet."""
+
+    def __init__(
+        self,
+        *,
+        prompts: _abc.Iterable[Global___Prompt] | None = ...,
+        registry_version: _builtins.int = ...,
+        pending: _abc.Iterable[_builtins.str] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "pending", b"pending", "prompts", b"prompts", "registry_version", b"registry_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPromptsResponse: _TypeAlias = ListPromptsResponse  # noqa: Y015
+
+@_typing.final
+class Resource(_message.Message):
+    """One exposed resource, or a template of resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    URI_FIELD_NUMBER: _builtins.int
+    IS_TEMPLATE_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MIME_TYPE_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
+    SHARED_FIELD_NUMBER: _builtins.int
+    uri: _builtins.str
+    """Its URI, or an RFC 6570 template where `is_template` is set; unique in its
+    server.
+    """
+    is_template: _builtins.bool
+    """Whether it is a template."""
+    server_id: _builtins.str
+    """The server that offers it."""
+    name: _builtins.str
+    """The server's name for it."""
+    title: _builtins.str
+    """A name for people. Empty means none."""
+    description: _builtins.str
+    """What it is, in the server's words."""
+    mime_type: _builtins.str
+    """The MIME type of its content. Empty means unknown."""
+    extra: _builtins.bytes
+    """Every other member of the server's definition, as a UTF-8 JSON object.
+    Empty means none.
+    """
+    shared: _builtins.bool
+    """Whether callers share an instance (true) or need a lease (false)."""
+    def __init__(
+        self,
+        *,
+        uri: _builtins.str = ...,
+        is_template: _builtins.bool = ...,
+        server_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        title: _builtins.str = ...,
+        description: _builtins.str = ...,
+        mime_type: _builtins.str = ...,
+        extra: _builtins.bytes = ...,
+        shared: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "extra", b"extra", "is_template", b"is_template", "mime_type", b"mime_type", "name", b"name", "server_id", b"server_id", "shared", b"shared", "title", b"title", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resource: _TypeAlias = Resource  # noqa: Y015
+
+@_typing.final
+class ListResourcesRequest(_message.Message):
+    """Asks for one page of resources and templates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose resources. Empty means `default`."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first."""
+    @_builtins.property
+    def client(self) -> Global___ClientInfo:
+        """Who asks."""
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only those of these servers. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        client: Global___ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResourcesRequest: _TypeAlias = ListResourcesRequest  # noqa: Y015
+
+@_typing.final
+class ListResourcesResponse(_message.Message):
+    """One page of resources and templates."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    registry_version: _builtins.int
+    """The registry version that the page was read at."""
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___Resource]:
+        """At most 1 MiB of them."""
+
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of servers that have no first result yet."""
+
+    def __init__(
+        self,
+        *,
+        resources: _abc.Iterable[Global___Resource] | None = ...,
+        registry_version: _builtins.int = ...,
+        pending: _abc.Iterable[_builtins.str] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "pending", b"pending", "registry_version", b"registry_version", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResourcesResponse: _TypeAlias = ListResourcesResponse  # noqa: Y015
+
+@_typing.final
 class ResolveToolsRequest(_message.Message):
     """Asks for the targets of names."""
 
@@ -282,15 +572,25 @@ class ResolveToolsRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     NAMES_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose registry. Empty means `default`."""
+    kind: Global___NameKind.ValueType
+    """What they stand for."""
+    server_id: _builtins.str
+    """Only what this server offers. Empty means any; of several servers with the
+    same resource the smallest id is meant.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
 
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Exposed names (`time_now`) or qualified ones (`time:now`). At most 1,000."""
+        """Exposed names (`time_now`) or qualified ones (`time:now`); URIs as they
+        are. At most 1,000.
+        """
 
     def __init__(
         self,
@@ -298,10 +598,12 @@ class ResolveToolsRequest(_message.Message):
         client: Global___ClientInfo | None = ...,
         tenant: _builtins.str = ...,
         names: _abc.Iterable[_builtins.str] | None = ...,
+        kind: Global___NameKind.ValueType = ...,
+        server_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "names", b"names", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "kind", b"kind", "names", b"names", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -548,6 +850,8 @@ class ServerStatus(_message.Message):
     INSTANCES_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     NEXT_TRY_AT_FIELD_NUMBER: _builtins.int
+    PROMPT_COUNT_FIELD_NUMBER: _builtins.int
+    RESOURCE_COUNT_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tenant: _builtins.str
@@ -574,6 +878,10 @@ class ServerStatus(_message.Message):
     """How often in a row its newest configuration was tried on a worker and did
     not come up. Zero where it did, or was not tried yet.
     """
+    prompt_count: _builtins.int
+    """How many prompts are exposed."""
+    resource_count: _builtins.int
+    """How many resources are exposed, and templates of them."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of workers that have acknowledged the server."""
@@ -606,10 +914,12 @@ class ServerStatus(_message.Message):
         instances: _abc.Iterable[Global___InstanceStatus] | None = ...,
         failures: _builtins.int = ...,
         next_try_at: _timestamp_pb2.Timestamp | None = ...,
+        prompt_count: _builtins.int = ...,
+        resource_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "protocol_version", b"protocol_version", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CatalogServiceStub(object):
-    """Lists tools and says where they can be called. Served by the control plane.
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
     """
 
     def __init__(self, channel):
@@ -39,6 +39,16 @@ class CatalogServiceStub(object):
                 '/leaseway.v1.CatalogService/ListTools',
                 request_serializer=leaseway_dot_v1_dot_catalog__pb2.ListToolsRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListToolsResponse.FromString,
+                _registered_method=True)
+        self.ListPrompts = channel.unary_unary(
+                '/leaseway.v1.CatalogService/ListPrompts',
+                request_serializer=leaseway_dot_v1_dot_catalog__pb2.ListPromptsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListPromptsResponse.FromString,
+                _registered_method=True)
+        self.ListResources = channel.unary_unary(
+                '/leaseway.v1.CatalogService/ListResources',
+                request_serializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.FromString,
                 _registered_method=True)
         self.ResolveTools = channel.unary_unary(
                 '/leaseway.v1.CatalogService/ResolveTools',
@@ -58,11 +68,26 @@ class CatalogServiceStub(object):
 
 
 class CatalogServiceServicer(object):
-    """Lists tools and says where they can be called. Served by the control plane.
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
     """
 
     def ListTools(self, request, context):
         """Lists the tools that a tenant sees, ordered by name, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPrompts(self, request, context):
+        """Lists the prompts that a tenant sees, ordered by name, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListResources(self, request, context):
+        """Lists the resources that a tenant sees, ordered by server and URI, in
+        pages; then the templates of URIs in the same way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +125,16 @@ def add_CatalogServiceServicer_to_server(servicer, server):
                     request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListToolsRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_catalog__pb2.ListToolsResponse.SerializeToString,
             ),
+            'ListPrompts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPrompts,
+                    request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListPromptsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_catalog__pb2.ListPromptsResponse.SerializeToString,
+            ),
+            'ListResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResources,
+                    request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.SerializeToString,
+            ),
             'ResolveTools': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveTools,
                     request_deserializer=leaseway_dot_v1_dot_catalog__pb2.ResolveToolsRequest.FromString,
@@ -124,7 +159,7 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CatalogService(object):
-    """Lists tools and says where they can be called. Served by the control plane.
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
     """
 
     @staticmethod
@@ -144,6 +179,60 @@ class CatalogService(object):
             '/leaseway.v1.CatalogService/ListTools',
             leaseway_dot_v1_dot_catalog__pb2.ListToolsRequest.SerializeToString,
             leaseway_dot_v1_dot_catalog__pb2.ListToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPrompts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.CatalogService/ListPrompts',
+            leaseway_dot_v1_dot_catalog__pb2.ListPromptsRequest.SerializeToString,
+            leaseway_dot_v1_dot_catalog__pb2.ListPromptsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.CatalogService/ListResources',
+            leaseway_dot_v1_dot_catalog__pb2.ListResourcesRequest.SerializeToString,
+            leaseway_dot_v1_dot_catalog__pb2.ListResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

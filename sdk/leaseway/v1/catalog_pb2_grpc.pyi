@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CatalogServiceStub:
-    """Lists tools and says where they can be called. Served by the control plane."""
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -35,6 +35,12 @@ class CatalogServiceStub:
     def __new__(cls, channel: _aio.Channel) -> CatalogServiceAsyncStub: ...
     ListTools: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListToolsRequest, _catalog_pb2.ListToolsResponse]
     """Lists the tools that a tenant sees, ordered by name, in pages."""
+    ListPrompts: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListPromptsRequest, _catalog_pb2.ListPromptsResponse]
+    """Lists the prompts that a tenant sees, ordered by name, in pages."""
+    ListResources: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListResourcesRequest, _catalog_pb2.ListResourcesResponse]
+    """Lists the resources that a tenant sees, ordered by server and URI, in
+    pages; then the templates of URIs in the same way.
+    """
     ResolveTools: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ResolveToolsRequest, _catalog_pb2.ResolveToolsResponse]
     """Finds out which server, which original name and which workers stand
     behind exposed or qualified names. Waits for servers that are starting for
@@ -49,11 +55,17 @@ class CatalogServiceStub:
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
-    """Lists tools and says where they can be called. Served by the control plane."""
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListTools: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListToolsRequest, _catalog_pb2.ListToolsResponse]  # type: ignore[assignment]
     """Lists the tools that a tenant sees, ordered by name, in pages."""
+    ListPrompts: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListPromptsRequest, _catalog_pb2.ListPromptsResponse]  # type: ignore[assignment]
+    """Lists the prompts that a tenant sees, ordered by name, in pages."""
+    ListResources: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListResourcesRequest, _catalog_pb2.ListResourcesResponse]  # type: ignore[assignment]
+    """Lists the resources that a tenant sees, ordered by server and URI, in
+    pages; then the templates of URIs in the same way.
+    """
     ResolveTools: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ResolveToolsRequest, _catalog_pb2.ResolveToolsResponse]  # type: ignore[assignment]
     """Finds out which server, which original name and which workers stand
     behind exposed or qualified names. Waits for servers that are starting for
@@ -67,7 +79,7 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     """Lists configured servers with their state, ordered by id."""
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Lists tools and says where they can be called. Served by the control plane."""
+    """Lists tools, prompts and resources and says where they can be used. Served by the control plane."""
 
     @_abc_1.abstractmethod
     def ListTools(
@@ -76,6 +88,24 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.ListToolsResponse, _abc.Awaitable[_catalog_pb2.ListToolsResponse]]:
         """Lists the tools that a tenant sees, ordered by name, in pages."""
+
+    @_abc_1.abstractmethod
+    def ListPrompts(
+        self,
+        request: _catalog_pb2.ListPromptsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_pb2.ListPromptsResponse, _abc.Awaitable[_catalog_pb2.ListPromptsResponse]]:
+        """Lists the prompts that a tenant sees, ordered by name, in pages."""
+
+    @_abc_1.abstractmethod
+    def ListResources(
+        self,
+        request: _catalog_pb2.ListResourcesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_catalog_pb2.ListResourcesResponse, _abc.Awaitable[_catalog_pb2.ListResourcesResponse]]:
+        """Lists the resources that a tenant sees, ordered by server and URI, in
+        pages; then the templates of URIs in the same way.
+        """
 
     @_abc_1.abstractmethod
     def ResolveTools(

@@ -131,6 +131,7 @@ class ExchangeResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     GOING_AWAY_FIELD_NUMBER: _builtins.int
+    UPDATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> Global___WorkerInfo:
         """Who answers; in the first message of a stream."""
@@ -167,6 +168,10 @@ class ExchangeResponse(_message.Message):
         `started` no. The stream ends when the last result is out.
         """
 
+    @_builtins.property
+    def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceUpdate]:
+        """Changes of resources, for calls that subscribe to them."""
+
     def __init__(
         self,
         *,
@@ -178,10 +183,11 @@ class ExchangeResponse(_message.Message):
         results: _abc.Iterable[Global___Result] | None = ...,
         keep_alive: _leases_pb2.KeepAliveResponse | None = ...,
         going_away: Global___GoingAway | None = ...,
+        updates: _abc.Iterable[Global___ResourceUpdate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["going_away", b"going_away", "keep_alive", b"keep_alive", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "progress", b"progress", "results", b"results", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "progress", b"progress", "results", b"results", "updates", b"updates", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -223,7 +229,7 @@ Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
 
 @_typing.final
 class Call(_message.Message):
-    """One tool call."""
+    """One tool call, or another request to a server."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -244,7 +250,7 @@ class Call(_message.Message):
     ANSWERS_FIELD_NUMBER: _builtins.int
     INLINE_MEDIA_FIELD_NUMBER: _builtins.int
     LEASE_TTL_FIELD_NUMBER: _builtins.int
-    REQUEST_STATE_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Names the call on its stream; chosen by the caller, never zero, never
     reused.
@@ -252,10 +258,13 @@ class Call(_message.Message):
     server_id: _builtins.str
     """The server's id."""
     tool: _builtins.str
-    """The tool's original name."""
+    """The tool's original name; of another `method` the prompt's original name
+    or the resource's URI.
+    """
     arguments: _builtins.bytes
-    """The arguments: one JSON object as UTF-8, or what follows its chunks. Empty
-    means `{}`. At most 4 MiB with its chunks.
+    """The arguments: one JSON object as UTF-8, or what follows its chunks; of
+    another `method` its params. Empty means `{}`. At most 4 MiB with its
+    chunks.
     """
     registry_version: _builtins.int
     """The registry version that the name was resolved at. A worker that is
@@ -285,9 +294,10 @@ class Call(_message.Message):
     """The least level of log frames wanted (`info`, say). Empty means none."""
     inline_media: _builtins.bool
     """Whether images and audio are wanted in place and not as artifacts."""
-    request_state: _builtins.str
-    """The state of an `input_required` result that this call continues. Empty
-    means that it begins anew.
+    method: _builtins.str
+    """The MCP method. Empty means `tools/call`; else one of `prompts/get`,
+    `resources/read`, `completion/complete` and `resources/subscribe`, which
+    goes on until it is cancelled and brings ResourceUpdates.
     """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -319,11 +329,11 @@ class Call(_message.Message):
         answers: _abc.Iterable[_builtins.str] | None = ...,
         inline_media: _builtins.bool = ...,
         lease_ttl: _duration_pb2.Duration | None = ...,
-        request_state: _builtins.str = ...,
+        method: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "registry_version", b"registry_version", "request_state", b"request_state", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "method", b"method", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -552,6 +562,34 @@ class LogMessage(_message.Message):
 Global___LogMessage: _TypeAlias = LogMessage  # noqa: Y015
 
 @_typing.final
+class ResourceUpdate(_message.Message):
+    """A resource that a call subscribed to has changed; reading it gives its new
+    content.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    URI_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """The call."""
+    uri: _builtins.str
+    """Which resource: the one subscribed to, or a part of it."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "uri", b"uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceUpdate: _TypeAlias = ResourceUpdate  # noqa: Y015
+
+@_typing.final
 class Ask(_message.Message):
     """What a server asks of the caller during a call."""
 
@@ -629,6 +667,27 @@ class CallToolRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class InputResponsesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> _struct_pb2.Struct: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _struct_pb2.Struct | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CLIENT_FIELD_NUMBER: _builtins.int
     SERVER_ID_FIELD_NUMBER: _builtins.int
     TOOL_FIELD_NUMBER: _builtins.int
@@ -639,6 +698,10 @@ class CallToolRequest(_message.Message):
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     TRACESTATE_FIELD_NUMBER: _builtins.int
+    REQUEST_STATE_FIELD_NUMBER: _builtins.int
+    INPUT_RESPONSES_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    INLINE_MEDIA_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id. Empty means that `tool` is an exposed name."""
     tool: _builtins.str
@@ -655,6 +718,13 @@ class CallToolRequest(_message.Message):
     """The W3C trace context of the caller. Empty means none."""
     tracestate: _builtins.str
     """The W3C trace state of the caller. Empty means none."""
+    request_state: _builtins.str
+    """The state of an `input_required` response that this call continues; its
+    server, tool and arguments are those of the first. Empty means that it
+    begins anew.
+    """
+    inline_media: _builtins.bool
+    """Whether images and audio are wanted in place and not as artifacts."""
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who calls."""
@@ -662,6 +732,17 @@ class CallToolRequest(_message.Message):
     @_builtins.property
     def arguments(self) -> _struct_pb2.Struct:
         """The arguments."""
+
+    @_builtins.property
+    def input_responses(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Struct]:
+        """The answers to what was asked, by the request's id: MCP results."""
+
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Methods that the caller answers: `elicitation/create`,
+        `sampling/createMessage`, `roots/list`. What is asked by others is refused
+        in its place.
+        """
 
     def __init__(
         self,
@@ -676,14 +757,50 @@ class CallToolRequest(_message.Message):
         registry_version: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         tracestate: _builtins.str = ...,
+        request_state: _builtins.str = ...,
+        input_responses: _abc.Mapping[_builtins.str, _struct_pb2.Struct] | None = ...,
+        answers: _abc.Iterable[_builtins.str] | None = ...,
+        inline_media: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "client", b"client", "lease_id", b"lease_id", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "arguments", b"arguments", "client", b"client", "inline_media", b"inline_media", "input_responses", b"input_responses", "lease_id", b"lease_id", "registry_version", b"registry_version", "request_state", b"request_state", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CallToolRequest: _TypeAlias = CallToolRequest  # noqa: Y015
+
+@_typing.final
+class InputRequest(_message.Message):
+    """What a server asks before it goes on with a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    PARAMS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Names it in the response; its answer has the same id."""
+    method: _builtins.str
+    """The MCP method."""
+    @_builtins.property
+    def params(self) -> _struct_pb2.Struct:
+        """The MCP params."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        method: _builtins.str = ...,
+        params: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["params", b"params"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "method", b"method", "params", b"params"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InputRequest: _TypeAlias = InputRequest  # noqa: Y015
 
 @_typing.final
 class CallToolResponse(_message.Message):
@@ -696,8 +813,12 @@ class CallToolResponse(_message.Message):
     IS_ERROR_FIELD_NUMBER: _builtins.int
     NEW_LEASE_FIELD_NUMBER: _builtins.int
     EXTRA_FIELD_NUMBER: _builtins.int
+    INPUT_REQUIRED_FIELD_NUMBER: _builtins.int
+    REQUEST_STATE_FIELD_NUMBER: _builtins.int
     is_error: _builtins.bool
     """What the tool said about itself."""
+    request_state: _builtins.str
+    """Names the call that waits for these answers, for 60 s at most."""
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[Global___Content]:
         """The content items, in order."""
@@ -714,6 +835,12 @@ class CallToolResponse(_message.Message):
     def extra(self) -> _struct_pb2.Struct:
         """Every other member of the result, `_meta` among them."""
 
+    @_builtins.property
+    def input_required(self) -> _containers.RepeatedCompositeFieldContainer[Global___InputRequest]:
+        """What has to be answered before there is a result; then nothing else is set
+        but `request_state` and perhaps `new_lease`.
+        """
+
     def __init__(
         self,
         *,
@@ -722,10 +849,12 @@ class CallToolResponse(_message.Message):
         is_error: _builtins.bool = ...,
         new_lease: _leases_pb2.Lease | None = ...,
         extra: _struct_pb2.Struct | None = ...,
+        input_required: _abc.Iterable[Global___InputRequest] | None = ...,
+        request_state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["extra", b"extra", "new_lease", b"new_lease", "structured", b"structured"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "extra", b"extra", "is_error", b"is_error", "new_lease", b"new_lease", "structured", b"structured"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "extra", b"extra", "input_required", b"input_required", "is_error", b"is_error", "new_lease", b"new_lease", "request_state", b"request_state", "structured", b"structured"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -884,6 +1013,76 @@ class CallToolStreamingResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___CallToolStreamingResponse: _TypeAlias = CallToolStreamingResponse  # noqa: Y015
+
+@_typing.final
+class ReadArtifactRequest(_message.Message):
+    """Asks for the bytes of an artifact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    REF_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant of the call that returned it. Empty means `default`."""
+    session: _builtins.str
+    """The session of that call."""
+    ref: _builtins.str
+    """The reference, as the content item has it."""
+    offset: _builtins.int
+    """Where to begin, in bytes."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        ref: _builtins.str = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "offset", b"offset", "ref", b"ref", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadArtifactRequest: _TypeAlias = ReadArtifactRequest  # noqa: Y015
+
+@_typing.final
+class ReadArtifactResponse(_message.Message):
+    """A part of an artifact."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIME_TYPE_FIELD_NUMBER: _builtins.int
+    BYTE_LENGTH_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    mime_type: _builtins.str
+    """Its MIME type; in the first message."""
+    byte_length: _builtins.int
+    """How many bytes it has in all; in the first message."""
+    data: _builtins.bytes
+    """At most 256 KiB."""
+    def __init__(
+        self,
+        *,
+        mime_type: _builtins.str = ...,
+        byte_length: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["byte_length", b"byte_length", "data", b"data", "mime_type", b"mime_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadArtifactResponse: _TypeAlias = ReadArtifactResponse  # noqa: Y015
 
 @_typing.final
 class ReadLogsRequest(_message.Message):

@@ -50,6 +50,11 @@ class ExecutionServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_execution__pb2.CallToolStreamingRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_execution__pb2.CallToolStreamingResponse.FromString,
                 _registered_method=True)
+        self.ReadArtifact = channel.unary_stream(
+                '/leaseway.v1.ExecutionService/ReadArtifact',
+                request_serializer=leaseway_dot_v1_dot_execution__pb2.ReadArtifactRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_execution__pb2.ReadArtifactResponse.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_unary(
                 '/leaseway.v1.ExecutionService/ReadLogs',
                 request_serializer=leaseway_dot_v1_dot_execution__pb2.ReadLogsRequest.SerializeToString,
@@ -71,7 +76,8 @@ class ExecutionServiceServicer(object):
 
     def CallTool(self, request, context):
         """Executes one call and returns typed content, for callers without an
-        exchange. Server requests that need an answer fail the call.
+        exchange. What the server asks meanwhile is returned in `input_required`;
+        the call is continued with its `request_state`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,6 +85,14 @@ class ExecutionServiceServicer(object):
 
     def CallToolStreaming(self, request, context):
         """Like CallTool, with progress and log messages before the result.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadArtifact(self, request, context):
+        """Streams the bytes of an image or a sound that a call returned by
+        reference. Only the tenant and the session of that call may read it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +122,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.CallToolStreaming,
                     request_deserializer=leaseway_dot_v1_dot_execution__pb2.CallToolStreamingRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_execution__pb2.CallToolStreamingResponse.SerializeToString,
+            ),
+            'ReadArtifact': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadArtifact,
+                    request_deserializer=leaseway_dot_v1_dot_execution__pb2.ReadArtifactRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_execution__pb2.ReadArtifactResponse.SerializeToString,
             ),
             'ReadLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadLogs,
@@ -197,6 +216,33 @@ class ExecutionService(object):
             '/leaseway.v1.ExecutionService/CallToolStreaming',
             leaseway_dot_v1_dot_execution__pb2.CallToolStreamingRequest.SerializeToString,
             leaseway_dot_v1_dot_execution__pb2.CallToolStreamingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadArtifact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/leaseway.v1.ExecutionService/ReadArtifact',
+            leaseway_dot_v1_dot_execution__pb2.ReadArtifactRequest.SerializeToString,
+            leaseway_dot_v1_dot_execution__pb2.ReadArtifactResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,10 +39,15 @@ class ExecutionServiceStub:
     """
     CallTool: _grpc.UnaryUnaryMultiCallable[_execution_pb2.CallToolRequest, _execution_pb2.CallToolResponse]
     """Executes one call and returns typed content, for callers without an
-    exchange. Server requests that need an answer fail the call.
+    exchange. What the server asks meanwhile is returned in `input_required`;
+    the call is continued with its `request_state`.
     """
     CallToolStreaming: _grpc.UnaryStreamMultiCallable[_execution_pb2.CallToolStreamingRequest, _execution_pb2.CallToolStreamingResponse]
     """Like CallTool, with progress and log messages before the result."""
+    ReadArtifact: _grpc.UnaryStreamMultiCallable[_execution_pb2.ReadArtifactRequest, _execution_pb2.ReadArtifactResponse]
+    """Streams the bytes of an image or a sound that a call returned by
+    reference. Only the tenant and the session of that call may read it.
+    """
     ReadLogs: _grpc.UnaryUnaryMultiCallable[_execution_pb2.ReadLogsRequest, _execution_pb2.ReadLogsResponse]
     """Reads the last stderr lines of a server's instances on this worker."""
 
@@ -57,10 +62,15 @@ class ExecutionServiceAsyncStub(ExecutionServiceStub):
     """
     CallTool: _aio.UnaryUnaryMultiCallable[_execution_pb2.CallToolRequest, _execution_pb2.CallToolResponse]  # type: ignore[assignment]
     """Executes one call and returns typed content, for callers without an
-    exchange. Server requests that need an answer fail the call.
+    exchange. What the server asks meanwhile is returned in `input_required`;
+    the call is continued with its `request_state`.
     """
     CallToolStreaming: _aio.UnaryStreamMultiCallable[_execution_pb2.CallToolStreamingRequest, _execution_pb2.CallToolStreamingResponse]  # type: ignore[assignment]
     """Like CallTool, with progress and log messages before the result."""
+    ReadArtifact: _aio.UnaryStreamMultiCallable[_execution_pb2.ReadArtifactRequest, _execution_pb2.ReadArtifactResponse]  # type: ignore[assignment]
+    """Streams the bytes of an image or a sound that a call returned by
+    reference. Only the tenant and the session of that call may read it.
+    """
     ReadLogs: _aio.UnaryUnaryMultiCallable[_execution_pb2.ReadLogsRequest, _execution_pb2.ReadLogsResponse]  # type: ignore[assignment]
     """Reads the last stderr lines of a server's instances on this worker."""
 
@@ -84,7 +94,8 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_execution_pb2.CallToolResponse, _abc.Awaitable[_execution_pb2.CallToolResponse]]:
         """Executes one call and returns typed content, for callers without an
-        exchange. Server requests that need an answer fail the call.
+        exchange. What the server asks meanwhile is returned in `input_required`;
+        the call is continued with its `request_state`.
         """
 
     @_abc_1.abstractmethod
@@ -94,6 +105,16 @@ class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_execution_pb2.CallToolStreamingResponse], _abc.AsyncIterator[_execution_pb2.CallToolStreamingResponse]]:
         """Like CallTool, with progress and log messages before the result."""
+
+    @_abc_1.abstractmethod
+    def ReadArtifact(
+        self,
+        request: _execution_pb2.ReadArtifactRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_execution_pb2.ReadArtifactResponse], _abc.AsyncIterator[_execution_pb2.ReadArtifactResponse]]:
+        """Streams the bytes of an image or a sound that a call returned by
+        reference. Only the tenant and the session of that call may read it.
+        """
 
     @_abc_1.abstractmethod
     def ReadLogs(

@@ -29,7 +29,7 @@ from leaseway.v1 import leases_pb2 as leaseway_dot_v1_dot_leases__pb2
 from leaseway.v1 import spec_pb2 as leaseway_dot_v1_dot_spec__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16leaseway/v1/sync.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17leaseway/v1/admin.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\x1a\x16leaseway/v1/spec.proto\"\xa0\x02\n\x0bSyncRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.HelloH\x00\x12\x1f\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x10.leaseway.v1.AckH\x00\x12!\n\x04nack\x18\x03 \x01(\x0b\x32\x11.leaseway.v1.NackH\x00\x12!\n\x04held\x18\x04 \x01(\x0b\x32\x11.leaseway.v1.HeldH\x00\x12\x30\n\x0cprobe_result\x18\x05 \x01(\x0b\x32\x18.leaseway.v1.ProbeResultH\x00\x12%\n\x06report\x18\x06 \x01(\x0b\x32\x13.leaseway.v1.ReportH\x00\x12!\n\x04part\x18\x07 \x01(\x0b\x32\x11.leaseway.v1.PartH\x00\x42\t\n\x07message\"\xd0\x02\n\x0cSyncResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.leaseway.v1.WelcomeH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.leaseway.v1.DeltaH\x00\x12!\n\x04want\x18\x03 \x01(\x0b\x32\x11.leaseway.v1.WantH\x00\x12#\n\x05probe\x18\x04 \x01(\x0b\x32\x12.leaseway.v1.ProbeH\x00\x12\x30\n\x0c\x63\x61ncel_probe\x18\x05 \x01(\x0b\x32\x18.leaseway.v1.CancelProbeH\x00\x12#\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x12.leaseway.v1.DrainH\x00\x12%\n\x06revoke\x18\x07 \x01(\x0b\x32\x13.leaseway.v1.RevokeH\x00\x12!\n\x04part\x18\x08 \x01(\x0b\x32\x11.leaseway.v1.PartH\x00\x42\t\n\x07message\"\"\n\x04Part\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x87\x03\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12&\n\x06worker\x18\x03 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\r\x12.\n\x06labels\x18\x05 \x03(\x0b\x32\x1e.leaseway.v1.Hello.LabelsEntry\x12 \n\x18highest_registry_version\x18\x06 \x01(\x04\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12%\n\x04held\x18\x08 \x03(\x0b\x32\x17.leaseway.v1.HeldHashes\x12\"\n\x06leases\x18\t \x03(\x0b\x32\x12.leaseway.v1.Lease\x12.\n\tinstances\x18\n \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\nHeldHashes\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0blaunch_hash\x18\x02 \x01(\t\x12\x15\n\rexposure_hash\x18\x03 \x01(\t\x12\x14\n\x0ctoolset_hash\x18\x04 \x01(\t\"K\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\"\"\n\x0cRecordedTool\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"C\n\x0b\x45xposedTool\x12\x15\n\roriginal_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07skipped\x18\x03 \x01(\x08\"{\n\x07Toolset\x12+\n\x08recorded\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.RecordedTool\x12)\n\x07\x65xposed\x18\x02 \x03(\x0b\x32\x18.leaseway.v1.ExposedTool\x12\x18\n\x10protocol_version\x18\x03 \x01(\t\"\x7f\n\x06Upsert\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ServerSpec\x12\'\n\x06hashes\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.HeldHashes\x12%\n\x07toolset\x18\x03 \x01(\x0b\x32\x14.leaseway.v1.Toolset\"\xa5\x01\n\x05\x44\x65lta\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x18\n\x10registry_version\x18\x03 \x01(\x04\x12$\n\x07upserts\x18\x04 \x03(\x0b\x32\x13.leaseway.v1.Upsert\x12)\n\x08removals\x18\x05 \x03(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\".\n\x03\x41\x63k\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"\xc1\x01\n\x07Refusal\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.leaseway.v1.Refusal.Kind\x12%\n\x07problem\x18\x03 \x01(\x0b\x32\x14.leaseway.v1.Problem\"@\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_REJECTED\x10\x01\x12\x0f\n\x0bKIND_FAILED\x10\x02\"=\n\x04Nack\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12&\n\x08refusals\x18\x02 \x03(\x0b\x32\x14.leaseway.v1.Refusal\"-\n\x04Want\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.leaseway.v1.VariantKey\"-\n\x04Held\x12%\n\x08variants\x18\x01 \x03(\x0b\x32\x13.leaseway.v1.Upsert\"t\n\x05Probe\x12\n\n\x02id\x18\x01 \x01(\x04\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.ServerSpec\x12\x13\n\x0blaunch_hash\x18\x03 \x01(\t\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\x12\x0e\n\x06relist\x18\x05 \x01(\x08\"\x19\n\x0b\x43\x61ncelProbe\x12\n\n\x02id\x18\x01 \x01(\x04\"\xec\x01\n\x0bProbeResult\x12\n\n\x02id\x18\x01 \x01(\x04\x12$\n\x03key\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0blaunch_hash\x18\x03 \x01(\t\x12(\n\x05tools\x18\x04 \x03(\x0b\x32\x19.leaseway.v1.RecordedTool\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\x12%\n\x07problem\x18\x06 \x01(\x0b\x32\x14.leaseway.v1.Problem\x12+\n\x08\x64uration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x8d\x02\n\x06Report\x12)\n\rleases_gained\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x13\n\x0bleases_lost\x18\x02 \x03(\t\x12.\n\tinstances\x18\x03 \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\x12\x19\n\x11instances_changed\x18\x04 \x01(\x08\x12&\n\x08problems\x18\x05 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12%\n\x07\x63leared\x18\x06 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12\x17\n\x0f\x63\x61lls_in_flight\x18\x07 \x01(\r\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\"\x17\n\x05\x44rain\x12\x0e\n\x06reason\x18\x01 \x01(\t\"*\n\x06Revoke\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t2N\n\x0bSyncService\x12?\n\x04Sync\x12\x18.leaseway.v1.SyncRequest\x1a\x19.leaseway.v1.SyncResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16leaseway/v1/sync.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17leaseway/v1/admin.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\x1a\x16leaseway/v1/spec.proto\"\xa0\x02\n\x0bSyncRequest\x12#\n\x05hello\x18\x01 \x01(\x0b\x32\x12.leaseway.v1.HelloH\x00\x12\x1f\n\x03\x61\x63k\x18\x02 \x01(\x0b\x32\x10.leaseway.v1.AckH\x00\x12!\n\x04nack\x18\x03 \x01(\x0b\x32\x11.leaseway.v1.NackH\x00\x12!\n\x04held\x18\x04 \x01(\x0b\x32\x11.leaseway.v1.HeldH\x00\x12\x30\n\x0cprobe_result\x18\x05 \x01(\x0b\x32\x18.leaseway.v1.ProbeResultH\x00\x12%\n\x06report\x18\x06 \x01(\x0b\x32\x13.leaseway.v1.ReportH\x00\x12!\n\x04part\x18\x07 \x01(\x0b\x32\x11.leaseway.v1.PartH\x00\x42\t\n\x07message\"\xd0\x02\n\x0cSyncResponse\x12\'\n\x07welcome\x18\x01 \x01(\x0b\x32\x14.leaseway.v1.WelcomeH\x00\x12#\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x12.leaseway.v1.DeltaH\x00\x12!\n\x04want\x18\x03 \x01(\x0b\x32\x11.leaseway.v1.WantH\x00\x12#\n\x05probe\x18\x04 \x01(\x0b\x32\x12.leaseway.v1.ProbeH\x00\x12\x30\n\x0c\x63\x61ncel_probe\x18\x05 \x01(\x0b\x32\x18.leaseway.v1.CancelProbeH\x00\x12#\n\x05\x64rain\x18\x06 \x01(\x0b\x32\x12.leaseway.v1.DrainH\x00\x12%\n\x06revoke\x18\x07 \x01(\x0b\x32\x13.leaseway.v1.RevokeH\x00\x12!\n\x04part\x18\x08 \x01(\x0b\x32\x11.leaseway.v1.PartH\x00\x42\t\n\x07message\"\"\n\x04Part\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x87\x03\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12&\n\x06worker\x18\x03 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\x10\n\x08\x63\x61pacity\x18\x04 \x01(\r\x12.\n\x06labels\x18\x05 \x03(\x0b\x32\x1e.leaseway.v1.Hello.LabelsEntry\x12 \n\x18highest_registry_version\x18\x06 \x01(\x04\x12\x15\n\rhighest_epoch\x18\x07 \x01(\x04\x12%\n\x04held\x18\x08 \x03(\x0b\x32\x17.leaseway.v1.HeldHashes\x12\"\n\x06leases\x18\t \x03(\x0b\x32\x12.leaseway.v1.Lease\x12.\n\tinstances\x18\n \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"t\n\nHeldHashes\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0blaunch_hash\x18\x02 \x01(\t\x12\x15\n\rexposure_hash\x18\x03 \x01(\t\x12\x14\n\x0ctoolset_hash\x18\x04 \x01(\t\"K\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x17\n\x0fpackage_version\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\"\"\n\x0cRecordedTool\x12\x12\n\ndefinition\x18\x01 \x01(\x0c\"C\n\x0b\x45xposedTool\x12\x15\n\roriginal_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07skipped\x18\x03 \x01(\x08\"2\n\nNameFilter\x12\x11\n\twhitelist\x18\x01 \x03(\t\x12\x11\n\tblacklist\x18\x02 \x03(\t\"\xaa\x02\n\x07Toolset\x12+\n\x08recorded\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.RecordedTool\x12)\n\x07\x65xposed\x18\x02 \x03(\x0b\x32\x18.leaseway.v1.ExposedTool\x12\x18\n\x10protocol_version\x18\x03 \x01(\t\x12\x18\n\x10recorded_prompts\x18\x04 \x03(\x0c\x12)\n\x07prompts\x18\x05 \x03(\x0b\x32\x18.leaseway.v1.ExposedTool\x12\x1a\n\x12recorded_resources\x18\x06 \x03(\x0c\x12\x1a\n\x12recorded_templates\x18\x07 \x03(\x0c\x12\x30\n\x0fresource_filter\x18\x08 \x01(\x0b\x32\x17.leaseway.v1.NameFilter\"\x7f\n\x06Upsert\x12%\n\x04spec\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ServerSpec\x12\'\n\x06hashes\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.HeldHashes\x12%\n\x07toolset\x18\x03 \x01(\x0b\x32\x14.leaseway.v1.Toolset\"\xa5\x01\n\x05\x44\x65lta\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x18\n\x10registry_version\x18\x03 \x01(\x04\x12$\n\x07upserts\x18\x04 \x03(\x0b\x32\x13.leaseway.v1.Upsert\x12)\n\x08removals\x18\x05 \x03(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\".\n\x03\x41\x63k\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\"\xc1\x01\n\x07Refusal\x12$\n\x03key\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.leaseway.v1.Refusal.Kind\x12%\n\x07problem\x18\x03 \x01(\x0b\x32\x14.leaseway.v1.Problem\"@\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n\rKIND_REJECTED\x10\x01\x12\x0f\n\x0bKIND_FAILED\x10\x02\"=\n\x04Nack\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12&\n\x08refusals\x18\x02 \x03(\x0b\x32\x14.leaseway.v1.Refusal\"-\n\x04Want\x12%\n\x04keys\x18\x01 \x03(\x0b\x32\x17.leaseway.v1.VariantKey\"-\n\x04Held\x12%\n\x08variants\x18\x01 \x03(\x0b\x32\x13.leaseway.v1.Upsert\"t\n\x05Probe\x12\n\n\x02id\x18\x01 \x01(\x04\x12%\n\x04spec\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.ServerSpec\x12\x13\n\x0blaunch_hash\x18\x03 \x01(\t\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\x12\x0e\n\x06relist\x18\x05 \x01(\x08\"\x19\n\x0b\x43\x61ncelProbe\x12\n\n\x02id\x18\x01 \x01(\x04\"\xac\x02\n\x0bProbeResult\x12\n\n\x02id\x18\x01 \x01(\x04\x12$\n\x03key\x18\x02 \x01(\x0b\x32\x17.leaseway.v1.VariantKey\x12\x13\n\x0blaunch_hash\x18\x03 \x01(\t\x12(\n\x05tools\x18\x04 \x03(\x0b\x32\x19.leaseway.v1.RecordedTool\x12\x18\n\x10protocol_version\x18\x05 \x01(\t\x12%\n\x07problem\x18\x06 \x01(\x0b\x32\x14.leaseway.v1.Problem\x12+\n\x08\x64uration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07prompts\x18\x08 \x03(\x0c\x12\x11\n\tresources\x18\t \x03(\x0c\x12\x1a\n\x12resource_templates\x18\n \x03(\x0c\"\x8d\x02\n\x06Report\x12)\n\rleases_gained\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12\x13\n\x0bleases_lost\x18\x02 \x03(\t\x12.\n\tinstances\x18\x03 \x03(\x0b\x32\x1b.leaseway.v1.InstanceStatus\x12\x19\n\x11instances_changed\x18\x04 \x01(\x08\x12&\n\x08problems\x18\x05 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12%\n\x07\x63leared\x18\x06 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12\x17\n\x0f\x63\x61lls_in_flight\x18\x07 \x01(\r\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\"\x17\n\x05\x44rain\x12\x0e\n\x06reason\x18\x01 \x01(\t\"*\n\x06Revoke\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t2N\n\x0bSyncService\x12?\n\x04Sync\x12\x18.leaseway.v1.SyncRequest\x1a\x19.leaseway.v1.SyncResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,36 +56,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDEDTOOL']._serialized_end=1462
   _globals['_EXPOSEDTOOL']._serialized_start=1464
   _globals['_EXPOSEDTOOL']._serialized_end=1531
-  _globals['_TOOLSET']._serialized_start=1533
-  _globals['_TOOLSET']._serialized_end=1656
-  _globals['_UPSERT']._serialized_start=1658
-  _globals['_UPSERT']._serialized_end=1785
-  _globals['_DELTA']._serialized_start=1788
-  _globals['_DELTA']._serialized_end=1953
-  _globals['_ACK']._serialized_start=1955
-  _globals['_ACK']._serialized_end=2001
-  _globals['_REFUSAL']._serialized_start=2004
-  _globals['_REFUSAL']._serialized_end=2197
-  _globals['_REFUSAL_KIND']._serialized_start=2133
-  _globals['_REFUSAL_KIND']._serialized_end=2197
-  _globals['_NACK']._serialized_start=2199
-  _globals['_NACK']._serialized_end=2260
-  _globals['_WANT']._serialized_start=2262
-  _globals['_WANT']._serialized_end=2307
-  _globals['_HELD']._serialized_start=2309
-  _globals['_HELD']._serialized_end=2354
-  _globals['_PROBE']._serialized_start=2356
-  _globals['_PROBE']._serialized_end=2472
-  _globals['_CANCELPROBE']._serialized_start=2474
-  _globals['_CANCELPROBE']._serialized_end=2499
-  _globals['_PROBERESULT']._serialized_start=2502
-  _globals['_PROBERESULT']._serialized_end=2738
-  _globals['_REPORT']._serialized_start=2741
-  _globals['_REPORT']._serialized_end=3010
-  _globals['_DRAIN']._serialized_start=3012
-  _globals['_DRAIN']._serialized_end=3035
-  _globals['_REVOKE']._serialized_start=3037
-  _globals['_REVOKE']._serialized_end=3079
-  _globals['_SYNCSERVICE']._serialized_start=3081
-  _globals['_SYNCSERVICE']._serialized_end=3159
+  _globals['_NAMEFILTER']._serialized_start=1533
+  _globals['_NAMEFILTER']._serialized_end=1583
+  _globals['_TOOLSET']._serialized_start=1586
+  _globals['_TOOLSET']._serialized_end=1884
+  _globals['_UPSERT']._serialized_start=1886
+  _globals['_UPSERT']._serialized_end=2013
+  _globals['_DELTA']._serialized_start=2016
+  _globals['_DELTA']._serialized_end=2181
+  _globals['_ACK']._serialized_start=2183
+  _globals['_ACK']._serialized_end=2229
+  _globals['_REFUSAL']._serialized_start=2232
+  _globals['_REFUSAL']._serialized_end=2425
+  _globals['_REFUSAL_KIND']._serialized_start=2361
+  _globals['_REFUSAL_KIND']._serialized_end=2425
+  _globals['_NACK']._serialized_start=2427
+  _globals['_NACK']._serialized_end=2488
+  _globals['_WANT']._serialized_start=2490
+  _globals['_WANT']._serialized_end=2535
+  _globals['_HELD']._serialized_start=2537
+  _globals['_HELD']._serialized_end=2582
+  _globals['_PROBE']._serialized_start=2584
+  _globals['_PROBE']._serialized_end=2700
+  _globals['_CANCELPROBE']._serialized_start=2702
+  _globals['_CANCELPROBE']._serialized_end=2727
+  _globals['_PROBERESULT']._serialized_start=2730
+  _globals['_PROBERESULT']._serialized_end=3030
+  _globals['_REPORT']._serialized_start=3033
+  _globals['_REPORT']._serialized_end=3302
+  _globals['_DRAIN']._serialized_start=3304
+  _globals['_DRAIN']._serialized_end=3327
+  _globals['_REVOKE']._serialized_start=3329
+  _globals['_REVOKE']._serialized_end=3371
+  _globals['_SYNCSERVICE']._serialized_start=3373
+  _globals['_SYNCSERVICE']._serialized_end=3451
 # @@protoc_insertion_point(module_scope)

@@ -391,14 +391,51 @@ class ExposedTool(_message.Message):
 Global___ExposedTool: _TypeAlias = ExposedTool  # noqa: Y015
 
 @_typing.final
+class NameFilter(_message.Message):
+    """Which names pass. A blacklist wins over all but what the whitelist names; a
+    whitelist alone lets nothing else pass; `*` stands for any run.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHITELIST_FIELD_NUMBER: _builtins.int
+    BLACKLIST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def whitelist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns of what passes."""
+
+    @_builtins.property
+    def blacklist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns of what does not."""
+
+    def __init__(
+        self,
+        *,
+        whitelist: _abc.Iterable[_builtins.str] | None = ...,
+        blacklist: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blacklist", b"blacklist", "whitelist", b"whitelist"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameFilter: _TypeAlias = NameFilter  # noqa: Y015
+
+@_typing.final
 class Toolset(_message.Message):
-    """The tools of one variant."""
+    """The tools of one variant, and what else its server offers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDED_FIELD_NUMBER: _builtins.int
     EXPOSED_FIELD_NUMBER: _builtins.int
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    RECORDED_PROMPTS_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    RECORDED_RESOURCES_FIELD_NUMBER: _builtins.int
+    RECORDED_TEMPLATES_FIELD_NUMBER: _builtins.int
+    RESOURCE_FILTER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.str
     """The MCP protocol version that the probe negotiated."""
     @_builtins.property
@@ -409,16 +446,43 @@ class Toolset(_message.Message):
     def exposed(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExposedTool]:
         """What of it is exposed, ordered by original name."""
 
+    @_builtins.property
+    def recorded_prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Every prompt that the server listed, whole, in its order: JSON objects as
+        UTF-8.
+        """
+
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ExposedTool]:
+        """What of them is exposed, ordered by original name."""
+
+    @_builtins.property
+    def recorded_resources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Every resource that it listed, in the same form."""
+
+    @_builtins.property
+    def recorded_templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Every template of resources that it listed, in the same form."""
+
+    @_builtins.property
+    def resource_filter(self) -> Global___NameFilter:
+        """Which URIs callers may read, listed or not. Unset means all."""
+
     def __init__(
         self,
         *,
         recorded: _abc.Iterable[Global___RecordedTool] | None = ...,
         exposed: _abc.Iterable[Global___ExposedTool] | None = ...,
         protocol_version: _builtins.str = ...,
+        recorded_prompts: _abc.Iterable[_builtins.bytes] | None = ...,
+        prompts: _abc.Iterable[Global___ExposedTool] | None = ...,
+        recorded_resources: _abc.Iterable[_builtins.bytes] | None = ...,
+        recorded_templates: _abc.Iterable[_builtins.bytes] | None = ...,
+        resource_filter: Global___NameFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resource_filter", b"resource_filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "protocol_version", b"protocol_version", "recorded", b"recorded"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exposed", b"exposed", "prompts", b"prompts", "protocol_version", b"protocol_version", "recorded", b"recorded", "recorded_prompts", b"recorded_prompts", "recorded_resources", b"recorded_resources", "recorded_templates", b"recorded_templates", "resource_filter", b"resource_filter"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -742,6 +806,9 @@ class ProbeResult(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    RESOURCE_TEMPLATES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """The probe. Zero means that a shared instance listed again by itself."""
     launch_hash: _builtins.str
@@ -764,6 +831,18 @@ class ProbeResult(_message.Message):
     def duration(self) -> _duration_pb2.Duration:
         """How long it took."""
 
+    @_builtins.property
+    def prompts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The prompts listed, whole, in the server's order: JSON objects as UTF-8."""
+
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The resources listed, in the same form."""
+
+    @_builtins.property
+    def resource_templates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """The templates of resources listed, in the same form."""
+
     def __init__(
         self,
         *,
@@ -774,10 +853,13 @@ class ProbeResult(_message.Message):
         protocol_version: _builtins.str = ...,
         problem: _admin_pb2.Problem | None = ...,
         duration: _duration_pb2.Duration | None = ...,
+        prompts: _abc.Iterable[_builtins.bytes] | None = ...,
+        resources: _abc.Iterable[_builtins.bytes] | None = ...,
+        resource_templates: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "key", b"key", "problem", b"problem"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "id", b"id", "key", b"key", "launch_hash", b"launch_hash", "problem", b"problem", "protocol_version", b"protocol_version", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "id", b"id", "key", b"key", "launch_hash", b"launch_hash", "problem", b"problem", "prompts", b"prompts", "protocol_version", b"protocol_version", "resource_templates", b"resource_templates", "resources", b"resources", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
