@@ -5,27 +5,19 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from leaseway.sdk import operations
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
 from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
-from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.session import AsyncSession, acquire_lease, release_lease
-from leaseway.sdk.streams import (
-    AsyncToolStream,
-    Callbacks,
-    OnLog,
-    OnProgress,
-    open_stream,
-    told_call,
-)
+from leaseway.sdk.tool_calls import AsyncToolCalls
 from leaseway.sdk.tools import ToolList
 from leaseway.sdk.views import (
     InstanceLog,
@@ -46,8 +38,12 @@ _MAX_SESSION: Final = 256
 AnswerT = TypeVar("AnswerT")
 
 
-class AsyncClient:
+class AsyncClient(AsyncToolCalls):
     """Lists and calls tools, and holds leases, from one event loop.
+
+    A server that is leased runs calls made outside any session in this client's own; its lease is
+    released by `release`, or when the client is closed. Where it is lost, one call raises that;
+    the next one acquires another.
 
     It connects when it is first used. Close it, or use it as `async with AsyncClient() as
     client`, so that the leases that it acquired are given back at once. All methods raise
@@ -117,70 +113,6 @@ class AsyncClient:
 
         """
         return await self._ask(partial(operations.fetch_tools, servers=servers), timeout)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-    ) -> ToolResult:
-        """Call a tool outside any session.
-
-        A server that is leased runs it in this client's own session; its lease is released by
-        `release`, or when the client is closed. Where it is lost, one call raises that; the next
-        one acquires another.
-
-        Args:
-            name: The tool's name, or its qualified name (`server:tool`).
-            arguments: Its arguments; what JSON can hold, at most 4 MiB.
-            timeout: Seconds until the call is given up, retries included; None means the
-                server's `call_timeout`, 60 unless it is configured.
-            on_progress: Told (progress, total or None, message or None) as the server reports it.
-                It may be async; see `stream_tool` for what comes faster than it returns.
-            on_log: Told (level, logger or None, data) of what the server logs meanwhile.
-            log_level: The least level for `on_log`.
-
-        Returns:
-            The result; one with `is_error` is a result too.
-
-        """
-        runtime = self._runtime()
-        if on_progress is not None or on_log is not None:
-            told = Callbacks(on_progress, on_log, log_level)
-            return await told_call(
-                self, runtime, runtime.own_session, name, arguments, timeout, told
-            )
-        try:
-            return await runtime.caller.call(runtime.own_session, name, arguments, timeout)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-
-    def stream_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        log_level: str | None = None,
-    ) -> AsyncToolStream:
-        """Call a tool outside any session, and read what its server says on the way.
-
-        Args:
-            name: As for `call_tool`.
-            arguments: As for `call_tool`.
-            timeout: As for `call_tool`.
-            log_level: The least level of log messages wanted; None means none.
-
-        Returns:
-            The call, to be used as `async with`; it begins there.
-
-        """
-        runtime = self._runtime()
-        return open_stream(self, runtime, runtime.own_session, name, arguments, timeout, log_level)
 
     def session(self, key: str) -> AsyncSession:
         """Return the session of a key: one conversation or job, named by the caller.
@@ -330,6 +262,10 @@ class AsyncClient:
             return await operation(runtime, deadline)
         except Fault as fault:
             raise error_from_fault(fault) from None
+
+    def _at(self) -> tuple[Runtime, str]:
+        runtime = self._runtime()
+        return runtime, runtime.own_session
 
     def _runtime(self) -> Runtime:
         made = self._made

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Key
-from leaseway.sdk.results import ToolResult
-from leaseway.sdk.streams import (
-    AsyncToolStream,
-    Callbacks,
-    OnLog,
-    OnProgress,
-    open_stream,
-    told_call,
-)
+from leaseway.sdk.tool_calls import AsyncToolCalls
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.fault import Fault
 
@@ -29,8 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSession", "acquire_lease", "release_lease"]
 
 
-class AsyncSession:
+class AsyncSession(AsyncToolCalls):
     """One conversation or job; its leases are found by its key.
+
+    The first call of a server that is leased acquires its lease: the result has `new_lease` and a
+    `reminder` to release it. After a lease was lost, calls fail until `acquire` or `release`.
 
     Use it as `async with client.session(key) as session` to give back what it acquired at the
     end of the block, or without, to keep that until the client is closed. Outside of such a block
@@ -67,6 +61,9 @@ class AsyncSession:
             )
         return self._client._runtime()
 
+    def _at(self) -> tuple[Runtime, str]:
+        return self._use(), self.key
+
     async def __aenter__(self) -> Self:
         self._client._runtime()
         self._reopen()
@@ -85,57 +82,6 @@ class AsyncSession:
             self._left = True
             if made is not None:
                 await made.desk.leave(self.key, self)
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-    ) -> ToolResult:
-        """Call a tool in this session.
-
-        The first call of a server that is leased acquires its lease: the result has `new_lease`
-        and a `reminder` to release it. After a lease was lost, calls fail until `acquire` or
-        `release`.
-
-        Args:
-            name: The tool's name, or its qualified name (`server:tool`).
-            arguments: Its arguments; what JSON can hold, at most 4 MiB.
-            timeout: Seconds until the call is given up, retries included; None means the
-                server's `call_timeout`, 60 unless it is configured.
-            on_progress: Told (progress, total or None, message or None) as the server reports it.
-                It may be async; see `stream_tool` for what comes faster than it returns.
-            on_log: Told (level, logger or None, data) of what the server logs meanwhile.
-            log_level: The least level for `on_log`.
-
-        """
-        runtime = self._use()
-        if on_progress is not None or on_log is not None:
-            told = Callbacks(on_progress, on_log, log_level)
-            return await told_call(self._client, runtime, self.key, name, arguments, timeout, told)
-        try:
-            return await runtime.caller.call(self.key, name, arguments, timeout)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
-
-    def stream_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        log_level: str | None = None,
-    ) -> AsyncToolStream:
-        """Call a tool in this session, and read what its server says on the way.
-
-        The same as `AsyncClient.stream_tool` otherwise.
-        """
-        runtime = self._use()
-        return open_stream(self._client, runtime, self.key, name, arguments, timeout, log_level)
 
     async def acquire(
         self, server: str, ttl: float = LEASE_TTL, wait: float | None = None

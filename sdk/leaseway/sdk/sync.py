@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from leaseway.sdk.background import background
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
-from leaseway.sdk.results import ToolResult
 from leaseway.sdk.session import AsyncSession
-from leaseway.sdk.streams import AsyncToolStream, Callbacks, OnLog, OnProgress, ToolStream
+from leaseway.sdk.sync_tool_calls import ToolCalls
 from leaseway.sdk.tools import ToolList
 from leaseway.sdk.views import (
     InstanceLog,
@@ -32,7 +31,7 @@ from leaseway.wire.bounds import LEASE_TTL
 __all__ = ["Client", "Session"]
 
 
-class Client:
+class Client(ToolCalls):
     """Lists and calls tools, and holds leases, from any thread.
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
@@ -49,6 +48,8 @@ class Client:
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
 
     """
+
+    _inner: AsyncClient
 
     def __init__(
         self,
@@ -86,37 +87,6 @@ class Client:
         """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
         inner = self._inner
         return background().run(lambda: inner.list_tools(servers, timeout=timeout))
-
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-    ) -> ToolResult:
-        """Call a tool outside any session; see `AsyncClient.call_tool`.
-
-        The callbacks run in the calling thread, which no deadline can interrupt.
-        """
-        inner = self._inner
-        if on_progress is not None or on_log is not None:
-            callbacks = Callbacks(on_progress, on_log, log_level)
-            return _tell(inner, name, arguments, timeout, callbacks)
-        return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
-
-    def stream_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        log_level: str | None = None,
-    ) -> ToolStream:
-        """Call a tool and read what its server says on the way; see `AsyncClient.stream_tool`."""
-        return _open(self._inner, name, arguments, timeout, log_level)
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
@@ -185,12 +155,14 @@ class Client:
         return f"<{type(self).__name__} of {self._inner._identity.address}>"
 
 
-class Session:
+class Session(ToolCalls):
     """One conversation or job; see `AsyncSession`.
 
     Attributes:
         key: Its name, unique in the tenant.
     """
+
+    _inner: AsyncSession
 
     def __init__(self, client: Client, inner: AsyncSession) -> None:
         self._client = client  # so that the client lives as long as its sessions are used
@@ -209,37 +181,6 @@ class Session:
     ) -> None:
         background().run(lambda: self._inner.__aexit__(kind, error, trace))
 
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-    ) -> ToolResult:
-        """Call a tool in this session; see `AsyncSession.call_tool`.
-
-        The callbacks run in the calling thread, which no deadline can interrupt.
-        """
-        inner = self._inner
-        if on_progress is not None or on_log is not None:
-            callbacks = Callbacks(on_progress, on_log, log_level)
-            return _tell(inner, name, arguments, timeout, callbacks)
-        return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
-
-    def stream_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        log_level: str | None = None,
-    ) -> ToolStream:
-        """Call a tool and read what its server says on the way; see `AsyncSession.stream_tool`."""
-        return _open(self._inner, name, arguments, timeout, log_level)
-
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire the lease of a server; see `AsyncSession.acquire`."""
         return background().run(lambda: self._inner.acquire(server, ttl, wait))
@@ -254,28 +195,3 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
-
-
-def _tell(
-    inner: AsyncClient | AsyncSession,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    callbacks: Callbacks,
-) -> ToolResult:
-    callbacks.check(may_be_async=False)
-    log_level = callbacks.log_level if callbacks.on_log is not None else None
-    return _open(inner, name, arguments, timeout, log_level).tell(callbacks)
-
-
-def _open(
-    inner: AsyncClient | AsyncSession,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    log_level: str | None,
-) -> ToolStream:
-    async def make() -> AsyncToolStream:  # in the loop, which the client belongs to
-        return inner.stream_tool(name, arguments, timeout=timeout, log_level=log_level)
-
-    return ToolStream(background().run(make))
