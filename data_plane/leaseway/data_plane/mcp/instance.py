@@ -17,19 +17,15 @@ import aiohttp
 from mcp.client.session import ClientSession
 
 from leaseway.data_plane.mcp import session as handshake
-from leaseway.data_plane.mcp.environment import child_environment
+from leaseway.data_plane.mcp.connecting import Wanted, connect
 from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
-from leaseway.data_plane.mcp.http import HttpConnection
-from leaseway.data_plane.mcp.launch import prepare
 from leaseway.data_plane.mcp.listening import listen_to_changes
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
-from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
-from leaseway.data_plane.mcp.stdio import StdioConnection
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest, params_head
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
@@ -229,33 +225,22 @@ class Instance:
     async def _connect(self) -> None:
         if self.reading is None:
             self.reading = resolve(self.spec, self._environment, self._vault)
-        resolved = self.reading
-        self.stderr.hide(resolved.secrets)
-        if self.spec.transport == "stdio":
-            self._peer = await self._connect_stdio(resolved)
-        else:
-            self._peer = HttpConnection(
-                self._server,
-                resolved.url,
+        self.stderr.hide(self.reading.secrets)
+        connected = await connect(
+            Wanted(
+                self.spec,
+                self.reading,
+                self._environment,
+                self._reaper,
                 self._http,
-                headers=resolved.headers,
-                session_id=resolved.session_id,
-                on_tools_changed=self._tools_changed,
-                renews=self.spec.truely_stateless,
+                self.stderr,
+                self._tools_changed,
             )
-
-    async def _connect_stdio(self, resolved: Resolved) -> StdioConnection:
-        environment = child_environment(self._environment, self.spec.inherit_env, resolved.env)
-        command = (resolved.command, *resolved.args)
-        launch = await prepare(self.spec, command, environment, self._reaper.cgroups)
-        self.warnings = launch.warnings
-        process = ServerProcess(self._server, launch, self.stderr, self._reaper)
-        self.pid = process.pid
-        connection = StdioConnection(self._server, process, self.stderr, self._tools_changed)
-        # From here on the owner's end stops the process, also if attaching to it fails.
-        self._peer = connection
-        await connection.open()
-        return connection
+        )
+        # From here on the owner's end closes it, also if opening it fails.
+        self._peer = connected.peer
+        self.pid, self.warnings = connected.pid, connected.warnings
+        await self._peer.open()
 
     async def _live(self) -> None:
         assert self._peer is not None

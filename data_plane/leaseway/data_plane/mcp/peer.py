@@ -71,6 +71,13 @@ class Peer(Dispatcher[TransportContext]):
 
     # What a transport adds.
 
+    async def open(self) -> None:
+        """Make the connection, where that takes more than the first request.
+
+        Raises:
+            Fault: SERVER_NOT_READY or SERVER_LOST: it can't be made.
+        """
+
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         """Begin to send a request."""
         raise NotImplementedError

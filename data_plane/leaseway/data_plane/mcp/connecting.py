@@ -1,0 +1,104 @@
+"""How an instance gets its connection: one connector for each transport, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from leaseway.data_plane.mcp.environment import child_environment
+from leaseway.data_plane.mcp.http import HttpConnection
+from leaseway.data_plane.mcp.launch import prepare
+from leaseway.data_plane.mcp.peer import Peer
+from leaseway.data_plane.mcp.process import ServerProcess
+from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.resolve import Resolved
+from leaseway.data_plane.mcp.stderr import StderrTail
+from leaseway.data_plane.mcp.stdio import StdioConnection
+from leaseway.wire.spec import ServerSpec
+
+__all__ = ["Connected", "Wanted", "connect"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a connector gets.
+
+    Attributes:
+        spec: The server.
+        resolved: What its references stand for.
+        environment: The worker's environment.
+        reaper: Keeps a process from outliving the worker.
+        http: The worker's pooled HTTP client.
+        stderr: Where the last lines of a process's standard error go.
+        on_tools_changed: Called when the server says that its tools changed.
+    """
+
+    spec: ServerSpec
+    resolved: Resolved
+    environment: Mapping[str, str]
+    reaper: Reaper
+    http: aiohttp.ClientSession
+    stderr: StderrTail
+    on_tools_changed: Callable[[], None]
+
+    @property
+    def server(self) -> str:
+        """The server's id, for messages."""
+        return self.spec.key.server_id
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A connection that is not open yet; whoever has it closes it, also if opening fails.
+
+    Attributes:
+        peer: The connection.
+        pid: The process behind it, or None where there is none.
+        warnings: (reason, sentence) about what does not hold on this worker as configured.
+    """
+
+    peer: Peer
+    pid: int | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
+
+
+async def connect(wanted: Wanted) -> Connected:
+    """Return a server's connection, to be opened with `Peer.open`.
+
+    Raises:
+        Fault: SERVER_NOT_READY; its `problem` says why.
+    """
+    return await _CONNECTORS[wanted.spec.transport](wanted)
+
+
+async def _connect_stdio(wanted: Wanted) -> Connected:
+    spec, resolved = wanted.spec, wanted.resolved
+    environment = child_environment(wanted.environment, spec.inherit_env, resolved.env)
+    command = (resolved.command, *resolved.args)
+    launch = await prepare(spec, command, environment, wanted.reaper.cgroups)
+    process = ServerProcess(wanted.server, launch, wanted.stderr, wanted.reaper)
+    peer = StdioConnection(wanted.server, process, wanted.stderr, wanted.on_tools_changed)
+    return Connected(peer, process.pid, launch.warnings)
+
+
+async def _connect_http(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    peer = HttpConnection(
+        wanted.server,
+        resolved.url,
+        wanted.http,
+        headers=resolved.headers,
+        session_id=resolved.session_id,
+        on_tools_changed=wanted.on_tools_changed,
+        renews=wanted.spec.truely_stateless,
+    )
+    return Connected(peer)
+
+
+_CONNECTORS: Final[Mapping[str, Callable[[Wanted], Awaitable[Connected]]]] = {
+    "stdio": _connect_stdio,
+    "streamable_http": _connect_http,
+}
