@@ -26,6 +26,7 @@ _SERVERS = 500
 _PROBE = 0.5
 _DEBOUNCE = 0.1
 _PLACEMENTS = 10_000
+_TENANTS = 20
 _AT_ONCE = 64
 _TURNS = 5
 
@@ -36,10 +37,14 @@ class _ControlPlane:
         self._config = config
         self.servers = {f"s{number:03}": _entry(0) for number in range(_SERVERS)}
 
-    def write(self) -> None:
+    def text(self) -> str:
+        """Return the configuration as it is to be."""
+        return yaml.safe_dump({"version": 1, "servers": self.servers})
+
+    def write(self, text: str) -> None:
         """Replace the configuration as an editor does."""
         fresh = self._config.with_suffix(".new")
-        fresh.write_text(yaml.safe_dump({"version": 1, "servers": self.servers}))
+        fresh.write_text(text)
         fresh.replace(self._config)
 
 
@@ -51,7 +56,7 @@ def _entry(edition: int) -> dict[str, object]:
 async def _control_plane() -> AsyncIterator[_ControlPlane]:
     with tempfile.TemporaryDirectory(prefix="leaseway-bench-") as folder:
         plane = _ControlPlane("", Path(folder) / "mcp.yaml")
-        plane.write()
+        plane.write(plane.text())
         command = [sys.executable, "-m", "leaseway.cli.main", "control-plane"]
         command += ["--config", str(Path(folder) / "mcp.yaml"), "--listen", "127.0.0.1:0"]
         async with started(command, says="ready ", cwd=Path(folder)) as (_, line):
@@ -76,8 +81,9 @@ async def _reload(workers: int) -> tuple[float, float]:
             for worker in fleet.workers:
                 worker.probe_seconds = _PROBE
             plane.servers["s007"] = _entry(edition)
+            text = plane.text()
             began = time.perf_counter()
-            plane.write()
+            plane.write(text)
             await fleet.until_all(lambda worker, old=old: worker.held["s007"] != old[worker.id])
             taken.append(time.perf_counter() - began)
     return first, percentile(sorted(taken), 0.5)
@@ -103,7 +109,7 @@ async def _push_to_200() -> Mapping[str, float]:
 
 
 async def _placements() -> Mapping[str, float]:
-    """Ten thousand sessions are placed on 200 workers, 64 requests at once."""
+    """Ten thousand sessions of 20 tenants are placed on 200 workers, 64 requests at once."""
     async with _control_plane() as plane, Fleet(plane.address, 200) as fleet:
         await fleet.until_all(_holds_all)
         async with grpc.aio.insecure_channel(plane.address) as channel:
@@ -114,7 +120,9 @@ async def _placements() -> Mapping[str, float]:
 
             async def caller() -> None:
                 for number in numbers:
-                    request = leases_pb2.PlaceRequest(session=f"p{number}", server_id="s007")
+                    request = leases_pb2.PlaceRequest(
+                        tenant=f"t{number % _TENANTS}", session=f"p{number}", server_id="s007"
+                    )
                     began = time.perf_counter()
                     await stub.Place(request, timeout=30)
                     taken.append(time.perf_counter() - began)
