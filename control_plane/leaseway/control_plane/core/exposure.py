@@ -16,6 +16,7 @@ from typing import Final
 from leaseway.control_plane.core.problems import Problem
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.names import is_valid_name
+from leaseway.wire.patterns import matches
 from leaseway.wire.spec import ServerSpec, ToolFilter, Transform
 
 __all__ = [
@@ -29,7 +30,6 @@ __all__ = [
     "ClashResult",
     "Exposure",
     "expose",
-    "matches",
     "resolve_clashes",
     "transformed",
 ]
@@ -77,26 +77,6 @@ class ClashResult:
     owner: Mapping[str, tuple[str, str]]
     skipped: frozenset[tuple[str, str]]
     problems: tuple[Problem, ...]
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Say whether a name matches a pattern: `*` is any run, everything else is itself."""
-    first, *rest = pattern.split("*")
-    if not rest:
-        return name == pattern
-    *middle, last = rest
-    if len(name) < len(first) + len(last):
-        return False
-    if not (name.startswith(first) and name.endswith(last)):
-        return False
-    # Taking each middle part where it comes first is enough, and linear for any pattern.
-    at, end = len(first), len(name) - len(last)
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
-            return False
-        at = found + len(part)
-    return True
 
 
 def transformed(name: str, transforms: Sequence[Transform]) -> str:
