@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import weakref
 from dataclasses import replace
-from typing import Final
+from itertools import groupby
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -23,7 +24,7 @@ from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
-__all__ = ["Resolver", "Target", "worker_from_wire"]
+__all__ = ["Asked", "Offer", "Resolver", "Target", "worker_from_wire"]
 
 _MAX_NAMES: Final = 1000
 _MAX_CACHED: Final = 20_000
@@ -38,18 +39,46 @@ _UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLIN
 _RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 
 
+class Offer(NamedTuple):
+    """A prompt or a resource, as callers name it; a tool is named by its name alone.
+
+    Attributes:
+        kind: `NAME_KIND_PROMPT` or `NAME_KIND_RESOURCE`.
+        name: A prompt's exposed or qualified name, or a resource's URI.
+        server: The server that is meant, or empty for whichever offers it.
+    """
+
+    kind: catalog_pb2.NameKind.ValueType
+    name: str
+    server: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Asked = str | Offer
+"""What can be asked for: a tool's exposed or qualified name, or an offer."""
+
+_TOOLS: Final = (catalog_pb2.NAME_KIND_TOOL, "")
+_NOUNS: Final = {catalog_pb2.NAME_KIND_PROMPT: "prompt", catalog_pb2.NAME_KIND_RESOURCE: "resource"}
+
+
 class Target:
     """Where one name leads, as of one registry version.
 
     Attributes:
+        asked: What it was asked for as.
+        original_name: What the server calls it: a name, or a resource's URI.
+        repeatable: Whether a second call changes nothing more, as the server says of a tool;
+            getting a prompt or reading a resource never does.
         head: What every call of it says, as a serialized `Call`.
-        what: Server and tool, for messages.
+        what: Server and tool, prompt or resource, for messages.
     """
 
     __slots__ = (
+        "asked",
         "call_timeout",
         "head",
-        "name",
         "original_name",
         "refresh_at",
         "registry_version",
@@ -62,8 +91,10 @@ class Target:
         "workers",
     )
 
-    def __init__(self, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float) -> None:
-        self.name = tool.name
+    def __init__(
+        self, asked: Asked, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
+    ) -> None:
+        self.asked = asked
         self.server_id = tool.server_id
         self.original_name = tool.original_name
         self.shared = tool.shared
@@ -76,7 +107,8 @@ class Target:
         self.head = execution_pb2.Call(
             server_id=self.server_id, tool=self.original_name, registry_version=version
         ).SerializeToString()
-        self.what = f"tool '{self.original_name}' of server '{self.server_id}'"
+        noun = "tool" if isinstance(asked, str) else _NOUNS[asked.kind]
+        self.what = f"{noun} '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False
 
@@ -87,10 +119,11 @@ def worker_from_wire(worker: catalog_pb2.WorkerRef) -> Worker:
 
 
 class _Request:
-    __slots__ = ("deadline", "future", "name")
+    __slots__ = ("asked", "deadline", "future", "name")
 
-    def __init__(self, name: str, deadline: float, future: asyncio.Future[Target]) -> None:
-        self.name = name
+    def __init__(self, asked: Asked, deadline: float, future: asyncio.Future[Target]) -> None:
+        self.asked = asked
+        self.name = str(asked)
         self.deadline = deadline
         self.future = future
 
@@ -101,48 +134,52 @@ class Resolver:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._targets: dict[str, Target] = {}
-        self._requests: dict[str, _Request] = {}
+        self._targets: dict[Asked, Target] = {}
+        self._requests: dict[Asked, _Request] = {}
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
-    def cached(self, name: str, now: float) -> Target | None:
+    def cached(self, asked: Asked, now: float) -> Target | None:
         """Return where a name leads if that is known and fresh."""
-        target = self._targets.get(name)
+        target = self._targets.get(asked)
         if target is None or target.stale:
             return None
         if now >= target.refresh_at:
             self._refresh(target, now)
         return target
 
-    async def resolve(self, name: str, deadline: float) -> Target:
+    async def resolve(self, asked: Asked, deadline: float) -> Target:
         """Ask where a name leads; requests of the same moment go out together.
+
+        Args:
+            asked: A tool's name, or the offer of a prompt or a resource.
+            deadline: When it is given up, on the loop's clock.
 
         Raises:
             Fault: It leads nowhere, the deadline passed, or nobody can say.
 
         """
-        old = self._targets.get(name)
+        old = self._targets.get(asked)
         if old is None:
-            return await self._resolved(name, deadline)
+            return await self._resolved(asked, deadline)
         if not self._control.connected:
             return old  # still stale: asked again as soon as there is somebody to ask
         try:
-            return await self._resolved(name, min(deadline, self._loop.time() + CONNECT_BOUND))
+            return await self._resolved(asked, min(deadline, self._loop.time() + CONNECT_BOUND))
         except Fault as fault:
             if fault.reason in _UNANSWERED:
                 return old
             raise
 
-    async def _resolved(self, name: str, deadline: float) -> Target:
+    async def _resolved(self, asked: Asked, deadline: float) -> Target:
         while True:
-            request = self._request(name, deadline)
+            request = self._request(asked, deadline)
             try:
                 async with asyncio.timeout_at(deadline):
                     return await asyncio.shield(request.future)
             except TimeoutError:
-                raise _late(name) from None
+                raise _late(str(asked)) from None
             except Fault as fault:
                 # Somebody with less time asked; this caller has some left.
                 late = fault.reason is Reason.DEADLINE_EXCEEDED and request.deadline < deadline
@@ -194,15 +231,15 @@ class Resolver:
     def _refresh(self, target: Target, now: float) -> None:
         target.refresh_at = now + _REFRESH_AFTER
         if self._control.connected:
-            request = self._request(target.name, now + _REFRESH_AFTER)
+            request = self._request(target.asked, now + _REFRESH_AFTER)
             request.future.add_done_callback(_seen)
 
-    def _request(self, name: str, deadline: float) -> _Request:
-        request = self._requests.get(name)
+    def _request(self, asked: Asked, deadline: float) -> _Request:
+        request = self._requests.get(asked)
         if request is None:
-            request = _Request(name, deadline, self._loop.create_future())
+            request = _Request(asked, deadline, self._loop.create_future())
             request.future.add_done_callback(_seen)
-            self._requests[name] = request
+            self._requests[asked] = request
             if not self._queue:
                 self._loop.call_soon(self._flush)
             self._queue.append(request)
@@ -213,9 +250,11 @@ class Resolver:
         return request
 
     def _flush(self) -> None:
-        queue, self._queue = self._queue, []
-        for start in range(0, len(queue), _MAX_NAMES):
-            self._spawn(queue[start : start + _MAX_NAMES])
+        queue, self._queue = sorted(self._queue, key=_domain), []
+        for _, group in groupby(queue, _domain):
+            alike = list(group)
+            for start in range(0, len(alike), _MAX_NAMES):
+                self._spawn(alike[start : start + _MAX_NAMES])
 
     def _spawn(self, requests: list[_Request]) -> None:
         task = self._loop.create_task(self._ask(requests), name="leaseway resolve")
@@ -223,8 +262,12 @@ class Resolver:
         task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, requests: list[_Request]) -> None:
-        """Ask for names together; those that hold up the others are asked again one by one."""
+        """Ask for names together; those that hold up the others are asked again one by one.
+
+        All are of the same kind and server.
+        """
         together = len(requests) > 1
+        kind, server = _domain(requests[0])
         now = self._loop.time()
         deadline = max(request.deadline for request in requests)
         if together:
@@ -236,6 +279,8 @@ class Resolver:
                     client=self._control.identity.client_info,
                     tenant=self._control.identity.tenant,
                     names=[request.name for request in requests],
+                    kind=kind,
+                    server_id=server,
                 ),
                 deadline,
                 bound=_RESTART_BOUND,
@@ -265,20 +310,20 @@ class Resolver:
             if together and fault.reason is Reason.SERVER_NOT_READY:
                 self._spawn([request])
                 return
-            self._targets.pop(request.name, None)
+            self._targets.pop(request.asked, None)
             self._fail(request, fault)
             return
-        target = Target(tool, version, self._loop.time() + _REFRESH_AFTER)
-        self._targets.pop(request.name, None)
-        self._targets[request.name] = target
+        target = Target(request.asked, tool, version, self._loop.time() + _REFRESH_AFTER)
+        self._targets.pop(request.asked, None)
+        self._targets[request.asked] = target
         if len(self._targets) > _MAX_CACHED:
             del self._targets[next(iter(self._targets))]
-        self._requests.pop(request.name, None)
+        self._requests.pop(request.asked, None)
         if not request.future.done():
             request.future.set_result(target)
 
     def _fail(self, request: _Request, fault: Fault) -> None:
-        self._requests.pop(request.name, None)
+        self._requests.pop(request.asked, None)
         if not request.future.done():
             request.future.set_exception(replace(fault))
 
@@ -303,6 +348,12 @@ async def _watch(resolver: weakref.ref[Resolver], control: ControlPlane) -> None
             pass
         await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
         attempt += 1
+
+
+def _domain(request: _Request) -> tuple[catalog_pb2.NameKind.ValueType, str]:
+    """Return of what kind, and of which server, a name is: what a request can be about."""
+    asked = request.asked
+    return _TOOLS if isinstance(asked, str) else (asked.kind, asked.server)
 
 
 def _seen(future: asyncio.Future[Target]) -> None:

@@ -1,6 +1,7 @@
 """Filters, transforms, name rules and clashes, rule by rule as seed 004 has them."""
 
 import random
+import re
 import string
 
 import pytest
