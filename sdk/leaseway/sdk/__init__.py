@@ -52,6 +52,7 @@ from leaseway.sdk.errors import (
 )
 from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.projection import ProjectionProblem, project_tools
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.streams import AsyncToolStream, ToolStream
@@ -66,12 +67,14 @@ from leaseway.sdk.views import (
     Status,
     WorkerInfo,
 )
+from leaseway.sdk.watching import AsyncToolWatch, ToolWatch
 
 __all__ = [
     "ArtifactLost",
     "AsyncClient",
     "AsyncSession",
     "AsyncToolStream",
+    "AsyncToolWatch",
     "Cancelled",
     "Capacity",
     "Client",
@@ -103,6 +106,7 @@ __all__ = [
     "PermissionDenied",
     "ProblemInfo",
     "Progress",
+    "ProjectionProblem",
     "RateLimited",
     "ResultTooLarge",
     "ServerError",
@@ -119,8 +123,10 @@ __all__ = [
     "ToolNotFound",
     "ToolResult",
     "ToolStream",
+    "ToolWatch",
     "Unauthenticated",
     "Violation",
     "WorkerInfo",
     "WorkerLost",
+    "project_tools",
 ]

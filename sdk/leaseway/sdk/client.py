@@ -15,10 +15,11 @@ from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
 from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.projection import describe_refusal
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.tool_calls import AsyncToolCalls
-from leaseway.sdk.tools import ToolList
+from leaseway.sdk.tools import Tool, ToolList
 from leaseway.sdk.views import (
     InstanceLog,
     LeaseInfo,
@@ -27,6 +28,7 @@ from leaseway.sdk.views import (
     Status,
     WorkerInfo,
 )
+from leaseway.sdk.watching import AsyncToolWatches
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
@@ -38,7 +40,7 @@ _MAX_SESSION: Final = 256
 AnswerT = TypeVar("AnswerT")
 
 
-class AsyncClient(AsyncToolCalls):
+class AsyncClient(AsyncToolCalls, AsyncToolWatches):
     """Lists and calls tools, and holds leases, from one event loop.
 
     A server that is leased runs calls made outside any session in this client's own; its lease is
@@ -248,6 +250,39 @@ class AsyncClient(AsyncToolCalls):
         """
         problem = admin_pb2.Problem(
             scope="client", server_id=server, reason=reason, message=message, severity=severity
+        )
+        await self._ask(partial(operations.send_problem, problem=problem), None)
+
+    async def report_refusal(
+        self,
+        provider: str,
+        error_text: str,
+        tool: Tool | str | None = None,
+        *,
+        offered: Sequence[Tool] = (),
+        session: str = "",
+    ) -> None:
+        """Report that a model's provider refused a request because of its tools.
+
+        Operators see it as the problem PROVIDER_REFUSED. The same request would be refused again,
+        so do not repeat it.
+
+        Args:
+            provider: Who refused, such as `openai`.
+            error_text: What the provider said; 2,000 characters of it are kept.
+            tool: The tool that it refused, where that is known.
+            offered: What the request offered, in its order; those that the text names are reported.
+            session: The conversation that the request was made for.
+
+        """
+        refusal = describe_refusal(provider, error_text, tool, offered, session)
+        problem = admin_pb2.Problem(
+            scope="client",
+            server_id=refusal.server_id,
+            reason="PROVIDER_REFUSED",
+            message=refusal.message,
+            severity="error",
+            subject=refusal.subject,
         )
         await self._ask(partial(operations.send_problem, problem=problem), None)
 

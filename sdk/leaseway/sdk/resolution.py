@@ -17,6 +17,7 @@ import grpc
 
 from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
+from leaseway.sdk.moves import Moves
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.backoff import Backoff
@@ -139,6 +140,7 @@ class Resolver:
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
+        self.moves = Moves()
 
     def cached(self, asked: Asked, now: float) -> Target | None:
         """Return where a name leads if that is known and fresh."""
@@ -209,11 +211,20 @@ class Resolver:
                 the background of its next use.
 
         """
+        self.moves.told(version)
         for target in self._targets.values():
             if target.registry_version < version:
                 target.stale = True
             elif workers_changed:
                 target.refresh_at = 0.0
+
+    def watch(self) -> Moves:
+        """Follow the registry's versions from now on, and return where they are noted."""
+        if self._watch is None and not self.moves.ended:
+            self._watch = self._loop.create_task(
+                _watch(weakref.ref(self), self._control), name="leaseway watch"
+            )
+        return self.moves
 
     async def close(self) -> None:
         """End the watch and all requests."""
@@ -223,6 +234,7 @@ class Resolver:
 
     def abort(self) -> None:
         """Begin to end, without waiting."""
+        self.moves.end()
         if self._watch is not None:
             self._watch.cancel()
         for task in self._tasks:
@@ -243,10 +255,7 @@ class Resolver:
             if not self._queue:
                 self._loop.call_soon(self._flush)
             self._queue.append(request)
-            if self._watch is None:
-                self._watch = self._loop.create_task(
-                    _watch(weakref.ref(self), self._control), name="leaseway watch"
-                )
+            self.watch()
         return request
 
     def _flush(self) -> None:

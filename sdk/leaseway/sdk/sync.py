@@ -17,7 +17,7 @@ from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.sync_tool_calls import ToolCalls
-from leaseway.sdk.tools import ToolList
+from leaseway.sdk.tools import Tool, ToolList
 from leaseway.sdk.views import (
     InstanceLog,
     LeaseInfo,
@@ -26,12 +26,13 @@ from leaseway.sdk.views import (
     Status,
     WorkerInfo,
 )
+from leaseway.sdk.watching import ToolWatches
 from leaseway.wire.bounds import LEASE_TTL
 
 __all__ = ["Client", "Session"]
 
 
-class Client(ToolCalls):
+class Client(ToolCalls, ToolWatches):
     """Lists and calls tools, and holds leases, from any thread.
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
@@ -149,6 +150,22 @@ class Client(ToolCalls):
         """Report a problem that this caller met; see `AsyncClient.report_problem`."""
         background().run(
             lambda: self._inner.report_problem(reason, message, server=server, severity=severity)
+        )
+
+    def report_refusal(
+        self,
+        provider: str,
+        error_text: str,
+        tool: Tool | str | None = None,
+        *,
+        offered: Sequence[Tool] = (),
+        session: str = "",
+    ) -> None:
+        """Report that a provider refused a request; see `AsyncClient.report_refusal`."""
+        background().run(
+            lambda: self._inner.report_refusal(
+                provider, error_text, tool, offered=offered, session=session
+            )
         )
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, overload
 
+from leaseway.sdk import projection
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.names import qualified
 
@@ -46,6 +47,14 @@ class Tool:
     def qualified_name(self) -> str:
         """`server_id:original_name`, which can be called too."""
         return qualified(self.server_id, self.original_name)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return it as OpenAI's chat completions take it; see `project_tools` for many."""
+        return projection.to_openai(self)
+
+    def to_anthropic(self) -> dict[str, Any]:
+        """Return it as Anthropic's messages take it; see `project_tools` for many."""
+        return projection.to_anthropic(self)
 
 
 class ToolList(Sequence[Tool]):

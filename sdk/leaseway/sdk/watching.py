@@ -1,0 +1,160 @@
+"""Tools as they change: the list now, then a new one whenever something in it differs.
+
+Nothing is queued: a change is read when the caller asks for the next list, so that a slow caller
+gets the newest one and skips those between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Final, Self
+
+import grpc
+
+from leaseway.sdk.background import background
+from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.operations import fetch_tools
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.tools import ToolList
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.bounds import STARTUP_TIMEOUT
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["AsyncToolWatch", "AsyncToolWatches", "ToolWatch", "ToolWatches"]
+
+_RETRY: Final = Backoff(initial=0.1, maximum=2.0)
+_PASSING: Final = frozenset(
+    {
+        Reason.CONTROL_PLANE_UNAVAILABLE,
+        Reason.DEADLINE_EXCEEDED,
+        Reason.DRAINING,
+        Reason.NOT_LEADER,
+        Reason.OVERLOADED,
+        Reason.SYNCING,
+    }
+)
+"""Why a list may be missing for a while only, as when the control plane restarts."""
+
+
+class AsyncToolWatch:
+    """The tools that a tenant sees, as often as they change: for `async for`.
+
+    The first list comes at once, or its error is raised; each later one differs from the one
+    before in its tools or in `pending`. A control plane that is gone is waited for. It ends when
+    the client is closed. Breaking off needs no clean-up.
+    """
+
+    def __init__(self, owner: object, runtime: Runtime, servers: Sequence[str] | None) -> None:
+        self._owner = owner  # so that a client lives as long as somebody watches
+        self._runtime = runtime
+        self._servers = list(servers) if servers is not None else None
+        self._last: ToolList | None = None
+        self._read_at = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ToolList:
+        runtime = self._runtime
+        moves = runtime.resolver.watch()
+        while not moves.ended:
+            if self._last is not None:
+                await moves.beyond(self._read_at)
+            tools = await self._read()
+            if tools is None or moves.ended:
+                break
+            self._read_at = max(self._read_at, tools.registry_version)
+            if self._last is None or _differs(self._last, tools):
+                self._last = tools
+                return tools
+        raise StopAsyncIteration
+
+    async def _read(self) -> ToolList | None:
+        """Return the list as it is now, or None where the client was closed meanwhile."""
+        runtime, attempt = self._runtime, 0
+        moves = runtime.resolver.moves
+        while True:
+            try:
+                deadline = runtime.loop.time() + STARTUP_TIMEOUT
+                return await fetch_tools(runtime, deadline, servers=self._servers)
+            except Fault as fault:
+                if moves.ended:
+                    return None
+                if self._last is None or fault.reason not in _PASSING:
+                    raise error_from_fault(fault) from None
+            except (asyncio.CancelledError, grpc.aio.BaseError):
+                # What waits on a channel that is closed ends in one of these ways.
+                if moves.ended and not _cancelling():
+                    return None
+                raise
+            await asyncio.sleep(_RETRY.delay(attempt))
+            attempt += 1
+
+
+def _cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class ToolWatch:
+    """The tools that a tenant sees, as often as they change: an iterator that blocks.
+
+    Otherwise the same as `AsyncToolWatch`; another thread may close the client to end it.
+    """
+
+    def __init__(self, inner: AsyncToolWatch) -> None:
+        self._inner = inner
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ToolList:
+        tools = background().run(self._next)
+        if tools is None:
+            raise StopIteration
+        return tools
+
+    async def _next(self) -> ToolList | None:
+        # A StopAsyncIteration that left the coroutine would become a RuntimeError.
+        return await anext(self._inner, None)
+
+
+class AsyncToolWatches(ABC):
+    """The part of `AsyncClient` that watches tools."""
+
+    @abstractmethod
+    def _at(self) -> tuple[Runtime, str]: ...
+
+    def watch_tools(self, servers: Sequence[str] | None = None) -> AsyncToolWatch:
+        """Watch the tools that the tenant sees: the list now, then a new one at each change.
+
+        Args:
+            servers: Only tools of these server ids; None means all.
+
+        Returns:
+            What `async for` reads lists from, until the client is closed.
+
+        """
+        return AsyncToolWatch(self, self._at()[0], servers)
+
+
+class ToolWatches(ABC):
+    """The part of `Client` that watches tools."""
+
+    _inner: AsyncToolWatches
+
+    def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
+        """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
+        inner = self._inner
+
+        async def make() -> AsyncToolWatch:  # in the loop, which the client belongs to
+            return inner.watch_tools(servers)
+
+        return ToolWatch(background().run(make))
+
+
+def _differs(before: ToolList, after: ToolList) -> bool:
+    return list(before) != list(after) or before.pending != after.pending

@@ -1,0 +1,247 @@
+"""Tools as they change: the list at once, then one for each difference, as long as the client."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, until
+
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncToolWatch,
+    Client,
+    ControlPlaneUnavailable,
+    ToolList,
+)
+
+
+async def coming(watch: AsyncToolWatch) -> ToolList:
+    async with asyncio.timeout(BOUND):
+        return await anext(watch)
+
+
+def names(tools: ToolList) -> list[str]:
+    return [tool.name for tool in tools]
+
+
+async def test_the_first_list_comes_at_once_and_each_change_after_it(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    assert names(await coming(watch)) == ["desk_open", "time_now"]
+    plane.add("time", "zones")
+    plane.move()
+    assert names(await coming(watch)) == ["desk_open", "time_now", "time_zones"]
+    del plane.tools["desk_open"], plane.tools["desk:open"]
+    plane.move()
+    tools = await coming(watch)
+    assert names(tools) == ["time_now", "time_zones"]
+    assert tools.registry_version == plane.version
+
+
+async def test_a_version_that_changes_nothing_is_not_told(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    await coming(watch)
+    waiting = asyncio.create_task(coming(watch))
+    asked = len(plane.clients)
+    plane.move()
+    await until(lambda: len(plane.clients) > asked)
+    plane.tell()
+    assert not waiting.done()
+    plane.add("time", "zones")
+    plane.move()
+    assert "time_zones" in names(await waiting)
+
+
+async def test_a_server_that_begins_to_be_awaited_is_a_change(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    assert (await coming(watch)).pending == ()
+    plane.pending = ["slow"]
+    plane.move()
+    assert (await coming(watch)).pending == ("slow",)
+
+
+async def test_only_the_servers_asked_for_are_watched(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools(["time"])
+    assert names(await coming(watch)) == ["time_now"]
+    plane.add("desk", "close", shared=False)
+    plane.move()
+    plane.add("time", "zones")
+    plane.move()
+    assert names(await coming(watch)) == ["time_now", "time_zones"]
+
+
+async def test_changes_between_two_looks_are_one(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    await coming(watch)
+    for number in range(50):
+        plane.add("time", f"t{number}")
+        plane.move()
+    seen = await coming(watch)
+    while len(seen) < 52:
+        seen = await coming(watch)
+    again = asyncio.create_task(coming(watch))
+    await until(lambda: plane.watchers == 1)
+    assert not again.done()
+    again.cancel()
+
+
+async def test_all_watches_of_a_client_and_its_calls_share_one_stream(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    await client.call_tool("time_now")
+    watches = [client.watch_tools() for _ in range(3)]
+    for watch in watches:
+        await coming(watch)
+    await until(lambda: plane.watchers == 1)
+    plane.add("time", "zones")
+    plane.move()
+    assert all([len(await coming(watch)) == 3 for watch in watches])
+    assert plane.watchers == 1
+
+
+async def test_a_control_plane_that_restarts_is_waited_for(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    await coming(watch)
+    waiting = asyncio.create_task(coming(watch))
+    port = int(plane.address.rpartition(":")[2])
+    await plane.stop()
+    await until(lambda: plane.watchers == 0)
+    plane.add("time", "zones")
+    plane.version += 1
+    await plane.start(port)
+    assert "time_zones" in names(await waiting)
+
+
+async def test_a_change_just_before_the_control_plane_goes_is_told_when_it_is_back(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    await coming(watch)
+    port = int(plane.address.rpartition(":")[2])
+    plane.add("time", "zones")
+    plane.move()
+    await until(lambda: client._runtime().resolver.moves.version == plane.version)
+    await plane.stop()
+    waiting = asyncio.create_task(coming(watch))
+    await until(lambda: not client._runtime().control.connected)
+    await plane.start(port)
+    assert "time_zones" in names(await waiting)
+
+
+async def test_a_control_plane_that_cannot_be_reached_at_first_is_an_error() -> None:
+    async with AsyncClient("127.0.0.1:1") as client:
+        with pytest.raises(ControlPlaneUnavailable):
+            await coming(client.watch_tools())
+
+
+async def test_the_watch_ends_with_its_client(plane: FakeControlPlane) -> None:
+    async with AsyncClient(plane.address) as client:
+        watch = client.watch_tools()
+        await coming(watch)
+        rest = asyncio.create_task(all_of(watch))
+        await until(lambda: plane.watchers == 1)
+    async with asyncio.timeout(BOUND):
+        assert await rest == []
+    assert await all_of(watch) == []
+
+
+async def test_the_watch_ends_with_its_client_also_while_a_list_is_read(
+    plane: FakeControlPlane,
+) -> None:
+    async with AsyncClient(plane.address) as client:
+        watch = client.watch_tools()
+        await coming(watch)
+        port = int(plane.address.rpartition(":")[2])
+        plane.move()
+        await until(lambda: client._runtime().resolver.moves.version == plane.version)
+        await plane.stop()
+        rest = asyncio.create_task(all_of(watch))
+        await until(lambda: not client._runtime().control.connected)
+    async with asyncio.timeout(BOUND):
+        assert await rest == []
+    await plane.start(port)
+
+
+async def test_a_cancelled_watcher_is_cancelled_and_can_go_on(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools()
+    await coming(watch)
+    waiting = asyncio.create_task(coming(watch))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    plane.add("time", "zones")
+    plane.move()
+    assert "time_zones" in names(await coming(watch))
+
+
+async def test_a_watch_that_was_broken_off_holds_nothing(plane: FakeControlPlane) -> None:
+    client = AsyncClient(plane.address)
+    async with asyncio.timeout(BOUND):
+        async for tools in client.watch_tools():
+            assert len(tools) == 2
+            break
+    watch = weakref.ref(client.watch_tools())
+    gc.collect()
+    assert watch() is None
+    await client.close()
+
+
+async def all_of(watch: AsyncToolWatch) -> list[ToolList]:
+    return [tools async for tools in watch]
+
+
+async def test_the_synchronous_client_watches_too(plane: FakeControlPlane) -> None:
+    seen: list[list[str]] = []
+    client = Client(plane.address)
+
+    def work() -> None:
+        seen.extend(names(tools) for tools in client.watch_tools())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    await until(lambda: seen)
+    plane.add("time", "zones")
+    plane.move()
+    await until(lambda: len(seen) == 2)
+    await asyncio.to_thread(client.close)
+    await asyncio.to_thread(thread.join, BOUND)
+    assert not thread.is_alive()
+    assert seen == [["desk_open", "time_now"], ["desk_open", "time_now", "time_zones"]]
+
+
+async def test_a_refusal_of_a_provider_becomes_a_problem_that_operators_see(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    tools = await client.list_tools()
+    text = "Invalid schema for function 'time_now'"
+    await client.report_refusal("openai", text, offered=tools, session="chat-7")
+
+    def synchronously() -> None:
+        with Client(plane.address) as other:
+            other.report_refusal("openai", text, "time_now", offered=tools, session="chat-7")
+
+    await asyncio.to_thread(synchronously)
+    first, second = await client.problems()
+    assert first == second
+    assert (first.reason, first.server_id) == ("PROVIDER_REFUSED", "time")
+    assert (first.severity, first.subject) == ("error", "openai:time_now")
+    for part in ("openai", "chat-7", "time_now", text):
+        assert part in first.message
