@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
+from leaseway.wire.patterns import passes
 
 __all__ = [
     "AVAILABLE_TRANSPORTS",
@@ -23,9 +24,9 @@ __all__ = [
     "InheritEnv",
     "InstancePolicy",
     "Limits",
+    "NameFilter",
     "Sandbox",
     "ServerSpec",
-    "ToolFilter",
     "Transform",
     "Value",
     "VariantKey",
@@ -106,11 +107,22 @@ class InstancePolicy:
 
 
 @dataclass(frozen=True)
-class ToolFilter:
-    """Patterns over original names, `*` matches any run (seed 004, whitelist and blacklist)."""
+class NameFilter:
+    """Patterns over original names, or over URIs; `*` matches any run (seed 004).
+
+    A whitelist alone lets nothing else pass. With a blacklist, what that matches does not pass
+    unless the whitelist matches it, too.
+    """
 
     whitelist: tuple[str, ...] = ()
     blacklist: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.whitelist or self.blacklist)
+
+    def passes(self, name: str) -> bool:
+        """Say whether a name or URI passes."""
+        return passes(name, self.whitelist, self.blacklist)
 
 
 @dataclass(frozen=True)
@@ -155,7 +167,9 @@ class ServerSpec:
     call_timeout: float = bounds.CALL_TIMEOUT
     lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
     description: str = ""
-    tools: ToolFilter = ToolFilter()
+    tools: NameFilter = NameFilter()
+    prompts: NameFilter = NameFilter()
+    resources: NameFilter = NameFilter()
     transforms: tuple[Transform, ...] = ()
 
     @cached_property
@@ -190,8 +204,14 @@ class ServerSpec:
                 "description": self.description,
                 "tools": asdict(self.tools),
                 "transforms": [asdict(transform) for transform in self.transforms],
+                # Only where they are set: a server without them keeps the hash that it had
+                # before there were any, so that an upgrade sends nothing again.
+                **{name: asdict(rules) for name, rules in self._other_filters() if rules},
             }
         )
+
+    def _other_filters(self) -> tuple[tuple[str, NameFilter], ...]:
+        return ("prompts", self.prompts), ("resources", self.resources)
 
     @property
     def starts_eagerly(self) -> bool:

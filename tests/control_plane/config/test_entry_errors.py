@@ -56,6 +56,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
      "'whitelist' is no key of a server: did you mean 'tools'?"),
     ("tools: {▸whitlist: []}", "tools.whitlist", "UNKNOWN_KEY",
      "'whitlist' is no key of 'tools': did you mean 'whitelist'?"),
+    ("prompts: {▸allow: []}", "prompts.allow", "UNKNOWN_KEY",
+     "'allow' is no key of 'prompts': known are blacklist, whitelist."),
     ("limits: {▸mem: 1}", "limits.mem", "UNKNOWN_KEY",
      "'mem' is no key of 'limits': did you mean 'memory'?"),
     ("restart: {▸maximum: 1}", "restart.maximum", "UNKNOWN_KEY",

@@ -99,6 +99,7 @@ def test_a_domain_changes_not_what_runs_nor_how_it_is_held(key: str, value: str)
 def test_every_other_key_is_a_parameter() -> None:
     assert DOMAIN_KEYS.isdisjoint(VALUES)
     assert {"enabled", "args", "env", "headers", "tools", "transform"} <= DOMAIN_KEYS
+    assert {"prompts", "resources"} <= DOMAIN_KEYS
 
 
 def test_an_override_with_an_error_refuses_that_tenants_variant_only() -> None:

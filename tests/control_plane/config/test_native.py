@@ -8,9 +8,9 @@ from leaseway.wire.backoff import Backoff
 from leaseway.wire.spec import (
     InstancePolicy,
     Limits,
+    NameFilter,
     Sandbox,
     ServerSpec,
-    ToolFilter,
     Transform,
     Value,
     VariantKey,
@@ -54,6 +54,8 @@ servers:
     limits: { memory: 512MiB, cpu: 1.5, open_files: 256, processes: 32 }
     sandbox: { network: true, writable: [/tmp, /var/lib/x] }
     tools: { whitelist: [a, 'b*'] }
+    prompts: { blacklist: ['*-draft'] }
+    resources: { whitelist: ['file:///docs/*', 'db://{table}?a=1'], blacklist: ['*'] }
     transform: [ { suffix: '_{server}' } ]
     startup_timeout: 500ms
     call_timeout: 90
@@ -93,7 +95,7 @@ def test_the_designs_example_becomes_typed_specs() -> None:
                 "CA": Value("file", "/run/secrets/ca"),
                 "MODE": Value("literal", "headless"),
             },
-            tools=ToolFilter(("browser_*",), ("*_unsafe",)),
+            tools=NameFilter(("browser_*",), ("*_unsafe",)),
             transforms=(
                 Transform("prefix", "playwright_"),
                 Transform("prefix", "b_", "a_"),
@@ -136,7 +138,9 @@ def test_every_key_reaches_its_place_in_the_spec() -> None:
         call_timeout=90.0,
         lease_drain_timeout=0.0,
         description="What it is for.",
-        tools=ToolFilter(("a", "b*")),
+        tools=NameFilter(("a", "b*")),
+        prompts=NameFilter((), ("*-draft",)),
+        resources=NameFilter(("file:///docs/*", "db://{table}?a=1"), ("*",)),
         transforms=(Transform("suffix", "_all"),),
     )
 

@@ -36,6 +36,7 @@ ACCEPTED = [
     file(**STDIO, args=["a"], env={"A": "b", "C": {"env": "D"}, "E": {"secret": "f"}}),
     file(**STDIO, transform=[{"prefix": "{server}_"}, {"prefix": {"remove": "a", "add": "b"}}]),
     file(**STDIO, restart={"initial": 0.1, "max": "2s"}, limits={"memory": "1GiB", "cpu": 2}),
+    file(**STDIO, prompts={"whitelist": ["a*"]}, resources={"blacklist": ["file:///*", "ü?"]}),
     file(**STDIO, sandbox=True, max_age="1h30m", start="lazy", warm=1),
     file(**HTTP, headers={"A": {"file": "/b"}}, sessionId="", protocol="auto"),
     {"version": 1, "defaults": {"transform": [{"suffix": "_x"}]}, "servers": {}},
@@ -57,6 +58,9 @@ REFUSED = [
     file(**STDIO, limits={"ram": "1GiB"}),
     file(**STDIO, tools={"allow": ["a"]}),
     file(**STDIO, tools={"whitelist": ["a b"]}),
+    file(**STDIO, prompts={"whitelist": ["a b"]}),
+    file(**STDIO, resources={"whitelist": [""]}),
+    file(**STDIO, resources={"whitelist": ["x" * 1_025]}),
     file(**STDIO, transform=[{"prefix": "a b"}]),
     file(**STDIO, call_timeout="soon"),
 ]

@@ -14,7 +14,7 @@ from leaseway.control_plane.core.exposure import (
     resolve_clashes,
     transformed,
 )
-from leaseway.wire.spec import ServerSpec, ToolFilter, Transform, VariantKey
+from leaseway.wire.spec import NameFilter, ServerSpec, Transform, VariantKey
 
 NAME_RULE = "a tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
 
@@ -27,7 +27,7 @@ def server(
     return ServerSpec(
         VariantKey("time"),
         "stdio",
-        tools=ToolFilter(whitelist, blacklist),
+        tools=NameFilter(whitelist, blacklist),
         transforms=transforms,
     )
 

@@ -172,6 +172,8 @@ _KEYS: Final = (
     Key("headers", fields.headers, "headers", _NETWORK),
     Key("sessionId", fields.session_id, "session_id", _HTTP),
     Key("tools", naming.tools, "tools"),
+    Key("prompts", naming.prompts, "prompts"),
+    Key("resources", naming.resources, "resources"),
     Key("transform", naming.transforms, "transforms"),
     Key("startup_timeout", duration(_INSTANT, _DAY), "startup_timeout"),
     Key("call_timeout", duration(_INSTANT, _DAY), "call_timeout"),

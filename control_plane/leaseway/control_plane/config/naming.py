@@ -1,24 +1,31 @@
-"""Readers of what decides which tools register and under which names (seed 004)."""
+"""Readers of what decides which tools, prompts and resources register, and as what (seed 004)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.config.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.positions import Entry, Leaf, Table, Tree
 from leaseway.control_plane.config.tables import Key, mapping, read_table, record, unique_entries
-from leaseway.control_plane.config.values import kind_of, list_of, plain_text, suggestion
-from leaseway.wire.spec import ToolFilter, Transform
+from leaseway.control_plane.config.values import (
+    Reader,
+    kind_of,
+    list_of,
+    plain_text,
+    suggestion,
+)
+from leaseway.wire.spec import NameFilter, Transform
 
-__all__ = ["SERVER_PLACEHOLDER", "for_server", "tools", "transforms"]
+__all__ = ["SERVER_PLACEHOLDER", "for_server", "prompts", "resources", "tools", "transforms"]
 
 SERVER_PLACEHOLDER: Final = "{server}"
 """Stands for the server's id in what a transform adds or removes."""
 
 MAX_PATTERNS: Final = 1_000
+MAX_PATTERN: Final = 1_024
 MAX_TRANSFORMS: Final = 100
 
 _PATTERN: Final = re.compile(r"[a-zA-Z0-9_*-]*")
@@ -26,30 +33,48 @@ _NAME_PART: Final = re.compile(r"[a-zA-Z0-9_-]*")
 _NAME_LENGTH: Final = 64
 
 
-def _pattern(node: Tree, where: Where) -> str | None:
-    text: str | None = plain_text(longest=1_024)(node, where)
-    if text is None:
+def _no_fault(text: str) -> str:
+    return ""
+
+
+def _no_name(text: str) -> str:
+    """Return why a pattern can match no name of a tool or a prompt, or an empty text."""
+    if not _PATTERN.fullmatch(text):
+        return "names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+    if len(text.replace("*", "")) > _NAME_LENGTH:
+        return f"names have at most {_NAME_LENGTH} characters"
+    return ""
+
+
+def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader:
+    """Return a reader of the filter under a key; `fault_of` says why a pattern matches nothing."""
+
+    def read(node: Tree, where: Where) -> str | None:
+        text: str | None = plain_text(longest=MAX_PATTERN)(node, where)
+        if text is None:
+            return None
+        if not text:
+            fault = f"is empty; write '*' to match every {noun}"
+        elif why := fault_of(text):
+            fault = f"can match no {noun}: {why}"
+        else:
+            return text
+        where.error(node.at, IssueReason.BAD_PATTERN, f"The pattern {shown(text)} {fault}.")
         return None
-    if not text:
-        fault = "is empty; write '*' to match every tool"
-    elif not _PATTERN.fullmatch(text):
-        fault = "can match no tool: names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
-    elif len(text.replace("*", "")) > _NAME_LENGTH:
-        fault = f"can match no tool: names have at most {_NAME_LENGTH} characters"
-    else:
-        return text
-    where.error(node.at, IssueReason.BAD_PATTERN, f"The pattern {shown(text)} {fault}.")
-    return None
+
+    patterns = list_of(read, MAX_PATTERNS)
+    keys = (Key("whitelist", patterns, "whitelist"), Key("blacklist", patterns, "blacklist"))
+    return record(keys, NameFilter, f"'{key}'")
 
 
-_PATTERNS: Final = list_of(_pattern, MAX_PATTERNS)
+tools: Final = _filter("tools", "tool", _no_name)
+"""Reads a `NameFilter` of original names."""
 
-tools: Final = record(
-    (Key("whitelist", _PATTERNS, "whitelist"), Key("blacklist", _PATTERNS, "blacklist")),
-    ToolFilter,
-    "'tools'",
-)
-"""Reads a `ToolFilter`."""
+prompts: Final = _filter("prompts", "prompt", _no_name)
+"""Reads the same of prompts."""
+
+resources: Final = _filter("resources", "resource", _no_fault)
+"""Reads a `NameFilter` of URIs, which may hold anything."""
 
 
 def _part(node: Tree, where: Where) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.document import MAX_SERVERS
 from leaseway.control_plane.config.keys import OPEN_TRANSPORTS, PROTOCOLS, ROOT_KEYS, SERVER_KEYS
-from leaseway.control_plane.config.naming import MAX_PATTERNS, MAX_TRANSFORMS
+from leaseway.control_plane.config.naming import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
 from leaseway.wire.spec import TRANSPORTS
 
 __all__ = ["native_schema"]
@@ -38,6 +38,9 @@ _PATTERNS: Final[Schema] = {
     "type": "array",
     "maxItems": MAX_PATTERNS,
     "items": {"type": "string", "minLength": 1, "pattern": "^[a-zA-Z0-9_*-]*$"},
+}
+_URI_PATTERNS: Final[Schema] = _PATTERNS | {
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}
 }
 _NAME_PART: Final[Schema] = {
     "type": "string",
@@ -116,6 +119,8 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "headers": _VALUES,
     "sessionId": _TEXT,
     "tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+    "prompts": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+    "resources": _object({"whitelist": _URI_PATTERNS, "blacklist": _URI_PATTERNS}),
     "transform": _TRANSFORM,
     "startup_timeout": _DURATION,
     "call_timeout": _DURATION,

@@ -17,7 +17,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.names import is_valid_name
 from leaseway.wire.patterns import matches
-from leaseway.wire.spec import ServerSpec, ToolFilter, Transform
+from leaseway.wire.spec import NameFilter, ServerSpec, Transform
 
 __all__ = [
     "DUPLICATE_TOOL_NAME",
@@ -178,7 +178,7 @@ def _unique(originals: Sequence[str], problems: _Problems) -> list[str]:
     return sorted(set(names))
 
 
-def _filtered(names: Sequence[str], rules: ToolFilter, problems: _Problems) -> list[str]:
+def _filtered(names: Sequence[str], rules: NameFilter, problems: _Problems) -> list[str]:
     def wanted(name: str) -> bool:
         return any(matches(pattern, name) for pattern in rules.whitelist)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.loading import load_config, load_sources
 from leaseway.control_plane.config.sources import parse_sources
-from leaseway.wire.spec import ToolFilter, Value, VariantKey
+from leaseway.wire.spec import NameFilter, Value, VariantKey
 
 LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
 HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
@@ -16,7 +16,7 @@ def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
     files = parsed.servers[VariantKey("files")]
     assert (files.transport, files.command) == ("stdio", "npx")
     assert files.env == {"ROOT": Value("literal", "reports"), "PAGE_SIZE": Value("literal", "20")}
-    assert files.tools == ToolFilter(whitelist=("read_file", "list_files"))
+    assert files.tools == NameFilter(whitelist=("read_file", "list_files"))
 
 
 def test_a_class_of_another_program_is_a_transport_that_is_not_available() -> None:

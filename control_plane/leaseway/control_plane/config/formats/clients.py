@@ -153,7 +153,7 @@ def _value(entry: Entry, name: str, where: Where) -> Tree:
     node = entry.value
     if name in _REWIRED:
         return rewired(node, where)
-    if name == "tools" and isinstance(node, Items):
+    if name in ("tools", "prompts", "resources") and isinstance(node, Items):
         return Table(node.at, (Entry("whitelist", entry.at, node),))
     if isinstance(node, Leaf):
         if name == "transport" and isinstance(node.value, str):

@@ -123,7 +123,7 @@ def _native(entry: Entry, where: Where) -> Iterator[Entry]:
                 " this version: use 'tools' to say which of its tools exist."
             )
             place.warning(entry.at, IssueReason.PERMISSIONS_NOT_ENFORCED, message)
-        case "tools" if isinstance(node, Items):
+        case "tools" | "prompts" | "resources" if isinstance(node, Items):
             yield replace(entry, value=Table(node.at, (Entry("whitelist", entry.at, node),)))
         case "transport" if isinstance(node, Leaf) and node.value in _TRANSPORTS:
             yield replace(entry, value=replace(node, value=_TRANSPORTS[str(node.value)]))
