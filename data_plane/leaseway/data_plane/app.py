@@ -16,12 +16,21 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
+from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.edge.artifact_http import serve_artifacts
+from leaseway.data_plane.edge.artifact_storage import (
+    ArtifactStorage,
+    DirectoryStorage,
+    MemoryStorage,
+)
+from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import LeaseMessages
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.execution import ExecutionService, add_execution_service
@@ -49,6 +58,7 @@ from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault
+from leaseway.wire.http_listener import ArtifactsListener
 from leaseway.wire.measuring import measuring
 from leaseway.wire.metrics import Meter
 from leaseway.wire.metrics_http import MetricsListener
@@ -79,6 +89,10 @@ class WorkerOptions:
         labels: What it says of itself, for placement.
         vault: Where secrets are that its environment does not have, or None for nowhere.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
+        artifacts: The folder that images and sounds of results are kept in, in one of this run's
+            own; None means the system's folder for temporary files.
+        retention: What of them is kept.
+        artifacts_http: Where pages that show them ask for them, or None for nowhere.
 
     """
 
@@ -91,6 +105,9 @@ class WorkerOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     vault: VaultPlace | None = None
     metrics: MetricsListener | None = None
+    artifacts: Path | None = None
+    retention: Retention = field(default_factory=Retention)
+    artifacts_http: ArtifactsListener | None = None
 
 
 class Stop:
@@ -139,12 +156,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     async with (
         measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
         _connections(options.id, vault) as open_instance,
+        _storage(options.artifacts) as storage,
         asyncio.TaskGroup() as group,
     ):
         background = Background(group)
         try:
             with _signals(stop):
-                worker = Worker(options, bound, open_instance, background, stop, vault, meter)
+                worker = Worker(
+                    options, bound, open_instance, background, stop, vault, meter, storage
+                )
                 with census_on_signal(worker.counts):
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
         finally:
@@ -176,14 +196,15 @@ async def serve(
     enable_reflection(server, (*_SERVICES, "grpc.health.v1.Health"))
     await server.start()
     try:
-        ready()
-        background.spawn(worker.sync.run(), "keep joined to the control plane")
-        background.spawn(worker.references.run(), "follow changes of secrets and files")
-        background.spawn(_say_when_serving(worker.sync, health), "health")
-        await stop.asked.wait()
-        _logger.info("Worker %s ends: %s.", worker.id, stop.reason)
-        await health.shut_down()
-        await worker.leave(stop)
+        async with serve_artifacts(worker.artifacts_http, worker.artifacts):
+            ready()
+            background.spawn(worker.sync.run(), "keep joined to the control plane")
+            background.spawn(worker.references.run(), "follow changes of secrets and files")
+            background.spawn(_say_when_serving(worker.sync, health), "health")
+            await stop.asked.wait()
+            _logger.info("Worker %s ends: %s.", worker.id, stop.reason)
+            await health.shut_down()
+            await worker.leave(stop)
     finally:
         await server.stop(_STOP_GRACE)
 
@@ -201,6 +222,8 @@ class Worker:
         leases: What is held.
         executor: What is in flight.
         references: Follows changes of the vault and of files.
+        artifacts: Images and sounds of results.
+        artifacts_http: Where pages ask for them, or None for nowhere.
         sync: Keeps it joined.
 
     """
@@ -214,9 +237,11 @@ class Worker:
         stop: Stop,
         vault: WorkerVault | None = None,
         meter: Meter | None = None,
+        storage: ArtifactStorage | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
+        self.artifacts_http = options.artifacts_http
         me = catalog_pb2.WorkerRef(
             id=options.id,
             incarnation=secrets.token_hex(8),
@@ -242,7 +267,13 @@ class Worker:
         self._exchanges = Exchanges(self.executor, self.leases, describe, me)
         if meters is not None:
             StateMeters(meters, self.pool, self.leases, self.executor, self._exchanges)
-        self.execution = ExecutionService(self._exchanges, self.executor, self.pool, describe)
+        self.artifacts = ArtifactStore(
+            storage or MemoryStorage(), me.incarnation, background, options.retention
+        )
+        self.executor.artifacts = self.artifacts
+        self.execution = ExecutionService(
+            self._exchanges, self.executor, self.pool, self.artifacts, describe
+        )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         self.sync = SyncClient(
             Introduction(me, options.capacity, options.control_plane, options.key, options.labels),
@@ -272,6 +303,7 @@ class Worker:
         await self._finish_calls(stop)
         self.leases.revoke_all("its worker ended")
         self.leases.stop()
+        self.artifacts.stop()
         await self.pool.close()
         await self.sync.flush()  # what is left there is what the control plane takes for held
 
@@ -294,6 +326,16 @@ def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
         return Endpoint(options.advertise.host, options.advertise.port or bound.port)
     host = socket.gethostname() if bound.host in _ANY_ADDRESS else bound.host
     return Endpoint(host, bound.port)
+
+
+@contextlib.asynccontextmanager
+async def _storage(base: Path | None) -> AsyncIterator[ArtifactStorage]:
+    """Yield where artifacts are kept; afterwards none is left."""
+    storage = await asyncio.to_thread(DirectoryStorage, base)
+    try:
+        yield storage
+    finally:
+        await asyncio.to_thread(storage.close)
 
 
 @contextlib.asynccontextmanager

@@ -39,6 +39,24 @@ MAX_RESULT: Final = 16 * MIB
 MAX_LINE: Final = 32 * MIB
 """One line of a stdio server."""
 
+MAX_ARTIFACT: Final = 64 * MIB
+"""One image or sound that a worker keeps."""
+MAX_ARTIFACTS_PER_RESULT: Final = 256
+"""Images and sounds of one result that become artifacts; those after them stay in place."""
+MAX_ARTIFACTS: Final = 100_000
+"""Artifacts that one worker keeps; the oldest go first."""
+ARTIFACT_AGE: Final = 24 * 3600.0
+"""How long a worker keeps an artifact; `--artifact-age` says otherwise."""
+ARTIFACT_SPACE: Final = 2048 * MIB
+"""What all artifacts of a worker may have together; `--artifact-space` says otherwise."""
+ARTIFACT_READERS: Final = 64
+"""Artifacts that one worker sends at the same time, by RPC and by HTTP."""
+
+MAX_URI: Final = 8192
+"""Characters of a resource's URI."""
+MAX_SUBSCRIPTIONS: Final = 256
+"""Resources that one exchange stream follows at once."""
+
 BATCH_SIZE: Final = 256 * KIB
 """A batch of exchange frames is closed at this size; also the size of one chunk."""
 MAX_MESSAGE: Final = 1 * MIB

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import socket
 from collections.abc import Callable
 from typing import Final
 
-from leaseway.wire.auth import KEY_VARIABLE, check_listen
+from leaseway.wire.auth import KEY_VARIABLE
 from leaseway.wire.bounds import KIB
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.http_listener import HttpListener
 
 __all__ = ["MetricsListener", "Page", "serve_metrics"]
 
@@ -38,40 +37,11 @@ _REASONS: Final = {
 }
 
 
-class MetricsListener:
-    """A bound port that is not served yet.
+class MetricsListener(HttpListener):
+    """Where Prometheus asks a process for its metrics."""
 
-    Args:
-        endpoint: Where; port 0 lets the system choose.
-        key: The shared key that a request must carry, or None where anybody may ask.
-
-    Raises:
-        ValueError: Other machines could reach it and there is no key.
-        OSError: The address cannot be used.
-
-    """
-
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
-        check_listen(endpoint, key)
-        self.key = key
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        try:
-            self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)
-        except OSError as error:
-            raise OSError(
-                f"Cannot serve metrics on {endpoint}: {error.strerror or error}. Choose another "
-                "port for --metrics, or port 0 for any free port."
-            ) from None
-        self.endpoint = Endpoint(endpoint.host, self.socket.getsockname()[1])
-
-    @property
-    def url(self) -> str:
-        """Where the page is."""
-        return f"http://{self.endpoint}{_PATH}"
-
-    def close(self) -> None:
-        """Give the port back; harmless when it is served or closed already."""
-        self.socket.close()
+    what = "metrics"
+    path = _PATH
 
 
 class _Answer(Exception):

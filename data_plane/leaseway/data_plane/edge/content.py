@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 import msgspec
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
+from leaseway.data_plane.core.media import BadMedia, media_from_text
 from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 
 __all__ = ["arguments_from_struct", "typed_result"]
@@ -85,12 +85,22 @@ def _content(item: Any) -> execution_pb2.Content:
 
 
 def _media(item: dict[str, Any]) -> execution_pb2.Media | None:
+    """Return an image or a sound: where it is kept, or its bytes; None where it has neither."""
+    mime_type = item.get("mimeType")
+    said = mime_type if isinstance(mime_type, str) else ""
+    ref, length = item.get("artifact"), item.get("byteLength")
+    if isinstance(ref, str) and isinstance(length, int) and 0 <= length <= bounds.MAX_ARTIFACT:
+        return execution_pb2.Media(mime_type=said, artifact=ref, byte_length=length)
+    data = item.get("data")
+    if not isinstance(data, str):
+        return None
+    media = media_from_text("image", said, data)
     try:
-        data = base64.b64decode(item["data"], validate=True)
-    except (KeyError, TypeError, binascii.Error):
+        content = b"".join(media.parts())
+    except BadMedia:
         return None
     return execution_pb2.Media(
-        mime_type=str(item.get("mimeType", "")), data=data, byte_length=len(data)
+        mime_type=said or media.mime_type, data=content, byte_length=len(content)
     )
 
 

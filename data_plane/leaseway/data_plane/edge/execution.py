@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
 
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
+from leaseway.data_plane.edge.artifact_reads import read_artifact
+from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.executor import Executor
@@ -39,6 +42,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         exchanges: Serves exchange streams.
         executor: Runs the calls of the others.
         pool: What is served.
+        artifacts: Images and sounds of results.
         lease_message: Describes a lease.
 
     """
@@ -48,11 +52,13 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         exchanges: Exchanges,
         executor: Executor,
         pool: Pool,
+        artifacts: ArtifactStore,
         lease_message: Callable[[Lease], leases_pb2.Lease],
     ) -> None:
         self._exchanges = exchanges
         self._executor = executor
         self._pool = pool
+        self._artifacts = artifacts
         self._lease_message = lease_message
 
     async def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
@@ -143,6 +149,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             timeout_ms=max(1, int(remaining * 1000)) if remaining is not None else 0,
             traceparent=request.traceparent,
             tracestate=request.tracestate,
+            inline_media=request.inline_media,
         )
         if not call.server_id:
             call.server_id, call.tool = self._by_exposed_name(request)
@@ -158,6 +165,17 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
                 return variant.key.server_id, plan.original_name
             known.extend(variant.toolset.by_exposed_name)
         raise tool_not_found(request.tool, f"Worker {self._pool.around.worker_id}", known)
+
+    async def ReadArtifact(  # noqa: N802 - gRPC's name
+        self, request: execution_pb2.ReadArtifactRequest, context: Context
+    ) -> AsyncIterator[execution_pb2.ReadArtifactResponse]:
+        """Stream the bytes of an artifact."""
+        try:
+            async with aclosing(read_artifact(self._artifacts, request)) as parts:
+                async for part in parts:
+                    yield part
+        except Fault as fault:
+            await refuse(context, fault)
 
     async def ReadLogs(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.ReadLogsRequest, context: Context

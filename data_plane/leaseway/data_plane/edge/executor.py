@@ -17,13 +17,14 @@ from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.edge.admin_tools import AdminTools
+from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
-from leaseway.data_plane.mcp.wire import ToolRequest
+from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
@@ -48,6 +49,7 @@ class Executor:
 
     Attributes:
         meters: What is measured, or None where nobody wants that.
+        artifacts: Keeps the media of results, or None where they stay in place.
 
     """
 
@@ -59,6 +61,7 @@ class Executor:
         self._background = pool.around.background
         self._loop = asyncio.get_running_loop()
         self.meters = pool.around.meters
+        self.artifacts: ArtifactStore | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
@@ -303,6 +306,10 @@ class Executor:
         if ended.reason is Reason.LEASE_LOST:
             return fault
         return dataclasses.replace(ended, started=fault.started)
+
+    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+        """Begin to keep the media of a result, where it has any."""
+        return self.artifacts.keep(run, outcome) if self.artifacts is not None else None
 
     async def drain(self) -> None:
         """Refuse new calls and wait until those in flight have ended."""

@@ -7,6 +7,7 @@ import logging
 from typing import Protocol
 
 from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.media import DATA_MARK
 from leaseway.data_plane.edge.call_trace import CallTrace
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import ToolTimer
@@ -106,8 +107,19 @@ class Run:
         if fault is not None:
             self.fail(self._owner.explain(self, fault))
         elif not self.over:
+            if DATA_MARK in outcome.payload:
+                self._pending = self._owner.keep_media(self, outcome)
+                if self._pending is not None:
+                    return  # `finish` follows
             self._end(None, outcome.is_error)
             self._sink.finish(self, outcome.payload, outcome.is_error)
+
+    def finish(self, payload: bytes, is_error: bool) -> None:
+        """End with a result whose media were kept."""
+        self._pending = None
+        if not self.over:
+            self._end(None, is_error)
+            self._sink.finish(self, payload, is_error)
 
     def fail(self, fault: Fault) -> None:
         """End without a result."""
@@ -171,6 +183,9 @@ class RunOwner(Protocol):
 
     def explain(self, run: Run, fault: Fault) -> Fault:
         """Return what a fault of the instance means for the call."""
+
+    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+        """Begin to keep the media of a result, and `finish` the call then; None: there are none."""
 
     def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended, and how."""

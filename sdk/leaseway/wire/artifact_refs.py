@@ -1,0 +1,119 @@
+"""References of artifacts: images and sounds that workers keep for those who called (DESIGN §6).
+
+A reference is `artifacts/mcp/<server>/<tool>/<timestamp>-<uuid>.<ext>`. The first 48 bits of its
+version-8 UUID are a digest of the worker's incarnation, so that a client finds the worker without
+asking anybody about the artifact, and a later run of that worker knows that it is not its own. The
+other 74 are random: a reference cannot be guessed. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+__all__ = [
+    "MAX_REFERENCE",
+    "artifact_reference",
+    "extension_of",
+    "incarnation_mark",
+    "is_reference",
+    "media_type",
+    "reference_mark",
+]
+
+MAX_REFERENCE: Final = 256
+"""Characters of the longest reference that anybody needs to look at."""
+
+_MARK_BYTES: Final = 6
+_MAX_PART: Final = 64
+_UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_PART: Final = "[a-zA-Z0-9_-]{1,64}"
+_REFERENCE: Final = re.compile(
+    rf"artifacts/mcp/{_PART}/{_PART}/\d{{8}}T\d{{9}}Z-"
+    r"(?P<mark>[0-9a-f]{8}-[0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.[a-z0-9]{1,8}"
+)
+_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
+_SYNONYMS: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
+_EXTENSIONS: Final[Mapping[str, str]] = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+    "image/bmp": "bmp",
+    "image/tiff": "tiff",
+    "image/avif": "avif",
+    "image/heic": "heic",
+    "image/x-icon": "ico",
+    "image/vnd.microsoft.icon": "ico",
+    "audio/wav": "wav",
+    "audio/x-wav": "wav",
+    "audio/wave": "wav",
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+    "audio/mp4": "m4a",
+    "audio/aac": "aac",
+    "audio/ogg": "ogg",
+    "audio/opus": "opus",
+    "audio/flac": "flac",
+    "audio/x-flac": "flac",
+    "audio/webm": "webm",
+}
+
+
+def media_type(text: str) -> str:
+    """Return a MIME type in lower case without parameters, or an empty text where it is none."""
+    bare = text.partition(";")[0].strip().lower()
+    return _SYNONYMS.get(bare, bare) if _TYPE.fullmatch(bare) else ""
+
+
+def extension_of(mime_type: str) -> str:
+    """Return the ending of a file's name by its MIME type; `bin` where it is not a known one."""
+    return _EXTENSIONS.get(mime_type, "bin")
+
+
+def incarnation_mark(incarnation: str) -> str:
+    """Return what the references of a worker's run have in common: 12 hexadecimal digits."""
+    return hashlib.sha256(incarnation.encode()).hexdigest()[: 2 * _MARK_BYTES]
+
+
+def artifact_reference(
+    server_id: str, tool: str, mime_type: str, *, mark: str, stored_at: float, noise: int
+) -> str:
+    """Return a new reference.
+
+    Args:
+        server_id: The server whose tool returned it.
+        tool: The tool's original name, or the prompt's; what a path could not hold becomes `_`.
+        mime_type: Decides the ending.
+        mark: See `incarnation_mark`.
+        stored_at: Unix time in seconds.
+        noise: 74 random bits or more.
+
+    """
+    bits = int(mark, 16) << 80 | noise & ((1 << 80) - 1)
+    bits = bits & ~(0xF << 76) | 8 << 76  # the version: one that defines its bits itself
+    bits = bits & ~(0b11 << 62) | 0b10 << 62  # the variant of RFC 9562
+    when = datetime.fromtimestamp(stored_at, UTC)
+    stamp = f"{when:%Y%m%dT%H%M%S}{when.microsecond // 1000:03d}Z"
+    name = f"{stamp}-{UUID(int=bits)}.{extension_of(mime_type)}"
+    return f"artifacts/mcp/{_safe(server_id)}/{_safe(tool)}/{name}"
+
+
+def is_reference(text: str) -> bool:
+    """Say whether a text is a reference as workers make them."""
+    return reference_mark(text) is not None
+
+
+def reference_mark(text: str) -> str | None:
+    """Return the mark of the worker's run that a reference names, or None where it is none."""
+    found = _REFERENCE.fullmatch(text) if len(text) <= MAX_REFERENCE else None
+    return found["mark"].replace("-", "") if found is not None else None
+
+
+def _safe(name: str) -> str:
+    return _UNSAFE.sub("_", name)[:_MAX_PART] or "_"
