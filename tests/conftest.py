@@ -52,7 +52,7 @@ def _absent(kind: str, reason: str) -> None:
 def npm_server() -> ServerCommand:
     """Return a function from an npm server's binary to the command that starts it.
 
-    Names: `mcp-server-everything`, `mcp-server-filesystem`.
+    Names: `mcp-server-everything`, `mcp-server-filesystem`, `playwright-mcp`, `supergateway`.
     """
     folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
 
@@ -80,6 +80,15 @@ def legacy_server() -> ServerCommand:
         return [str(binary)]
 
     return command
+
+
+@pytest.fixture
+def chromium() -> str:
+    """Return the path of Debian's Chromium."""
+    program = shutil.which("chromium")
+    if program is None:
+        _absent("chromium", "Chromium is not installed (apt-get install chromium).")
+    return str(program)
 
 
 @pytest.fixture
