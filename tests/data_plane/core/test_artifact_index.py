@@ -1,0 +1,69 @@
+"""Which artifacts are kept: by owner, age, size and number."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
+
+
+def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> Artifact:
+    return Artifact(f"artifacts/{number}", "acme", session, "image/png", size, at)
+
+
+def names(artifacts: list[Artifact]) -> list[str]:
+    return [each.ref.removeprefix("artifacts/") for each in artifacts]
+
+
+def test_only_the_tenant_and_session_of_the_call_find_it() -> None:
+    index = ArtifactIndex(Retention())
+    index.add(artifact(1))
+    assert index.find("artifacts/1", "acme", "s", 1) == artifact(1)
+    for tenant, session in [("acme", "t"), ("acme", ""), ("default", "s"), ("", "s")]:
+        assert index.find("artifacts/1", tenant, session, 1) is None
+    assert index.find("artifacts/2", "acme", "s", 1) is None
+
+
+def test_the_oldest_make_room_for_the_newest() -> None:
+    index = ArtifactIndex(Retention(space=30))
+    assert [index.add(artifact(number)) for number in range(3)] == [[], [], []]
+    assert names(index.add(artifact(3, size=15))) == ["0", "1"]
+    assert index.space == 25
+
+
+def test_no_more_than_a_number_of_them_are_kept() -> None:
+    index = ArtifactIndex(Retention(count=2))
+    gone = [name for number in range(5) for name in names(index.add(artifact(number)))]
+    assert gone == ["0", "1", "2"]
+    assert len(index) == 2
+
+
+def test_what_is_too_old_is_not_found_and_goes() -> None:
+    index = ArtifactIndex(Retention(age=10))
+    for number in range(4):
+        index.add(artifact(number, at=number))
+    assert index.next_expiry() == 10
+    assert index.find("artifacts/0", "acme", "s", 10) is None
+    assert names(index.expire(11.5)) == ["0", "1"]
+    assert index.next_expiry() == 12
+    assert index.remaining(artifact(3, at=3), 11.5) == 1.5
+
+
+def test_an_empty_index_expires_nothing() -> None:
+    index = ArtifactIndex(Retention())
+    assert index.next_expiry() is None
+    assert index.expire(1e9) == []
+
+
+@pytest.mark.parametrize("count", [10_000, 40_000])
+def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> None:
+    index = ArtifactIndex(Retention(count=count))
+    for number in range(count):
+        index.add(artifact(number))
+    begun = time.process_time()
+    for number in range(count, 2 * count):
+        assert len(index.add(artifact(number))) == 1
+    took = time.process_time() - begun
+    assert took / count < 100e-6  # an index that scanned would need a hundred times as long

@@ -1,0 +1,93 @@
+"""References: made by workers, told apart by clients, never a path out of their folder."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.wire.artifact_refs import (
+    artifact_reference,
+    extension_of,
+    incarnation_mark,
+    is_reference,
+    media_type,
+    reference_mark,
+)
+
+NOON = 1_780_000_000.25
+
+
+def made(server: str = "shots", tool: str = "page", mime: str = "image/png", noise: int = 7) -> str:
+    mark = incarnation_mark("run-1")
+    return artifact_reference(server, tool, mime, mark=mark, stored_at=NOON, noise=noise)
+
+
+def test_a_reference_says_server_tool_time_and_kind() -> None:
+    folder, _, name = made().rpartition("/")
+    assert folder == "artifacts/mcp/shots/page"
+    assert name.startswith("20260528T202640250Z-")
+    assert name.endswith(".png")
+
+
+def test_its_uuid_is_of_version_8_and_begins_with_the_mark_of_the_run() -> None:
+    text = made(noise=(1 << 80) - 1).rpartition("Z-")[2].removesuffix(".png")
+    uuid = UUID(text)
+    assert uuid.version == 8
+    assert uuid.variant == "specified in RFC 4122"
+    assert uuid.hex[:12] == incarnation_mark("run-1") == reference_mark(made())
+    assert incarnation_mark("run-2") != incarnation_mark("run-1")
+
+
+def test_noise_tells_references_apart() -> None:
+    assert made(noise=1) != made(noise=2)
+
+
+@given(st.text(max_size=100), st.text(max_size=100), st.text(max_size=40), st.integers(0, 2**90))
+def test_whatever_servers_and_tools_are_called_the_reference_stays_in_its_folder(
+    server: str, tool: str, mime: str, noise: int
+) -> None:
+    ref = made(server, tool, mime, noise)
+    assert is_reference(ref)
+    assert ref.count("/") == 4
+    assert ".." not in ref
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "artifacts/mcp/a/b/../../../etc/passwd",
+        "/etc/passwd",
+        "artifacts/mcp/../b/20260528T211320250Z-aaaaaaaa-aaaa-8aaa-8aaa-aaaaaaaaaaaa.png",
+        "artifacts/mcp/a/b/20260528T211320250Z-aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa.png",
+        "artifacts/mcp/a/b/20260528T211320250Z-aaaaaaaa-aaaa-8aaa-8aaa-aaaaaaaaaaaa.png\n",
+        "artifacts/mcp/a/b/20260528T211320250Z-aaaaaaaa-aaaa-8aaa-8aaa-aaaaaaaaaaaa.png/x",
+        "artifacts/mcp/" + "a" * 300,
+    ],
+)
+def test_what_no_worker_made_is_no_reference(text: str) -> None:
+    assert not is_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("image/png", "image/png"),
+        (" IMAGE/PNG ; q=1", "image/png"),
+        ("image/jpg", "image/jpeg"),
+        ("image/svg+xml; charset=utf-8", "image/svg+xml"),
+        ("image", ""),
+        ("image/png\r\nX-Evil: 1", ""),
+        ("", ""),
+    ],
+)
+def test_a_mime_type_is_read_without_case_and_parameters(said: str, meant: str) -> None:
+    assert media_type(said) == meant
+
+
+def test_an_unknown_kind_of_media_ends_in_bin() -> None:
+    assert extension_of("image/x-unheard-of") == "bin"
+    assert extension_of("audio/mpeg") == "mp3"
