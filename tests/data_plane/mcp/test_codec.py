@@ -11,7 +11,7 @@ from leaseway.data_plane.mcp.codec import (
     decode,
     encode_call,
     encode_request,
-    reads_as_error,
+    read_flags,
     request_key,
 )
 from leaseway.data_plane.mcp.session import era_of
@@ -63,20 +63,20 @@ def test_a_result_is_a_slice_of_its_line() -> None:
     message = decode(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
     assert message.is_response
     assert bytes(message.result) == result
-    assert reads_as_error(message.result)
+    assert read_flags(message.result).isError
 
 
 @pytest.mark.parametrize("flag", ["", ',"isError":false', ',"isError":null'])
 def test_a_result_without_the_flag_is_no_error(flag: str) -> None:
     text = '"isError":true inside a string'
     raw = msgspec.Raw(json.dumps({"content": [text]})[:-1].encode() + flag.encode() + b"}")
-    assert not reads_as_error(raw)
+    assert not read_flags(raw).isError
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'{"isError":"yes"}'])
 def test_a_result_that_is_no_result_is_refused(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        reads_as_error(msgspec.Raw(raw))
+        read_flags(msgspec.Raw(raw))
 
 
 @pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])

@@ -8,11 +8,13 @@ from typing import Any
 from leaseway.data_plane.mcp.codec import decode
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.pending import ToolCall
-from leaseway.data_plane.mcp.wire import ToolRequest
+from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest
 
 
 class Said:
     """A call, and what the server says of it."""
+
+    era = LEGACY
 
     def __init__(self) -> None:
         self.progress: list[str] = []
@@ -26,7 +28,17 @@ class Said:
             log_level="debug",
         )
         self.call = ToolCall(self, "talker", 1, request, lambda _: None)
-        self.inbox = Inbox("talker", "stdio", lambda _: None, lambda _: self.call, lambda: None)
+        self.inbox = Inbox(
+            "talker",
+            "stdio",
+            lambda _: None,
+            lambda _: self.call,
+            lambda near, method: "nobody",
+            lambda: None,
+        )
+
+    def ask_first(self, call: ToolCall, result: bytes) -> None:
+        """Nothing is asked here."""
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Nothing is cancelled here."""

@@ -1,6 +1,6 @@
 """JSON-RPC as bytes: split a message without parsing its result, build a call by joining.
 
-Pure. A result is found as a slice of the line it came in; only `isError` is read from it, by a
+Pure. A result is found as a slice of the line it came in; only its flags are read from it, by a
 second decode that skips all else.
 """
 
@@ -15,14 +15,16 @@ from leaseway.data_plane.mcp.wire import Era, ToolRequest
 
 __all__ = [
     "Envelope",
+    "Flags",
     "RpcError",
     "decode",
+    "encode_answer",
     "encode_call",
     "encode_error",
     "encode_notification",
     "encode_request",
     "encode_result",
-    "reads_as_error",
+    "read_flags",
     "request_key",
 ]
 
@@ -54,23 +56,19 @@ class RpcError(msgspec.Struct, frozen=True):
     data: msgspec.Raw = _ABSENT
 
 
-class _Flags(msgspec.Struct, gc=False, frozen=True):
+class Flags(msgspec.Struct, gc=False, frozen=True):
+    """What is read of a result, whatever else it holds."""
+
     isError: bool | None = None  # noqa: N815 - MCP's name
+    resultType: Any = None  # noqa: N815 - MCP's name
 
 
 decode: Final = msgspec.json.Decoder(Envelope).decode
 """Split one message. Raises `msgspec.DecodeError` where it is none."""
 
-_decode_flags: Final = msgspec.json.Decoder(_Flags).decode
-
-
-def reads_as_error(result: msgspec.Raw) -> bool:
-    """Return a tool result's `isError`.
-
-    Raises:
-        msgspec.DecodeError: The result is not an object, or `isError` not a boolean.
-    """
-    return _decode_flags(result).isError is True
+read_flags: Final = msgspec.json.Decoder(Flags).decode
+"""Read what a result says of itself. Raises `msgspec.DecodeError` where it is not an object, or
+its `isError` not a boolean."""
 
 
 def request_key(message_id: float | str | None) -> RequestKey | None:
@@ -83,21 +81,36 @@ def request_key(message_id: float | str | None) -> RequestKey | None:
 
 
 def encode_call(call_id: int, request: ToolRequest, era: Era) -> bytes:
-    """Return a `tools/call` as one line."""
+    """Return a `tools/call`, or what else a caller asks for, as one line."""
+    if request.method:
+        return _encode_other(call_id, request, era)
     arguments = request.arguments or b"{}"
     if b"\n" in arguments or b"\r" in arguments:
         # A newline would end the message on a pipe; in valid JSON it is only whitespace.
         arguments = msgspec.json.format(arguments, indent=-1)
-    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%b%b%b}}\n' % (
+    return b'{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%b%b%b%b}}\n' % (
         call_id,
         request.params_head,
         arguments,
+        _call_meta(call_id, request, era),
+        request.continuation,
+    )
+
+
+def _encode_other(call_id: int, request: ToolRequest, era: Era) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{%b%b%b}}\n' % (
+        call_id,
+        _encode(request.method),
+        request.arguments[1:-1],
+        request.continuation,
         _call_meta(call_id, request, era),
     )
 
 
 def _call_meta(call_id: int, request: ToolRequest, era: Era) -> bytes:
-    parts = [era.meta] if era.meta else []
+    parts = []
+    if era.meta:
+        parts.append(era.answering[request.answers] if request.answers else era.meta)
     if request.meta:
         parts.append(_encode(request.meta)[1:-1])
     if request.on_progress is not None:
@@ -127,6 +140,11 @@ def encode_notification(method: str, params: Mapping[str, Any] | None) -> bytes:
 def encode_result(request_id: float | str | None, result: Mapping[str, Any]) -> bytes:
     """Return the answer to a server's request as one line."""
     return _encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n"
+
+
+def encode_answer(request_id: float | str | None, result: bytes) -> bytes:
+    """Return the answer to a server's request as one line, with the result as it came."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (_encode(request_id), result)
 
 
 def encode_error(request_id: float | str | None, code: int, message: str) -> bytes:

@@ -21,8 +21,12 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
+from leaseway.data_plane.mcp.asks import METHODS
+from leaseway.data_plane.mcp.asks_legacy import LegacyAsks
 from leaseway.data_plane.mcp.codec import Envelope, encode_error, encode_result, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
+from leaseway.data_plane.mcp.wire import OnUpdate
+from leaseway.wire import bounds
 
 __all__ = ["Inbox"]
 
@@ -34,6 +38,9 @@ _MAX_PROGRESS_TEXT: Final = 4096
 
 _MAX_LOGGER: Final = 256
 _MAX_LEVEL: Final = 32
+_LIST_CHANGED: Final = frozenset(
+    f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources")
+)
 
 
 class _Progress(msgspec.Struct, gc=False):
@@ -61,7 +68,13 @@ class Inbox:
         kind: The transport's name, for handlers.
         answer: Sends a line to the server.
         find_call: Returns the tool call with a request id, if it is under way.
-        on_tools_changed: Called when the server says that its tools changed.
+        asked: Returns the call that a question belongs to, or why there is none: from the call
+            that a message came with, if that is certain, and the method.
+        on_tools_changed: Called when the server says that its tools changed, or what else it
+            lists.
+
+    Attributes:
+        on_update: Told the URI of a resource that changed, or None where nobody follows any.
     """
 
     def __init__(
@@ -70,13 +83,17 @@ class Inbox:
         kind: str,
         answer: Callable[[bytes], None],
         find_call: Callable[[object], ToolCall | None],
+        asked: Callable[[ToolCall | None, str], ToolCall | str],
         on_tools_changed: Callable[[], None],
     ) -> None:
         self._server = server
         self._kind = kind
         self._answer = answer
         self._find_call = find_call
+        self._asked = asked
+        self._asks = LegacyAsks(answer)
         self._on_tools_changed = on_tools_changed
+        self.on_update: OnUpdate | None = None
         self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
         self._handlers: dict[object, asyncio.Task[None]] = {}
@@ -90,12 +107,15 @@ class Inbox:
 
         Args:
             message: A request or notification.
-            near: The call that an uncorrelated log message belongs to, if that is certain.
+            near: The call that it belongs to, if that is certain.
         """
         method = message.method or ""
         try:
             if message.id is not None:
-                self._take_request(message, method)
+                if method in METHODS:
+                    self._asks.take(message, self._asked(near, method))
+                else:
+                    self._take_request(message, method)
             elif method == "notifications/progress":
                 self._take_progress(message)
             elif method == "notifications/message" and near is not None:
@@ -178,21 +198,30 @@ class Inbox:
     def _take_progress(self, message: Envelope) -> None:
         report = _decode_progress(message.params)
         call = self._find_call(request_key(report.progressToken))
-        if call is not None and call.on_progress is not None:
-            call.on_progress(
-                report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT]
-            )
+        on_progress = call.request.on_progress if call is not None else None
+        if on_progress is not None:
+            on_progress(report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT])
 
     def _take_log(self, log: _Log, near: ToolCall) -> None:
         near.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
 
+    @staticmethod
+    def _take_update(on_update: OnUpdate, params: Mapping[str, Any] | None) -> None:
+        uri = (params or {}).get("uri")
+        if isinstance(uri, str) and 0 < len(uri) <= bounds.MAX_URI:
+            on_update(uri)
+
     def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/cancelled":
-            handler = self._handlers.get(request_key((params or {}).get("requestId")))
+            request_id = (params or {}).get("requestId")
+            self._asks.withdraw(request_id)
+            handler = self._handlers.get(request_key(request_id))
             if handler is not None:
                 handler.cancel()
-        elif method == "notifications/tools/list_changed":
+        elif method in _LIST_CHANGED:
             self._on_tools_changed()
+        elif method == "notifications/resources/updated" and self.on_update is not None:
+            self._take_update(self.on_update, params)
         if intercepted(self._intercept, method, params):
             return
         if len(self._queue) >= MAX_NOTIFICATIONS:

@@ -21,6 +21,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
+from leaseway.data_plane.mcp.asks import LEGACY_CAPABILITIES
+from leaseway.data_plane.mcp.asks_legacy import asked_of
+from leaseway.data_plane.mcp.asks_modern import Rounds
 from leaseway.data_plane.mcp.codec import (
     Envelope,
     encode_call,
@@ -31,7 +34,7 @@ from leaseway.data_plane.mcp.codec import (
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.life_signs import LifeSigns
 from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, RawRequest, ToolCall, refuse
-from leaseway.data_plane.mcp.wire import LEGACY, Era, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.wire import LEGACY, Era, OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault, Reason, Started
 
 __all__ = ["Peer"]
@@ -48,11 +51,14 @@ class Peer(Dispatcher[TransportContext]):
         fault: Why the connection ended, or None while it is open or was closed by us.
         closed: Set when it has ended, whoever ended it.
         signs: When something last came from the server.
+        leased: Whether one session has the connection for itself; set before the handshake.
         late_replies: Answers that nobody waited for any more, second ones among them.
         stray_replies: Answers to what was never asked.
     """
 
     kind = "peer"
+    correlates = False
+    """Whether what a server sends says by its stream which call it belongs to."""
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         self.server = server
@@ -60,6 +66,7 @@ class Peer(Dispatcher[TransportContext]):
         self.fault: Fault | None = None
         self.closed = asyncio.Event()
         self.signs = LifeSigns()
+        self.leased = False
         self.late_replies = 0
         self.stray_replies = 0
         self._asking = 0
@@ -67,7 +74,10 @@ class Peer(Dispatcher[TransportContext]):
         self._requests: dict[object, RawRequest] = {}
         self._next_id = 0
         self._idle: asyncio.Event | None = None
-        self._inbox = Inbox(server, self.kind, self._answer, self._calls.get, on_tools_changed)
+        self._on_reopened: Callable[[], None] = lambda: None
+        self._inbox = Inbox(
+            server, self.kind, self._answer, self._calls.get, self._asked, on_tools_changed
+        )
 
     # What a transport adds.
 
@@ -110,6 +120,16 @@ class Peer(Dispatcher[TransportContext]):
         """Learn the listed tools; return those that can be called over this transport."""
         return tools
 
+    def hear_updates(self, on_update: OnUpdate, on_reopened: Callable[[], None]) -> None:
+        """Have somebody told of changes of resources.
+
+        Args:
+            on_update: Told the URI of what changed.
+            on_reopened: Called when the server has forgotten who follows what.
+        """
+        self._inbox.on_update = on_update
+        self._on_reopened = on_reopened
+
     # Calls.
 
     @property
@@ -135,9 +155,48 @@ class Peer(Dispatcher[TransportContext]):
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Forget a call and tell the server."""
         if self._forget(call.id) is not None:
+            if call.rounds is not None and call.rounds.waiting:
+                call.rounds.cancel()
+                return
             self._abandon(call.id, call, reason, True)
             if call.written or self._is_stuck():
                 self._doubt(call.id)
+
+    # What servers ask of callers.
+
+    def ask_first(self, call: ToolCall, result: bytes) -> None:
+        """Ask a call's caller for what its server wants, and make the call again with that.
+
+        Meanwhile the call is under way: with the id that it will be made again with.
+        """
+        call.id = self._mint()
+        self._calls[call.id] = call
+        if call.rounds is None:
+            call.rounds = Rounds(
+                self.server,
+                call.request,
+                lambda continuation: self._repeat(call, continuation),
+                lambda fault: self._give_up(call, fault),
+            )
+        call.rounds.begin(result)
+
+    def _repeat(self, call: ToolCall, continuation: bytes) -> None:
+        request = dataclasses.replace(call.request, continuation=continuation)
+        line = encode_call(call.id, request, self.era)
+        refusal = self._refusal(len(line))
+        if refusal is not None:
+            self._give_up(call, dataclasses.replace(refusal, started="yes"))
+        else:
+            self._send(call.id, line, self._call_headers(request), call)
+
+    def _give_up(self, call: ToolCall, fault: Fault) -> None:
+        self._forget(call.id)
+        call.fail(fault)
+
+    def _asked(self, near: ToolCall | None, method: str) -> ToolCall | str:
+        if self.correlates and near is not None:
+            return asked_of([near], method)
+        return asked_of(self._calls.values() if self.leased else None, method)
 
     async def drained(self) -> None:
         """Wait until no call is in flight."""
@@ -210,6 +269,9 @@ class Peer(Dispatcher[TransportContext]):
             ConnectionLost: The connection ended or could not be made.
             MCPError: The server answered with an error, or not within `opts["timeout"]`.
         """
+        if method == "initialize":
+            can_ask = self.leased or self.correlates
+            params = {**(params or {}), "capabilities": LEGACY_CAPABILITIES if can_ask else {}}
         payload = await self._round_trip(method, params, opts or {}, None)
         try:
             result = msgspec.json.decode(payload)

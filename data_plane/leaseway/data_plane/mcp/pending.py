@@ -9,10 +9,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from leaseway.data_plane.mcp.codec import Envelope, RpcError, reads_as_error
-from leaseway.data_plane.mcp.wire import OnLog, OnProgress, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.asks import input_required, lacking
+from leaseway.data_plane.mcp.asks_modern import Rounds
+from leaseway.data_plane.mcp.codec import Envelope, RpcError, read_flags
+from leaseway.data_plane.mcp.wire import Era, Outcome, PendingCall, ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.log_levels import LOG_LEVELS
@@ -53,27 +55,29 @@ class Pending(Protocol):
         """Learn that none will come."""
 
 
-class _Cancels(Protocol):
+class _Calls(Protocol):
+    era: Era
+
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
+
+    def ask_first(self, call: ToolCall, result: bytes) -> None: ...
 
 
 class ToolCall:
-    """A tool call under way on a connection; a `PendingCall`."""
+    """A tool call under way on a connection; a `PendingCall`.
 
-    __slots__ = (
-        "_connection",
-        "_done",
-        "_server",
-        "id",
-        "log_level",
-        "on_log",
-        "on_progress",
-        "written",
-    )
+    Attributes:
+        id: Its request's id, another one in each round.
+        request: What was asked.
+        rounds: What its server has wanted of the caller so far, or None.
+        written: Whether its bytes were handed to the server's pipe or socket.
+    """
+
+    __slots__ = ("_connection", "_done", "_server", "id", "request", "rounds", "written")
 
     def __init__(
         self,
-        connection: _Cancels,
+        connection: _Calls,
         server: str,
         call_id: int,
         request: ToolRequest,
@@ -83,9 +87,8 @@ class ToolCall:
         self._server = server
         self._done: Callable[[Outcome], None] | None = done
         self.id = call_id
-        self.on_progress: OnProgress | None = request.on_progress
-        self.on_log: OnLog | None = request.on_log
-        self.log_level = request.log_level
+        self.request = request
+        self.rounds: Rounds | None = None
         self.written = False
 
     def cancel(self, reason: str) -> None:
@@ -95,8 +98,12 @@ class ToolCall:
             self._connection.cancel_call(self, reason)
 
     def resolve(self, answer: Envelope) -> None:
-        """Take the server's answer."""
-        self._end(_outcome(self._server, answer))
+        """Take the server's answer; one that wants input first is not the end."""
+        outcome = self._outcome(answer)
+        if outcome is None:
+            self._connection.ask_first(self, bytes(answer.result))
+        else:
+            self._end(outcome)
 
     def fail(self, fault: Fault) -> None:
         """Learn that none will come."""
@@ -104,8 +111,27 @@ class ToolCall:
 
     def log(self, level: str, logger: str, data: bytes) -> None:
         """Pass a log message on, where the caller wants its level."""
-        if self.on_log is not None and _LEVELS.get(level, 0) >= _LEVELS.get(self.log_level, 0):
-            self.on_log(level, logger, data)
+        request = self.request
+        least = _LEVELS.get(request.log_level, 0)
+        if request.on_log is not None and _LEVELS.get(level, 0) >= least:
+            request.on_log(level, logger, data)
+
+    def _outcome(self, answer: Envelope) -> Outcome | None:
+        """Return what the answer means, or None where it wants input first."""
+        if memoryview(answer.error):
+            return Outcome(b"", fault=_fault_of_error(self._server, self.request, answer.error))
+        payload = bytes(answer.result)
+        if len(payload) > bounds.MAX_RESULT:
+            return Outcome(b"", fault=too_large(self._server, len(payload)))
+        try:
+            flags = read_flags(answer.result)
+            if not payload.isascii():
+                payload.decode()
+        except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
+            return Outcome(b"", fault=no_result(self._server))
+        if flags.resultType == "input_required" and self._connection.era.modern:
+            return None
+        return Outcome(payload, flags.isError is True)
 
     def _end(self, outcome: Outcome) -> None:
         done, self._done = self._done, None
@@ -166,25 +192,13 @@ def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
     return _Refused(done, fault)
 
 
-def _outcome(server: str, answer: Envelope) -> Outcome:
-    """Return what a server's answer to `tools/call` means."""
-    if memoryview(answer.error):
-        return Outcome(b"", fault=_fault_of_error(server, answer.error))
-    payload = bytes(answer.result)
-    if len(payload) > bounds.MAX_RESULT:
-        return Outcome(b"", fault=too_large(server, len(payload)))
-    try:
-        is_error = reads_as_error(answer.result)
-        if not payload.isascii():
-            payload.decode()
-    except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
-        return Outcome(b"", fault=no_result(server))
-    return Outcome(payload, is_error)
-
-
-def _fault_of_error(server: str, error: msgspec.Raw) -> Fault:
+def _fault_of_error(server: str, request: ToolRequest, error: msgspec.Raw) -> Fault:
     """Return the fault that a JSON-RPC error means."""
     parsed = _parse_error(error)
+    if parsed.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
+        method = lacking(parsed.data, request.answers)
+        if method is not None:
+            return input_required(server, request.name, method)
     message = parsed.message[:_MAX_TEXT]
     metadata = {"server": server, "code": str(parsed.code), "message": message}
     data = bytes(parsed.data)

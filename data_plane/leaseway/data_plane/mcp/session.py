@@ -19,11 +19,11 @@ from mcp_types import (
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
-    ClientCapabilities,
     Implementation,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from leaseway.data_plane.mcp.asks import MODERN_CAPABILITIES, NO_ANSWERS
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost
 from leaseway.data_plane.mcp.wire import Era
@@ -96,23 +96,25 @@ def _modern_only(data: Any) -> bool:
     )
 
 
-def era_of(
-    version: str,
-    client_info: Implementation = CLIENT_INFO,
-    capabilities: ClientCapabilities | None = None,
-) -> Era:
+def era_of(version: str) -> Era:
     """Return what every request must carry at a protocol version, made once."""
     headers = {"mcp-protocol-version": version}
     if version not in MODERN_PROTOCOL_VERSIONS:
         return Era(version, headers=headers)
+    answering = {
+        answers: _modern_meta(version, capabilities)
+        for answers, capabilities in MODERN_CAPABILITIES.items()
+    }
+    return Era(version, True, answering[NO_ANSWERS], headers, answering)
+
+
+def _modern_meta(version: str, capabilities: Mapping[str, Any]) -> bytes:
     meta = {
         PROTOCOL_VERSION_META_KEY: version,
-        CLIENT_INFO_META_KEY: client_info.model_dump(by_alias=True, exclude_none=True),
-        CLIENT_CAPABILITIES_META_KEY: (capabilities or ClientCapabilities()).model_dump(
-            by_alias=True, exclude_none=True
-        ),
+        CLIENT_INFO_META_KEY: CLIENT_INFO.model_dump(by_alias=True, exclude_none=True),
+        CLIENT_CAPABILITIES_META_KEY: capabilities,
     }
-    return Era(version, True, msgspec.json.encode(meta)[1:-1], headers)
+    return msgspec.json.encode(meta)[1:-1]
 
 
 class ListingFailed(Exception):

@@ -1,6 +1,6 @@
 """What a tool call looks like to those who make one, whichever transport carries it.
 
-Two implementations of `Connection`: `stdio.StdioConnection` and `http.HttpConnection`.
+Two implementations of `Connection`: `stream_peer.StreamPeer` and `http.HttpConnection`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from leaseway.data_plane.mcp.asks import NO_ANSWERS, Answers, OnAsk
 from leaseway.wire.fault import Fault
 
 __all__ = ["LEGACY", "Connection", "Era", "Outcome", "PendingCall", "ToolRequest", "params_head"]
@@ -20,6 +21,9 @@ OnProgress = Callable[[float, float | None, str], None]
 
 OnLog = Callable[[str, str, bytes], None]
 """(level, logger or empty, data as JSON); runs on the loop and must not block."""
+
+OnUpdate = Callable[[str], None]
+"""(URI of what changed, or empty once a subscription holds); runs on the loop, must not block."""
 
 
 @dataclass(slots=True)
@@ -39,10 +43,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class ToolRequest:
-    """One `tools/call`.
+    """One `tools/call`, or another request of a caller.
 
     Attributes:
-        name: The tool's original name.
+        name: The tool's original name; of another `method` what it names, for messages.
         params_head: What `params_head` made of the name, once for all calls of the tool.
         arguments: A valid JSON object; empty means `{}`.
         meta: More keys for `_meta`, `traceparent` say, or None.
@@ -51,6 +55,12 @@ class ToolRequest:
         log_level: The least level for `on_log`.
         param_headers: `Mcp-Param-*` headers that the caller computed itself; those that the
             tool's schema asks for are added by the instance. Only HTTP sends them.
+        on_ask: Gets what the server asks of the caller. None where `answers` is empty.
+        answers: The methods that the caller answers.
+        continuation: More members of `params`, with a comma before each: the answers to what a
+            modern server asked when the call was made before.
+        method: The MCP method; empty means `tools/call`. Of others, `arguments` are all params
+            but `_meta`: an object on one line with at least one member.
     """
 
     name: str
@@ -61,6 +71,10 @@ class ToolRequest:
     on_log: OnLog | None = None
     log_level: str = "info"
     param_headers: Mapping[str, str] = field(default_factory=dict)
+    on_ask: OnAsk | None = None
+    answers: Answers = NO_ANSWERS
+    continuation: bytes = b""
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class Era:
         version: The version, such as `2025-11-25`; empty before negotiation.
         modern: Whether it has no handshake and no sessions (2026-07-28 and later).
         meta: Members of `_meta` as JSON without the braces, or empty.
+        answering: The same for calls whose callers answer what servers ask, by what they answer.
         headers: HTTP headers.
     """
 
@@ -78,6 +93,7 @@ class Era:
     modern: bool = False
     meta: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
+    answering: Mapping[Answers, bytes] = field(default_factory=dict)
 
 
 LEGACY: Final = Era()

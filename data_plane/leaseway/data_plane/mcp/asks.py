@@ -1,0 +1,204 @@
+"""What servers ask of callers during a call: elicitation, sampling, roots (DESIGN §6). Pure.
+
+Legacy servers send requests for it (`asks_legacy`), modern ones end a round of the call with it
+(`asks_modern`). Either way the caller sees an `Ask`, whatever method its call has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = [
+    "ELICIT",
+    "LEGACY_CAPABILITIES",
+    "MAX_ASK",
+    "MAX_ASKS",
+    "METHODS",
+    "MODERN_CAPABILITIES",
+    "NO_ANSWERS",
+    "ROOTS",
+    "SAMPLE",
+    "Answers",
+    "Ask",
+    "OnAsk",
+    "answerable",
+    "input_required",
+    "lacking",
+    "nobody_answers",
+    "params_of",
+]
+
+ELICIT: Final = "elicitation/create"
+SAMPLE: Final = "sampling/createMessage"
+ROOTS: Final = "roots/list"
+
+MAX_ASKS: Final = 16
+"""Questions of one call that may be open."""
+
+MAX_ASK: Final = bounds.BATCH_SIZE
+"""Bytes of a question's params, and of an answer: each is one frame."""
+
+Answers = frozenset[str]
+"""Methods that the caller of a call answers."""
+
+NO_ANSWERS: Final[Answers] = frozenset()
+
+_PARAMETERS: Final[Mapping[str, str]] = {
+    ELICIT: "on_elicitation=",
+    SAMPLE: "on_sampling=",
+    ROOTS: "roots=",
+}
+METHODS: Final[Answers] = frozenset(_PARAMETERS)
+
+_CAPABILITIES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    ELICIT: ("elicitation", {"form": {}, "url": {}}),
+    SAMPLE: ("sampling", {}),
+    ROOTS: ("roots", {}),
+}
+LEGACY_CAPABILITIES: Final[Mapping[str, Any]] = {
+    **dict(_CAPABILITIES.values()),
+    "roots": {"listChanged": False},
+}
+"""What a legacy server is told at the handshake, where its questions can reach a caller."""
+
+MODERN_CAPABILITIES: Final[Mapping[Answers, Mapping[str, Any]]] = {
+    frozenset(methods): dict(_CAPABILITIES[method] for method in methods)
+    for count in range(len(_CAPABILITIES) + 1)
+    for methods in combinations(_CAPABILITIES, count)
+}
+"""What a modern server is told with a call, by what its caller answers."""
+
+_known: Final[Mapping[Answers, Answers]] = {answers: answers for answers in MODERN_CAPABILITIES}
+
+
+class Ask:
+    """One question of a server, settled exactly once: by an answer, a refusal or its withdrawal.
+
+    Whoever gets one settles it, at the latest when its call ends.
+
+    Args:
+        method: The MCP method.
+        params: Its params, a JSON object.
+        on_answer: Takes the answer, a JSON object.
+        on_refusal: Takes a JSON-RPC error code and why there is no answer.
+
+    Attributes:
+        method: As given.
+        params: As given.
+        on_withdrawn: Called when the server does not want the answer any more; whoever gets the
+            question may set it.
+    """
+
+    __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "on_withdrawn", "params")
+
+    def __init__(
+        self,
+        method: str,
+        params: bytes,
+        on_answer: Callable[[bytes], None],
+        on_refusal: Callable[[int, str], None],
+    ) -> None:
+        self.method = method
+        self.params = params
+        self.is_open = True
+        self.on_withdrawn: Callable[[], None] | None = None
+        self._on_answer = on_answer
+        self._on_refusal = on_refusal
+
+    def answer(self, result: bytes) -> None:
+        """Answer with an MCP result: a JSON object in UTF-8, on one line."""
+        if self.is_open:
+            self.is_open = False
+            self._on_answer(result)
+
+    def refuse(self, code: int, message: str) -> None:
+        """Say why there is no answer."""
+        if self.is_open:
+            self.is_open = False
+            self._on_refusal(code, message)
+
+    def withdraw(self) -> None:
+        """Note that the server does not want the answer any more."""
+        if self.is_open:
+            self.is_open = False
+            if self.on_withdrawn is not None:
+                self.on_withdrawn()
+
+
+OnAsk = Callable[[Ask], None]
+"""Takes a question; runs on the loop and must not block."""
+
+
+def answerable(methods: Iterable[str]) -> Answers:
+    """Return those of a caller's methods that servers can ask for; others are of later versions."""
+    return _known[METHODS.intersection(methods)]
+
+
+def nobody_answers(method: str) -> str:
+    """Return what a server is told whose question no caller answers."""
+    return f"The caller does not answer {method}: it has to {_how_to_answer(method)}."
+
+
+def input_required(server: str, name: str, method: str) -> Fault:
+    """Return the fault for a call whose server wants what its caller does not answer.
+
+    Args:
+        server: The server's id.
+        name: What was called.
+        method: What it asks for.
+    """
+    return Fault(
+        Reason.INPUT_REQUIRED,
+        f"{server}:{name} asks its caller for input ({method}), which this call does not answer: "
+        f"{_how_to_answer(method)}.",
+        started="yes",
+        metadata={"server": server, "method": method},
+    )
+
+
+def _how_to_answer(method: str) -> str:
+    return f"pass {_PARAMETERS[method]} to the call or to the client"
+
+
+def lacking(data: msgspec.Raw, answers: Answers) -> str | None:
+    """Return the method that a server demands of its caller, who does not answer it.
+
+    Args:
+        data: The `data` of a MissingRequiredClientCapability error.
+        answers: What the caller answers.
+    """
+    try:
+        required = _decode_required(data).requiredCapabilities
+    except ValueError:
+        return None
+    for method, (capability, _) in _CAPABILITIES.items():
+        if capability in required and method not in answers:
+            return method
+    return None
+
+
+def params_of(raw: msgspec.Raw) -> bytes | None:
+    """Return a question's params as they came, `{}` for none, or None where they are no object."""
+    params = bytes(raw)
+    if params in (b"", b"null"):
+        return b"{}"
+    try:
+        if not params.isascii():
+            params.decode()
+    except UnicodeDecodeError:
+        return None
+    return params if params.startswith(b"{") else None
+
+
+class _Required(msgspec.Struct):
+    requiredCapabilities: dict[str, msgspec.Raw] = {}  # noqa: N815 - MCP's; never changed
+
+
+_decode_required: Final = msgspec.json.Decoder(_Required).decode

@@ -1,0 +1,92 @@
+"""Questions of legacy servers: JSON-RPC requests that they send during a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+
+from leaseway.data_plane.mcp.asks import Ask, nobody_answers, params_of
+from leaseway.data_plane.mcp.codec import Envelope, encode_answer, encode_error, request_key
+from leaseway.data_plane.mcp.pending import ToolCall
+
+__all__ = ["LegacyAsks", "asked_of"]
+
+_WHOSE: Final = (
+    "Several callers share this connection, and a request does not say which call it belongs to: "
+    "run the server with truely-stateless: false, or over streamable HTTP."
+)
+_NO_CALL: Final = "No call is under way, and callers are asked only during their calls."
+
+
+def asked_of(calls: Iterable[ToolCall] | None, method: str) -> ToolCall | str:
+    """Return the call that a question belongs to, or why there is none.
+
+    Args:
+        calls: Those that it may belong to, the oldest first, or None where that can't be told.
+        method: What it asks.
+    """
+    if calls is None:
+        return _WHOSE
+    why = _NO_CALL
+    for call in calls:
+        if method in call.request.answers:
+            return call
+        why = nobody_answers(method)
+    return why
+
+
+class LegacyAsks:
+    """The open questions of one connection.
+
+    Args:
+        send: Sends a line to the server.
+    """
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._open: dict[object, Ask] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def take(self, message: Envelope, asked: ToolCall | str) -> None:
+        """Pass a question on to the call that it belongs to.
+
+        Args:
+            message: The request.
+            asked: The call, or why there is none.
+        """
+        key = request_key(message.id)
+        if isinstance(asked, str):
+            self._send(encode_error(message.id, METHOD_NOT_FOUND, asked))
+        elif key in self._open:
+            text = "A request with this id is open already."
+            self._send(encode_error(message.id, INVALID_REQUEST, text))
+        elif asked.request.on_ask is not None:
+            params = params_of(message.params)
+            if params is None:
+                text = "The params are no JSON object in UTF-8."
+                self._send(encode_error(message.id, INVALID_PARAMS, text))
+                return
+            ask = self._open[key] = self._made(message, key, params)
+            asked.request.on_ask(ask)
+
+    def _made(self, message: Envelope, key: object, params: bytes) -> Ask:
+        def answer(result: bytes) -> None:
+            del self._open[key]
+            self._send(encode_answer(message.id, result))
+
+        def refuse(code: int, text: str) -> None:
+            del self._open[key]
+            self._send(encode_error(message.id, code, text))
+
+        return Ask(message.method or "", params, answer, refuse)
+
+    def withdraw(self, request_id: object) -> None:
+        """Forget a question that the server does not want answered any more."""
+        if isinstance(request_id, int | str | float):
+            ask = self._open.pop(request_key(request_id), None)
+            if ask is not None:
+                ask.withdraw()
