@@ -107,9 +107,11 @@ def draw(results: Results, folder: Path) -> None:
     cpu = [_median(results[row.name], lambda load: load.client_cpu) for row in rows]
     worker = [_median(results[row.name], lambda load: load.worker_cpu) for row in rows]
     right.barh(range(len(rows)), cpu, color="#8ecae6", label="caller")
-    right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
+    bars = right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
+    sums = [f"{one + other:,.0f}" for one, other in zip(cpu, worker, strict=True)]
+    right.bar_label(bars, sums, padding=3, fontsize=8)
     right.set_xlabel("CPU µs a call, 32 in flight (less is better)")
-    right.set_xscale("symlog", linthresh=100)
+    right.margins(x=0.12)
     right.legend()
     figure.tight_layout()
     for kind in ("png", "svg"):
@@ -128,6 +130,7 @@ def _bars(axes: Any, values: Sequence[float], rows: Sequence[Any]) -> None:
     bars = axes.barh(range(len(values)), values, color=colours)
     axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
     axes.set_xscale("log")
+    axes.margins(x=0.12)
 
 
 def _colour(row: Any) -> str:
