@@ -318,15 +318,21 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def worker_bench(capacity: int = 4, meter: Meter | None = None) -> AsyncIterator[Bench]:
+async def worker_bench(
+    capacity: int = 4, meter: Meter | None = None, **fields: Any
+) -> AsyncIterator[Bench]:
     """Run a worker, measured or not, that has joined a control plane and serves nothing yet."""
     server = make_server(key=None)
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
-        options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels={"zone": "a"})
+        storage = fields.pop("storage", None)
+        labels = {"zone": "a"}
+        options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)
-        bench.worker = Worker(options, bound, bench.servers, background, bench.stop, meter=meter)
+        bench.worker = Worker(
+            options, bound, bench.servers, background, bench.stop, meter=meter, storage=storage
+        )
         listening = asyncio.Event()
         serving = group.create_task(
             serve(server, bench.worker, background, bench.stop, listening.set)
