@@ -574,7 +574,9 @@ class ResourceUpdate(_message.Message):
     call_id: _builtins.int
     """The call."""
     uri: _builtins.str
-    """Which resource: the one subscribed to, or a part of it."""
+    """Which resource: the one subscribed to, or a part of it. Empty once the
+    server has taken the subscription: from then on no change is missed.
+    """
     def __init__(
         self,
         *,

@@ -52,6 +52,10 @@ ARTIFACT_SPACE: Final = 2048 * MIB
 ARTIFACT_READERS: Final = 64
 """Artifacts that one worker sends at the same time, by RPC and by HTTP."""
 
+MAX_LISTED: Final = 10_000
+"""Prompts that one server may list; resources and templates of them likewise."""
+MAX_DEFINITION: Final = 1 * MIB
+"""The definition of one of them, as JSON."""
 MAX_URI: Final = 8192
 """Characters of a resource's URI."""
 MAX_SUBSCRIPTIONS: Final = 256

@@ -52,6 +52,7 @@ class Attr:
     MCP_SESSION_ID: Final = "mcp.session.id"
     MCP_RESOURCE_URI: Final = "mcp.resource.uri"
     GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+    GEN_AI_PROMPT_NAME: Final = "gen_ai.prompt.name"
     GEN_AI_OPERATION_NAME: Final = "gen_ai.operation.name"
     JSONRPC_REQUEST_ID: Final = "jsonrpc.request.id"
     RPC_RESPONSE_STATUS_CODE: Final = "rpc.response.status_code"

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from leaseway.data_plane.mcp.offers import Offers
 from leaseway.data_plane.mcp.resolve import Resolved
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec
 
@@ -47,6 +48,10 @@ class InstancePort(Protocol):
         """What it listed last: definitions by original name, in the server's order."""
 
     @property
+    def offers(self) -> Offers | None:
+        """What else it listed last; None where it was not asked yet."""
+
+    @property
     def reading(self) -> Resolved | None:
         """What its references stood for when it started; None before."""
 
@@ -75,6 +80,27 @@ class InstancePort(Protocol):
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
         """Send a call; `done` gets its outcome once, unless it is cancelled before."""
+
+    def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
+        """Tell of a resource's changes until cancelled; `done` says why there will be no more.
+
+        Args:
+            uri: The resource.
+            on_update: Told an empty text once the server has agreed, then the URI of what changed.
+            done: Gets the end, where nobody asked for it.
+
+        """
+
+    async def list_offers(self, timeout: float) -> Offers:
+        """List prompts, resources and templates; what cannot be listed is said in `gaps`.
+
+        Args:
+            timeout: Seconds for all lists together.
+
+        Raises:
+            Fault: The client has ended.
+
+        """
 
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools again.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled
+from leaseway.data_plane.core.offers import NOTHING_OFFERED, Offered
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import nearest
 
@@ -80,6 +81,7 @@ class CompiledToolset:
         by_exposed_name: The same by exposed name.
         contract: Every recorded definition by original name, exposed or not.
         protocol_version: What the probe negotiated.
+        offered: What the server has besides tools.
 
     """
 
@@ -87,6 +89,7 @@ class CompiledToolset:
     by_exposed_name: Mapping[str, ToolPlan] = field(default_factory=dict)
     contract: Mapping[str, bytes] = field(default_factory=dict)
     protocol_version: str = ""
+    offered: Offered = NOTHING_OFFERED
 
     def find(self, server_id: str, original_name: str) -> ToolPlan:
         """Return an exposed tool.
@@ -127,6 +130,7 @@ def compile_toolset(
     exposed: Iterable[Exposed],
     protocol_version: str,
     previous: CompiledToolset | None = None,
+    offered: Offered = NOTHING_OFFERED,
 ) -> CompiledToolset:
     """Compile what a delta says about one variant.
 
@@ -135,6 +139,7 @@ def compile_toolset(
         exposed: Which of them callers may use, and under which names.
         protocol_version: What the probe negotiated.
         previous: The toolset in force; its plans are kept where nothing about them changed.
+        offered: What the server has besides tools, compiled.
 
     Raises:
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
@@ -160,7 +165,7 @@ def compile_toolset(
             plan = _plan(entry, contract[name], parsed[name])
         tools[name] = plan
     return CompiledToolset(
-        tools, {plan.name: plan for plan in tools.values()}, contract, protocol_version
+        tools, {plan.name: plan for plan in tools.values()}, contract, protocol_version, offered
     )
 
 

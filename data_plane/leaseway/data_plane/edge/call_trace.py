@@ -9,6 +9,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from leaseway.data_plane.edge.live import Live
 from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.telemetry import Attr, context_from, is_sampled, traceparent_of, tracer
@@ -16,6 +17,8 @@ from leaseway.wire.telemetry import Attr, context_from, is_sampled, traceparent_
 __all__ = ["CallTrace", "wants_trace"]
 
 _TOOL_ERROR: Final = "tool_error"
+_PROMPT: Final = "prompts/get"
+_COMPLETE: Final = "completion/complete"
 _tracer = tracer("leaseway.data_plane")
 
 
@@ -43,8 +46,7 @@ class CallTrace:
             context=context_from(call.traceparent, call.tracestate),
             kind=SpanKind.SERVER,
             attributes={
-                Attr.GEN_AI_TOOL_NAME: call.tool,
-                Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
+                **_target(call),
                 Attr.SERVER: call.server_id,
                 Attr.WORKER: worker_id,
                 Attr.TENANT: call.tenant or DEFAULT_TENANT,
@@ -70,13 +72,12 @@ class CallTrace:
         instance = live.instance
         stdio = live.spec.transport == "stdio"
         self._request = _tracer.start_span(
-            f"tools/call {self._call.tool}",
+            _span_name(self._call),
             context=trace.set_span_in_context(self._worker),
             kind=SpanKind.CLIENT,
             attributes={
-                Attr.MCP_METHOD_NAME: "tools/call",
-                Attr.GEN_AI_TOOL_NAME: self._call.tool,
-                Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
+                Attr.MCP_METHOD_NAME: self._call.method or "tools/call",
+                **_target(self._call),
                 Attr.MCP_PROTOCOL_VERSION: instance.protocol_version,
                 Attr.NETWORK_TRANSPORT: Attr.PIPE if stdio else Attr.TCP,
                 Attr.SERVER: self._call.server_id,
@@ -107,6 +108,26 @@ class CallTrace:
                 span.set_attribute(Attr.ERROR_TYPE, _TOOL_ERROR)
                 span.set_status(Status(StatusCode.ERROR, "the tool reported an error"))
             span.end()
+
+
+def _span_name(call: execution_pb2.Call) -> str:
+    """Return the name of an MCP request's span; URIs have no bounds, so no name has one."""
+    if not call.method:
+        return f"tools/call {call.tool}"
+    return f"{call.method} {call.tool}" if call.method == _PROMPT else call.method
+
+
+def _target(call: execution_pb2.Call) -> dict[str, str]:
+    """Return the attributes that say what a call is about."""
+    if not call.method:
+        return {
+            Attr.GEN_AI_TOOL_NAME: call.tool,
+            Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
+        }
+    name = Attr.MCP_RESOURCE_URI
+    if call.method == _PROMPT or (call.method == _COMPLETE and ":" not in call.tool):
+        name = Attr.GEN_AI_PROMPT_NAME
+    return {Attr.MCP_METHOD_NAME: call.method, name: call.tool[: bounds.MAX_URI]}
 
 
 def _note_fault(span: Span, fault: Fault) -> None:

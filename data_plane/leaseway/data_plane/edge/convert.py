@@ -10,8 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.holdings import HeldVariant, Update
 from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.offers import Offered, compile_prompts
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
+from leaseway.data_plane.core.uris import UriFilter
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper, reminder
 from leaseway.data_plane.edge.live import Live
@@ -70,6 +72,7 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
             ),
             upsert.toolset.protocol_version,
             previous,
+            _offered(upsert.toolset),
         )
     except ValueError as error:
         raise Unrepresentable("INVALID_TOOLSET", f"Server {spec.key}: {error}") from error
@@ -80,6 +83,20 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
         toolset_hash=upsert.hashes.toolset_hash,
         toolset=toolset,
         sent=upsert.SerializeToString(),
+    )
+
+
+def _offered(toolset: sync_pb2.Toolset) -> Offered:
+    prompts = compile_prompts(
+        toolset.recorded_prompts,
+        ((prompt.original_name, prompt.name, prompt.skipped) for prompt in toolset.prompts),
+    )
+    return Offered(
+        prompts,
+        tuple(toolset.recorded_prompts),
+        tuple(toolset.recorded_resources),
+        tuple(toolset.recorded_templates),
+        UriFilter(toolset.resource_filter.whitelist, toolset.resource_filter.blacklist),
     )
 
 

@@ -18,6 +18,8 @@ from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.data_plane.edge.run import Run
+from leaseway.data_plane.edge.updates import Updates
+from leaseway.data_plane.mcp.asks import Ask
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, abort, status_from_fault
@@ -38,6 +40,7 @@ _MOST_CHUNKED: Final = 32
 _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
 _PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
 _LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
+_ASKS: Final = frame_tag(execution_pb2.ExchangeResponse, "asks")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeResponse, "keep_alive")
 _GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
 
@@ -122,6 +125,7 @@ class ExchangeStream:
         self._room = asyncio.Event()
         self._room.set()
         self._outbox = Outbox(self._wake.set)
+        self._updates = Updates(self._outbox)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
         self._no_more_calls = False
@@ -184,7 +188,9 @@ class ExchangeStream:
         for call in message.calls:
             self._begin(call)
         for answer in message.answers:
-            _logger.debug("An answer to question %d came, which nobody asked.", answer.ask_id)
+            run = self._calls.get(answer.call_id)
+            if run is not None:  # of a call that has ended, nobody waits for it
+                run.answer(answer)
         for cancel in message.cancels:
             self._cancel(cancel)
         if message.HasField("keep_alive"):
@@ -285,6 +291,7 @@ class ExchangeStream:
         """Queue why a call has no result."""
         call_id = run.call.id
         self._calls.pop(call_id, None)
+        self._updates.forget(call_id)
         result = self._lease(run)
         result.call_id = call_id
         result.status.CopyFrom(status_from_fault(fault))
@@ -321,6 +328,24 @@ class ExchangeStream:
             return
         said = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)
         self._outbox.put(frame(_LOGS, said))
+
+    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+        """Queue what a server asks; beyond the bound the server is told that it can't be asked."""
+        if self._outbox.queued_bytes > _MAX_QUEUED:
+            run.refuse(ask_id, "The caller does not read what is sent to it.")
+            return
+        question = execution_pb2.Ask(
+            call_id=run.call.id, ask_id=ask_id, method=ask.method, params=ask.params
+        )
+        self._outbox.put(frame(_ASKS, question))
+
+    def admit_updates(self, run: Run) -> None:
+        """Make room for changes of a resource that a call follows."""
+        self._updates.admit(run.call.id)
+
+    def updated(self, run: Run, uri: str) -> None:
+        """Queue that a resource changed."""
+        self._updates.put(run.call.id, uri, run.call.tool)
 
     async def _write(self) -> None:
         outbox, wake, write = self._outbox, self._wake, self._context.write

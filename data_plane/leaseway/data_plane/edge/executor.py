@@ -15,15 +15,18 @@ from typing import Any
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.core.offers import NOTHING_OFFERED, SUBSCRIBE, Asked, admit
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.edge.admin_tools import AdminTools
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
+from leaseway.data_plane.edge.following import Following
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
+from leaseway.data_plane.mcp.asks import answerable
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -57,6 +60,7 @@ class Executor:
         self._pool = pool
         self._leases = leases
         self._admin = AdminTools(pool, leases)
+        self._following = Following(leases, self._may_know)
         self._worker_id = worker_id
         self._background = pool.around.background
         self._loop = asyncio.get_running_loop()
@@ -113,10 +117,12 @@ class Executor:
 
     def _administer(self, run: Run) -> None:
         """Run a call of Leaseway's own tools; it is not of any registry version."""
+        if run.call.method:
+            admit(NOTHING_OFFERED, ADMIN_TOOLSET, run.call.method, run.arguments)
         parsed = self._check(run, self._admin.plan(run.call.tool))
         run.done(self._admin.run(run.call, parsed))
 
-    def _admit(self, run: Run) -> tuple[Generation, ToolPlan]:
+    def _admit(self, run: Run) -> tuple[Generation, ToolPlan | Asked]:
         """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
 
         Raises:
@@ -125,11 +131,29 @@ class Executor:
         """
         call = run.call
         generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+        if call.method:
+            return generation, self._admit_other(run, generation)
         plan = generation.variant.toolset.tools.get(call.tool)
         if plan is None:
             plan = generation.variant.toolset.find(call.server_id, call.tool)
         self._check(run, plan)
         return generation, plan
+
+    def _admit_other(self, run: Run, generation: Generation) -> Asked:
+        call, offered = run.call, generation.variant.toolset.offered
+        asked = admit(offered, call.server_id, call.method, run.arguments)
+        if asked.method == SUBSCRIBE and not call.timeout_ms and not run.has_deadline:
+            self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
+        return asked
+
+    def _may_know(self, run: Run, uri: str) -> bool:
+        """Say whether a resource passes its server's filter as it is now."""
+        call = run.call
+        try:
+            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+        except Fault:
+            return False
+        return generation.variant.toolset.offered.uris.allows(uri)
 
     def _check(self, run: Run, plan: ToolPlan) -> dict[str, Any]:
         """Return a call's arguments, parsed, if they fit the tool's input schema.
@@ -188,9 +212,8 @@ class Executor:
             self._leases.begin_call(lease)
         return live
 
-    def _send(self, run: Run, live: Live, toolset: CompiledToolset, plan: ToolPlan) -> None:
+    def _send(self, run: Run, live: Live, toolset: CompiledToolset, plan: ToolPlan | Asked) -> None:
         call = run.call
-        head = live.head(toolset, plan.original_name)
         meta: dict[str, object] | None = None
         if run.trace is not None:
             meta = run.trace.send(live)
@@ -198,14 +221,25 @@ class Executor:
             meta = {"traceparent": call.traceparent}
             if call.tracestate:
                 meta["tracestate"] = call.tracestate
-        request = ToolRequest(plan.original_name, head, run.arguments, meta)
+        if isinstance(plan, ToolPlan):
+            label = plan.original_name
+            request = ToolRequest(label, live.head(toolset, label), run.arguments, meta)
+        else:
+            label = plan.method
+            meta = {**(plan.meta or {}), **(meta or {})}
+            request = ToolRequest(plan.name, b"", plan.params, meta, method=label)
         if call.wants_progress:
             request.on_progress = run.progress
         if call.log_level:
             request.on_log, request.log_level = run.log, call.log_level
+        if call.answers:
+            request.on_ask, request.answers = run.ask, answerable(call.answers)
         if self.meters is not None:
-            run.timer = self.meters.timer(live.spec, plan.original_name)
+            run.timer = self.meters.timer(live.spec, label)
             run.sent_at = time.perf_counter()
+        if request.method == SUBSCRIBE and isinstance(plan, Asked):
+            self._following.begin(run, live, plan)
+            return
         run.live = live
         live.calls += 1
         run.sent(live.instance.call(request, run.done))
@@ -314,6 +348,7 @@ class Executor:
     async def drain(self) -> None:
         """Refuse new calls and wait until those in flight have ended."""
         self.draining = True
+        self._following.end_all(self.leaving())
         while self.in_flight:
             self._idle.clear()
             await self._idle.wait()

@@ -40,6 +40,7 @@ class Live:
         instance: The MCP client.
         owner: Hears what happens; None while nobody has taken it.
         calls: Calls in flight.
+        followers: Subscriptions to its resources, which let it end but not rest.
         lease_id: The lease that it serves; empty for shared and spare ones.
         draining: Whether it is to end when its last call has.
         overdue: Why its lease is to end when its last call has; empty where it is not.
@@ -61,6 +62,7 @@ class Live:
         "differing",
         "draining",
         "fault",
+        "followers",
         "idle_since",
         "instance",
         "lease_id",
@@ -83,6 +85,7 @@ class Live:
         self.spec = spec
         self.owner = owner
         self.calls = 0
+        self.followers = 0
         self.lease_id = ""
         self.draining = False
         self.overdue = ""
@@ -113,7 +116,7 @@ class Live:
     @property
     def times(self) -> Times:
         """What of its past decides about its end."""
-        return Times(self.up_since or 0.0, self.idle_since, self.calls)
+        return Times(self.up_since or 0.0, self.idle_since, self.calls + self.followers)
 
     def taken(self, lease_id: str) -> None:
         """Note that a lease has it from now on."""
@@ -175,6 +178,12 @@ class Live:
         self.idle_since = self._loop.time()
         if (self.draining or self.overdue) and self.owner is not None:
             self.owner.live_idle(self)
+
+    def follower_left(self) -> None:
+        """Note that a subscription ended; the instance may rest after its idle time from now on."""
+        self.followers -= 1
+        if not self.calls:
+            self.idle_since = self._loop.time()
 
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools again, and allow those that no longer differ.

@@ -12,12 +12,13 @@ from typing import Any
 
 import msgspec
 
+from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
 from leaseway.data_plane.mcp.resolve import Resolved, resolve
-from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
+from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, ToolRequest
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["ECHO", "MemoryCall", "MemoryInstance", "MemoryServers"]
+__all__ = ["ECHO", "MemoryCall", "MemoryFollower", "MemoryInstance", "MemoryServers"]
 
 ECHO: Mapping[str, bytes] = {
     "echo": msgspec.json.encode(
@@ -44,6 +45,7 @@ class MemoryServers:
         faults: What the next starts fail with, one each.
         gate: Starts wait until it is set.
         warnings: What the next instances say does not hold.
+        offers: What the next listing of prompts and resources finds.
         opened: Every instance so far.
 
     """
@@ -53,6 +55,7 @@ class MemoryServers:
     faults: list[Fault] = field(default_factory=list)
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()
+    offers: Offers = NO_OFFERS
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -119,11 +122,50 @@ class MemoryCall:
             done(outcome)
 
 
+class MemoryFollower:
+    """One subscription to a resource of an instance in memory."""
+
+    written = True
+
+    def __init__(
+        self,
+        instance: MemoryInstance,
+        uri: str,
+        on_update: OnUpdate,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        self.uri = uri
+        self._instance = instance
+        self._on_update: OnUpdate | None = on_update
+        self._done = done
+
+    def tell(self, uri: str) -> None:
+        """Say that something changed, or by an empty text that the subscription holds."""
+        if self._on_update is not None:
+            self._on_update(uri)
+
+    def cancel(self, reason: str) -> None:
+        """Follow no longer."""
+        self._leave()
+
+    def fail(self, fault: Fault) -> None:
+        """End with a fault."""
+        if self._on_update is not None:
+            self._leave()
+            self._done(Outcome(b"", fault=fault))
+
+    def _leave(self) -> None:
+        self._on_update = None
+        if self in self._instance.followed:
+            self._instance.followed.remove(self)
+
+
 class MemoryInstance:
     """One instance in memory.
 
     Attributes:
         calls: Calls that wait to be answered.
+        followed: Subscriptions that hold.
         reading: What its references stood for when it started.
 
     """
@@ -142,6 +184,8 @@ class MemoryInstance:
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"
         self.tools: Mapping[str, bytes] = {}
+        self.offers: Offers | None = None
+        self.followed: list[MemoryFollower] = []
         self.reading: Resolved | None = None
         self.warnings = servers.warnings
         self.stderr = _Stderr()
@@ -191,6 +235,30 @@ class MemoryInstance:
             asyncio.get_running_loop().call_soon(call.answer, payload)
         return call
 
+    def follow(
+        self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]
+    ) -> MemoryFollower:
+        """Follow a resource; the subscription holds from the loop's next turn on."""
+        follower = MemoryFollower(self, uri, on_update, done)
+        if self.state != "ready":
+            lost = Fault(Reason.SERVER_LOST, "The instance has ended.")
+            asyncio.get_running_loop().call_soon(follower.fail, lost)
+            return follower
+        self.followed.append(follower)
+        asyncio.get_running_loop().call_soon(follower.tell, "")
+        return follower
+
+    def update(self, uri: str) -> None:
+        """Say that a resource changed."""
+        for follower in tuple(self.followed):
+            if uri.startswith(follower.uri):
+                follower.tell(uri)
+
+    async def list_offers(self, timeout: float) -> Offers:
+        """List the prompts and resources that the servers say now."""
+        self.offers = self._servers.offers
+        return self.offers
+
     async def relist(self) -> Mapping[str, bytes]:
         """List what the servers say now."""
         if self._servers.faults:
@@ -218,7 +286,10 @@ class MemoryInstance:
 
     def _finish(self, fault: Fault | None) -> None:
         was_ready, self.state = self.state in ("ready", "disconnected"), "closed"
+        lost = fault or Fault(Reason.SERVER_LOST, "The instance was closed.", "yes")
         for call in tuple(self.calls):
-            call.fail(fault or Fault(Reason.SERVER_LOST, "The instance was closed.", "yes"))
+            call.fail(lost)
+        for follower in tuple(self.followed):
+            follower.fail(lost)
         if was_ready:
             self._on_closed(self, fault)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from leaseway.data_plane.core.lease_table import Lease
     from leaseway.data_plane.edge.live import Live
 
-__all__ = ["ToolTimer", "WorkerMeters", "error_type", "lease_wait", "start_time"]
+__all__ = ["SETTLED", "ToolTimer", "WorkerMeters", "error_type", "lease_wait", "start_time"]
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """A lease that is held already, or is given a spare, takes milliseconds."""
@@ -121,7 +121,10 @@ class WorkerMeters:
         self._tcp: dict[str, dict[str, ToolTimer]] = {}
 
     def timer(self, spec: ServerSpec, tool: str) -> ToolTimer:
-        """Return what takes the durations of one tool's calls; two lookups once it is known."""
+        """Return what takes the durations of one tool's calls; two lookups once it is known.
+
+        Of requests other than tool calls, `tool` is the method: what they name has no bounds.
+        """
         servers = self._pipe if spec.transport == "stdio" else self._tcp
         tools = servers.get(spec.key.server_id)
         if tools is None:
@@ -289,10 +292,11 @@ class ToolTimer:
 
     def __init__(self, calls: Instrument[Histogram], spec: ServerSpec, tool: str) -> None:
         self._calls = calls
+        other = "/" in tool  # no tool's name has one: it is the method of another request
         self._labels = (
-            "tools/call",
-            Attr.EXECUTE_TOOL,
-            tool,
+            tool if other else "tools/call",
+            "" if other else Attr.EXECUTE_TOOL,
+            "" if other else tool,
             spec.key.server_id,
             _transport(spec),
         )
@@ -317,6 +321,20 @@ class ToolTimer:
             cell = self._calls.cell(*self._labels, *kind)
             self._other.setdefault(kind, cell)
         return cell
+
+
+class _Settled(ToolTimer):
+    """The timer of what was noted already."""
+
+    def __init__(self) -> None:
+        pass
+
+    def note(self, took: float, fault: Fault | None, is_error: bool) -> None:
+        """Take no notice."""
+
+
+SETTLED: Final = _Settled()
+"""Stands in for the timer of a call whose duration was noted before its end."""
 
 
 def error_type(fault: Fault) -> tuple[str, str]:

@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
+from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.toolset import has_other_tools
+from leaseway.data_plane.core.toolset import CompiledToolset, has_other_tools
 from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
@@ -30,6 +31,9 @@ _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
 _BETWEEN_REQUESTS: Final = 60.0
 """Seconds between two requests to probe a leased server whose tools changed."""
+
+_LEAST_TO_LIST: Final = 1.0
+"""Seconds that a server has to list prompts and resources, however long its start took."""
 
 _BETWEEN_LISTINGS: Final = Backoff(1.0, 30.0)
 """Between two listings of a server that says, again and again, that its tools changed."""
@@ -82,7 +86,8 @@ class Prober:
             live = generation.shared
             if live is None or not live.is_ready:
                 continue
-            if has_other_tools(generation.variant.toolset, live.instance.tools):
+            toolset, instance = generation.variant.toolset, live.instance
+            if has_other_tools(toolset, instance.tools) or _lists_other(toolset, instance):
                 self._tools_changed(generation, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
@@ -104,7 +109,7 @@ class Prober:
                 )
                 try:
                     live = await self._relist(probe) if probe.relist else await self._open(probe)
-                    _describe(result, live)
+                    _describe(result, live.instance)
                 except Fault as fault:
                     span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
                     span.set_status(trace.StatusCode.ERROR, _reason(fault))
@@ -116,10 +121,17 @@ class Prober:
         spec = spec_from_wire(probe.spec)
         _check_transport(spec)
         live = Live(self._around.open_instance, spec, None, meters=self._around.meters)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + spec.startup_timeout
         try:
             await live.start()
         except Fault:
             self._around.logs.keep(spec.key, live.instance, "did not come up")
+            raise
+        try:
+            await self._list_offers(live, max(_LEAST_TO_LIST, until - loop.time()))
+        except BaseException:
+            await asyncio.shield(live.close())
             raise
         self._pool.park(probe.launch_hash, live)
         return live
@@ -131,11 +143,35 @@ class Prober:
             live = next((live for live in generation.lives if live.is_ready), None)
             if live is not None:
                 await generation.relist(live)
+                await self._list_offers(live, live.spec.startup_timeout)
                 return live
         raise Fault(
             Reason.SERVER_NOT_READY,
             f"Worker {self._around.worker_id} has no live instance of server {key} to list again.",
         )
+
+    async def _list_offers(self, live: Live, timeout: float) -> None:
+        """List prompts and resources; a list that fails is a warning, for tools serve without.
+
+        Raises:
+            Fault: The instance has ended.
+
+        """
+        offers = await live.instance.list_offers(timeout)
+        key = live.spec.key
+        problem = Problem(
+            "server",
+            "OFFERS_NOT_LISTED",
+            f"Not all that server {key} offers could be listed on worker "
+            f"{self._around.worker_id}: {' '.join(offers.gaps)} What was listed before stays; its "
+            "tools are not affected. See the server's own log (`leaseway logs`).",
+            key,
+            "warning",
+        )
+        if offers.gaps:
+            self._around.reports.see(problem)
+        else:
+            self._around.reports.clear(problem)
 
     def _tools_changed(self, generation: Generation, live: Live) -> None:
         if generation.draining or self._pool.get(generation.key) is not generation:
@@ -180,7 +216,9 @@ class Prober:
         result = _result_of(generation)
         try:
             await generation.relist(live)
-            _describe(result, live)
+            if not live.lease_id:
+                await self._list_offers(live, live.spec.startup_timeout)
+            _describe(result, live.instance)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
         if not live.lease_id:
@@ -216,9 +254,20 @@ def _reason(fault: Fault) -> str:
     return fault.metadata.get("problem", fault.reason.value)
 
 
-def _describe(result: sync_pb2.ProbeResult, live: Live) -> None:
-    result.tools.extend(_recorded(live.instance.tools.values()))
-    result.protocol_version = live.instance.protocol_version
+def _describe(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
+    result.tools.extend(_recorded(instance.tools.values()))
+    result.protocol_version = instance.protocol_version
+    if instance.offers is not None:
+        result.prompts.extend(instance.offers.prompts)
+        result.resources.extend(instance.offers.resources)
+        result.resource_templates.extend(instance.offers.templates)
+
+
+def _lists_other(toolset: CompiledToolset, instance: InstancePort) -> bool:
+    offers = instance.offers
+    return offers is not None and toolset.offered.lists_other(
+        offers.prompts, offers.resources, offers.templates
+    )
 
 
 def _recorded(definitions: Iterable[bytes]) -> Iterable[sync_pb2.RecordedTool]:

@@ -8,9 +8,11 @@ from typing import Protocol
 
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.media import DATA_MARK
+from leaseway.data_plane.edge.asks import OpenAsks
 from leaseway.data_plane.edge.call_trace import CallTrace
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import ToolTimer
+from leaseway.data_plane.mcp.asks import Ask
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -36,6 +38,20 @@ class Sink(Protocol):
     def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
         """Take a log message of the server."""
 
+    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+        """Take what the server asks of the caller."""
+
+    def admit_updates(self, run: Run) -> None:
+        """Make room for changes of a resource that a call follows.
+
+        Raises:
+            Fault: OVERLOADED: too many are followed.
+
+        """
+
+    def updated(self, run: Run, uri: str) -> None:
+        """Take the URI of a resource that changed; empty once a subscription holds."""
+
 
 class Run:
     """One call under way; ends exactly once, in its sink.
@@ -47,6 +63,7 @@ class Run:
         arguments: Its arguments as JSON.
         lease: The lease that it runs on, or None.
         is_new_lease: Whether this call acquired it.
+        asks: What the server has asked and nobody answered yet, or None where it asked nothing.
         timer: Takes the duration of the server's work, where that is measured.
         sent_at: When the server was sent the call, as `time.perf_counter` counts.
 
@@ -57,6 +74,7 @@ class Run:
         "_pending",
         "_sink",
         "arguments",
+        "asks",
         "call",
         "has_deadline",
         "is_new_lease",
@@ -90,6 +108,7 @@ class Run:
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False
+        self.asks: OpenAsks | None = None
         self.trace: CallTrace | None = None
         self.timer: ToolTimer | None = None
         self.sent_at = 0.0
@@ -171,8 +190,46 @@ class Run:
             return
         self._sink.log(self, level, logger, data)
 
+    def admit_updates(self) -> None:
+        """Make room for changes of a resource.
+
+        Raises:
+            Fault: OVERLOADED: the caller follows too many.
+
+        """
+        self._sink.admit_updates(self)
+
+    def updated(self, uri: str) -> None:
+        """Pass on that a resource changed, or by an empty URI that its subscription holds."""
+        if not self.over:
+            self._sink.updated(self, uri)
+
+    def ask(self, ask: Ask) -> None:
+        """Pass on what the server asks of the caller."""
+        if self.asks is None:
+            self.asks = OpenAsks()
+        ask_id = self.asks.add(ask)
+        if ask_id:
+            if self.trace is not None:
+                self.trace.event(f"the caller is asked: {ask.method}")
+            self._sink.ask(self, ask_id, ask)
+
+    def answer(self, answer: execution_pb2.Answer) -> None:
+        """Pass on what the caller answers."""
+        if self.asks is not None:
+            if self.trace is not None:
+                self.trace.event("the caller has answered")
+            self.asks.settle(answer)
+
+    def refuse(self, ask_id: int, why: str) -> None:
+        """Tell the server that the caller can't be asked."""
+        if self.asks is not None:
+            self.asks.refuse(ask_id, why)
+
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True
+        if self.asks is not None:
+            self.asks.end()
         if self.trace is not None:
             self.trace.end(fault, is_error)
         self._owner.ended(self, fault, is_error)

@@ -107,7 +107,7 @@ class SharedKeeper:
         if self.live is None:
             self._start_when_due(now)
             return
-        times = replace(self.live.times, calls=self.live.calls + self._waiting)
+        times = replace(self.live.times, calls=self.live.times.calls + self._waiting)
         rests_at, old_from = idle_at(policy, times, now), old_at(policy, times)
         if now >= rests_at:
             self._rest(self.live)

@@ -68,6 +68,7 @@ class HttpConnection(Peer):
     """
 
     kind = "streamable-http"
+    correlates = True
 
     def __init__(
         self,
@@ -267,6 +268,7 @@ class HttpConnection(Peer):
             self._end(answers.session_gone(self.server, f"{error}".rstrip(".")))
         else:
             self._on_tools_changed()
+            self._on_reopened()
 
     async def _read_answer(
         self,

@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 from mcp.shared.inbound import (
+    NAME_BEARING_METHODS,
     encode_header_value,
     find_invalid_x_mcp_header,
     mcp_param_headers,
@@ -50,6 +51,8 @@ class ParamHeaders:
         Raises:
             ValueError: Its arguments are no JSON.
         """
+        if request.method:
+            return _plain_headers(request)
         headers = {
             "mcp-method": "tools/call",
             "mcp-name": encode_header_value(request.name),
@@ -60,6 +63,13 @@ class ParamHeaders:
             arguments = msgspec.json.decode(request.arguments or b"{}")
             headers.update(mcp_param_headers(paths, arguments))
         return headers
+
+
+def _plain_headers(request: ToolRequest) -> dict[str, str]:
+    headers = {"mcp-method": request.method, **request.param_headers}
+    if request.method in NAME_BEARING_METHODS:
+        headers["mcp-name"] = encode_header_value(request.name)
+    return headers
 
 
 def _input_schema(definition: bytes) -> object:

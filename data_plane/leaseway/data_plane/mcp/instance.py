@@ -15,18 +15,27 @@ from typing import Final, Literal
 
 import aiohttp
 from mcp.client.session import ClientSession
+from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.connecting import Wanted, connect
 from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
 from leaseway.data_plane.mcp.listening import listen_to_changes
+from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers, list_offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest, params_head
+from leaseway.data_plane.mcp.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.wire import (
+    OnUpdate,
+    Outcome,
+    PendingCall,
+    ToolRequest,
+    params_head,
+)
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
@@ -66,6 +75,7 @@ class Instance:
         protocol_version: What was agreed on; empty before.
         reading: What the references stood for at the start; None before, or where one is missing.
         tools: Each tool's definition as the server sent it, by original name, in its order.
+        offers: What else it has, as last listed; None before `list_offers`.
         stderr: The last lines of its standard error.
         started_at: When it became ready, Unix time in seconds; 0 before.
         warnings: (reason, sentence) about what does not hold on this worker as configured.
@@ -107,6 +117,9 @@ class Instance:
         self._known_version = known_version
         self._patience = patience
         self._on_disconnected = on_disconnected
+        self.offers: Offers | None = None
+        self._capabilities: ServerCapabilities | None = None
+        self._subscriptions: Subscriptions | None = None
         self._peer: Peer | None = None
         self._phase: Phase = "connect"
         self._has_tools = True
@@ -160,6 +173,27 @@ class Instance:
         if self.state == "ready" and self._peer is not None:
             return self._peer.call(request, done)
         return refuse(done, self._not_open())
+
+    def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
+        """Tell of a resource's changes (see `Subscriptions.follow`); from any task."""
+        if self.state == "ready" and self._subscriptions is not None:
+            return self._subscriptions.follow(uri, on_update, done)
+        return refuse(done, self._not_open())
+
+    async def list_offers(self, timeout: float) -> Offers:
+        """List prompts, resources and templates and keep them in `offers`.
+
+        Args:
+            timeout: Seconds for all lists together.
+
+        Raises:
+            Fault: SERVER_LOST: there is nobody to ask.
+        """
+        if self.state != "ready" or self._peer is None:
+            raise self._not_open()
+        before = self.offers or NO_OFFERS
+        self.offers = await list_offers(self._peer, self._capabilities, timeout, before)
+        return self.offers
 
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools anew and keep the result in `tools`.
@@ -239,6 +273,7 @@ class Instance:
         )
         # From here on the owner's end closes it, also if opening it fails.
         self._peer = connected.peer
+        self._peer.leased = not self.spec.truely_stateless
         self.pid, self.warnings = connected.pid, connected.warnings
         await self._peer.open()
 
@@ -249,8 +284,14 @@ class Instance:
         ) as session:
             async with asyncio.timeout(self.spec.startup_timeout):
                 await self._introduce(session, self._peer)
+            self._subscriptions = Subscriptions(
+                self._server, session, self._peer, self.spec.call_timeout
+            )
             self._become_ready()
-            await self._until_the_end(session, self._peer)
+            try:
+                await self._until_the_end(session, self._peer)
+            finally:
+                await self._subscriptions.aclose()
 
     async def _introduce(self, session: ClientSession, peer: Peer) -> None:
         self._phase = "negotiate"
@@ -260,7 +301,7 @@ class Instance:
         self.protocol_version = session.protocol_version or ""
         peer.era = handshake.era_of(self.protocol_version)
         self._phase = "list"
-        capabilities = session.server_capabilities
+        self._capabilities = capabilities = session.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
         self.tools = await self._list(peer)
 

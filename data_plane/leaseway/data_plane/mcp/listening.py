@@ -1,4 +1,4 @@
-"""Hearing from a modern server that its tools changed.
+"""Hearing from a modern server that what it lists changed.
 
 Legacy servers say so unasked; modern ones on a stream that has to be asked for.
 """
@@ -12,7 +12,7 @@ from typing import Final
 from mcp.client.session import ClientSession
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.wire.backoff import Backoff
@@ -33,13 +33,18 @@ async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable
         on_gap: Called when a stream was opened again: what happened between two is lost.
     """
     capabilities = session.server_capabilities
-    tools = capabilities.tools if capabilities is not None else None
-    if not peer.era.modern or tools is None or not tools.list_changed:
+    tools, prompts, resources = _told_of(capabilities)
+    if not peer.era.modern or not (tools or prompts or resources):
         return
     failures, again = 0, False
     while not peer.closed.is_set():
         try:
-            async with listen(session, tools_list_changed=True) as changes:
+            async with listen(
+                session,
+                tools_list_changed=tools,
+                prompts_list_changed=prompts,
+                resources_list_changed=resources,
+            ) as changes:
                 if again:
                     on_gap()
                 failures, again = 0, True
@@ -52,3 +57,14 @@ async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable
         except SubscriptionLost:
             failures += 1
         await asyncio.sleep(_RELISTEN.ceiling(failures))
+
+
+def _told_of(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:
+    """Say whether the server tells of changes of its tools, its prompts, its resources."""
+    if capabilities is None:
+        return False, False, False
+    tools, prompts, resources = (
+        kind is not None and bool(kind.list_changed)
+        for kind in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
+    return tools, prompts, resources
