@@ -158,19 +158,6 @@ client = Client(sys.argv[1])
 print(client.call_tool("time_now").text, flush=True)
 {rest}
 """
-FORK = """
-child = os.fork()
-if child == 0:
-    for attempt in (client, Client(sys.argv[1])):
-        try:
-            attempt.call_tool("time_now")
-        except RuntimeError as error:
-            print("refused" if "forked" in str(error) else error, flush=True)
-    os._exit(0)
-os.waitpid(child, 0)
-print(client.call_tool("time_now").text, flush=True)
-client.close()
-"""
 
 
 async def script(address: str, rest: str) -> tuple[list[str], str, int]:
@@ -188,12 +175,6 @@ async def script(address: str, rest: str) -> tuple[list[str], str, int]:
 
     done = await asyncio.to_thread(run)
     return done.stdout.split("\n")[:-1], done.stderr, done.returncode
-
-
-async def test_a_forked_child_is_refused_and_its_parent_works_on(plane: FakeControlPlane) -> None:
-    lines, stderr, status = await script(plane.address, FORK)
-    assert lines == ["{}", "refused", "refused", "{}"], stderr
-    assert status == 0
 
 
 async def test_a_program_that_forgets_to_close_ends_all_the_same(

@@ -1,23 +1,31 @@
 """The one event-loop thread behind all synchronous clients of a process.
 
 A call costs no thread: the caller leaves a ticket, wakes the loop at most once for all tickets
-left at that moment, and sleeps on a lock of its own until its ticket is done.
+left at that moment, and sleeps on a lock of its own until its ticket is done. The loop and all
+connections are ended before a fork where nothing is under way; see `forks`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["Background", "background"]
+from leaseway.sdk.forks import register
+
+__all__ = ["Background", "Connected", "background"]
 
 _STOP_BOUND: Final = 2.0
+_REST_BOUND: Final = 2.0
+"""Seconds that a fork waits for the clients to disconnect."""
+_WORK: Final = "leaseway work"
+"""The name of every task that somebody waits for."""
 
 ResultT = TypeVar("ResultT")
 
@@ -55,16 +63,35 @@ class _Ticket:
         self._done.acquire()
 
 
+class Connected(Protocol):
+    """A client, as far as forks concern it; lives in the loop."""
+
+    @property
+    def _busy(self) -> bool:
+        """Whether something is under way, or held."""
+
+    async def _disconnect(self) -> None:
+        """End all connections; the next use makes new ones."""
+
+
 class Background:
-    """An event loop in a thread of its own, and the way into it."""
+    """An event loop in a thread of its own, and the way into it.
+
+    The thread begins at the first use, and again at the next one after a fork has ended it.
+    """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._thread_id: int | None = None
         self._inbox: deque[_Ticket] = deque()
         self._awake = False
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="leaseway", daemon=True)
-        self._thread.start()
+        self._forking = False
+        self._resting = False
+        self._refusal: str | None = None
+        self._lock = threading.Lock()  # held to begin a loop, and during a fork
+        self._clients: weakref.WeakSet[Connected] = weakref.WeakSet()
+        atexit.register(self._stop)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """Run a coroutine in the loop and return its result.
@@ -72,59 +99,149 @@ class Background:
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
 
         Raises:
-            RuntimeError: The process was forked after the loop had started, or is ending.
+            RuntimeError: The process was forked from one that used gRPC, or is ending.
 
         """
-        self._check()
+        if self._refusal is not None:
+            raise RuntimeError(self._refusal)
+        if threading.get_ident() == self._thread_id:
+            raise RuntimeError(
+                "leaseway.sdk.Client was called from its own event loop, which would wait for "
+                "itself; use AsyncClient there."
+            )
         ticket = _Ticket(make)
         try:
             self._inbox.append(ticket)
             # Whoever finds the flag set knows that the loop has yet to empty the inbox.
             if not self._awake:
-                self._awake = True
-                self.loop.call_soon_threadsafe(self._drain)
+                self._wake()
             ticket.wait()
         except BaseException:
             # An interrupt may strike between any two of these steps, the wake-up included.
             ticket.abandoned = True
-            self.loop.call_soon_threadsafe(self._drain)
-            self.loop.call_soon_threadsafe(self._cancel, ticket)
+            self._tell(self._drain)
+            self._tell(partial(self._cancel, ticket))
             raise
         if ticket.error is not None:
             raise ticket.error
         return ticket.result  # type: ignore[no-any-return]
 
-    def stop(self) -> None:
-        """End the loop and its thread; work under way is cancelled."""
-        if not self._ended and not _forked:
-            self._ended = True
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(_STOP_BOUND)
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that work under way runs in."""
+        assert self._loop is not None
+        return self._loop
 
-    def _check(self) -> None:
-        if _forked:
-            raise RuntimeError(
-                "This process was forked after leaseway.sdk.Client had been used, and its "
-                "connections do not survive that. Make and use clients after the fork only, for "
-                "example in gunicorn's post_fork hook or Celery's worker_process_init signal."
-            )
-        if self._ended:
-            raise RuntimeError("The process is ending; leaseway.sdk.Client cannot be used.")
-        if threading.get_ident() == self._thread.ident:
-            raise RuntimeError(
-                "leaseway.sdk.Client was called from its own event loop, which would wait for "
-                "itself; use AsyncClient there."
-            )
+    def serve(self, client: Connected) -> None:
+        """Have a client disconnected before a fork; to be called before it is used."""
+        with self._lock:
+            self._clients.add(client)
+
+    def rest(self) -> bool:
+        """End the loop before a fork, see `forks.Restful`; no other begins until it is over."""
+        self._forking = self._lock.acquire(timeout=_REST_BOUND)
+        if not self._forking:
+            return False
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or loop.is_closed():
+            return True
+        if threading.get_ident() == self._thread_id:
+            return False
+        ended = asyncio.run_coroutine_threadsafe(self._disconnect(), loop)
+        try:
+            if not ended.result(_REST_BOUND):
+                return False
+        except TimeoutError:
+            ended.cancel()
+            return False
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_STOP_BOUND)
+        self._thread_id = None  # another thread may get it
+        return loop.is_closed()
+
+    def after_in_parent(self) -> None:
+        """Take care of what came while the loop rested."""
+        if self._forking:
+            self._forking = False
+            self._lock.release()
+        if self._resting:
+            self._awake = False  # a wake-up of the old loop may have come too late
+            if self._inbox:
+                self._wake()
+
+    def after_in_child(self, refusal: str | None) -> None:
+        """Forget what threads of the parent waited for; refuse everything from now on, or not."""
+        self._lock = threading.Lock()
+        self._forking = False
+        self._inbox.clear()
+        self._awake = False
+        self._thread_id = None
+        self._refusal = self._refusal or refusal
+
+    async def _disconnect(self) -> bool:
+        """Disconnect all clients, unless something is under way; say whether that was done."""
+        busy = any(task.get_name() == _WORK for task in asyncio.all_tasks())
+        clients = list(self._clients)
+        if busy or self._inbox or any(client._busy for client in clients):
+            return False
+        self._resting = True  # what comes from now on waits in the inbox
+        done = False
+        try:
+            await asyncio.gather(*(client._disconnect() for client in clients))
+            done = True
+        finally:
+            if not done:
+                self._resting = False
+                self._drain()
+        return done
+
+    def _wake(self) -> None:
+        self._awake = True
+        if not self._tell(self._drain):
+            self._begin()
+
+    def _tell(self, callback: Callable[[], object]) -> bool:
+        """Have the loop call something; say whether there is a loop."""
+        loop = self._loop
+        if loop is None:
+            return False
+        try:
+            loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False  # it is closed
+        return True
+
+    def _begin(self) -> None:
+        """Start a loop, unless another thread was faster, and have it empty the inbox."""
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = asyncio.new_event_loop()
+                self._resting = False
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._loop,), name="leaseway", daemon=True
+                )
+                self._thread.start()
+                self._thread_id = self._thread.ident
+            self._loop.call_soon_threadsafe(self._drain)
+
+    def _stop(self) -> None:
+        """End the loop and its thread, since the process ends; work under way is cancelled."""
+        if self._refusal is None:
+            self._refusal = "The process is ending; leaseway.sdk.Client cannot be used."
+            if self._loop is not None and self._thread is not None and self._tell(self._loop.stop):
+                self._thread.join(_STOP_BOUND)
 
     def _drain(self) -> None:
         self._awake = False
+        if self._resting:
+            return
         inbox = self._inbox
         while inbox:
             ticket = inbox.popleft()
             if ticket.abandoned:
                 continue
             try:
-                task = self.loop.create_task(ticket.make(), context=ticket.context)
+                task = self.loop.create_task(ticket.make(), name=_WORK, context=ticket.context)
             except Exception as error:
                 ticket.fail(error)
                 continue
@@ -136,40 +253,23 @@ class Background:
         if ticket.task is not None:
             ticket.task.cancel()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
         try:
-            self.loop.run_forever()
+            loop.run_forever()
         finally:
-            tasks = asyncio.all_tasks(self.loop)
+            tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.close()
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            loop.close()
 
 
-_lock = threading.Lock()
-_instance: Background | None = None
-_forked = False
+_shared: Final = Background()
+register(_shared)
 
 
 def background() -> Background:
-    """Return the process's loop thread, started at the first use."""
-    global _instance
-    instance = _instance
-    if instance is None:
-        with _lock:
-            if _instance is None:
-                _instance = Background()
-                atexit.register(_instance.stop)
-            instance = _instance
-    return instance
-
-
-def _after_fork_in_child() -> None:
-    global _forked, _lock
-    _lock = threading.Lock()  # a thread of the parent may have held it
-    _forked = _instance is not None
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+    """Return the process's loop thread, which starts at the first use."""
+    return _shared

@@ -14,6 +14,7 @@ from leaseway.sdk import operations
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
 from leaseway.sdk.identity import Identity, identify
+from leaseway.sdk.forks import check_fork
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.projection import describe_refusal
 from leaseway.sdk.runtime import Runtime
@@ -315,11 +316,24 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
             raise RuntimeError("This client is closed; make a new one.")
         made = self._made = Runtime(self._identity)
         self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
+    @property
+    def _busy(self) -> bool:
+        """Whether a call is in flight or a lease is held, so that `_disconnect` would harm."""
+        return self._made is not None and self._made.busy
+
+    async def _disconnect(self) -> None:
+        """End all connections; the next use makes new ones. Calls in flight fail."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._finalizer.detach()
+            await made.close()
+
         self._finalizer.atexit = False
         return made
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._identity.address}>"
+            check_fork()
 
 
 def _dropped(runtime: Runtime, name: str) -> None:

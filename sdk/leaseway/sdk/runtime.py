@@ -7,6 +7,7 @@ import secrets
 
 from leaseway.sdk.calls import Caller
 from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.forks import check_fork, closed, opened
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.leases import LeaseDesk
 from leaseway.sdk.resolution import Resolver
@@ -29,6 +30,8 @@ class Runtime:
     """
 
     def __init__(self, identity: Identity) -> None:
+        check_fork()
+        opened(self)
         self.loop = asyncio.get_running_loop()
         self.identity = identity
         self.own_session = f"client-{secrets.token_hex(8)}"
@@ -37,6 +40,11 @@ class Runtime:
         self.resolver = Resolver(self.control)
         self.desk = LeaseDesk(self.control, self.pool)
         self.caller = Caller(identity, self.resolver, self.pool, self.desk, self.own_session)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is in flight, or a lease is held or was lost and not taken note of."""
+        return bool(self.pool.load) or not self.desk.idle
 
     async def close(self) -> None:
         """Release what this client acquired, then end all tasks, streams and channels."""
@@ -50,9 +58,11 @@ class Runtime:
             await self.resolver.close()
             await self.pool.close()
             await self.control.close()
+            closed(self)
 
     def abort(self) -> None:
         """End all tasks without waiting for anybody; safe from any thread."""
+        closed(self)
         if not self.loop.is_closed():
             try:
                 self.loop.call_soon_threadsafe(self._abort)

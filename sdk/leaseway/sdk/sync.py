@@ -37,7 +37,11 @@ class Client(ToolCalls, ToolWatches):
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
     the leases that it acquired are given back at once. All methods raise `LeasewayError`s, and a
-    RuntimeError where the client is closed or the process was forked from one that used it.
+    RuntimeError where the client is closed.
+
+    It works on both sides of a fork of a process that has nothing under way: all connections are
+    ended before it and made anew when they are needed. Where a call is in flight or a lease held,
+    the parent goes on undisturbed and the child's clients raise a RuntimeError that says so.
 
     Args:
         address: The control plane as HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
@@ -73,6 +77,7 @@ class Client(ToolCalls, ToolWatches):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        background().serve(self._inner)
         self.close()
 
     def close(self) -> None:

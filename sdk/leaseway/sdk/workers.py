@@ -131,6 +131,11 @@ class WorkerPool:
         self._turn = 0
         self._closing: set[asyncio.Task[None]] = set()
 
+    @property
+    def load(self) -> int:
+        """Calls in flight, on all workers."""
+        return sum(link.load for link in self._links.values())
+
     def link(self, worker: Worker) -> WorkerLink:
         """Return the connection to a worker."""
         link = self._links.get(worker)

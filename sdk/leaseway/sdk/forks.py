@@ -1,0 +1,126 @@
+"""Forks: a process that rests hands its clients to its children, any other tells them no.
+
+gRPC does not survive a fork: its threads are gone in the child. Before a fork everything of it is
+therefore ended where that costs nobody anything: no call in flight, no lease held. Parent and
+child then connect anew at their next use. Otherwise the parent is left alone, and a child that
+uses a client gets an error that says why (prefork servers, Celery, `multiprocessing`).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from pathlib import Path
+from typing import Final, Protocol
+
+__all__ = ["Restful", "check_fork", "closed", "opened", "register"]
+
+_THREADS: Final = Path("/proc/self/task")
+_GRPC_THREADS: Final = ("grpc", "event_engine", "lifeguard", "timer_manager", "default-execut")
+"""How the names of gRPC's own threads begin (they are cut at 15 characters)."""
+_GONE_SOON: Final = 0.05
+"""Seconds after which the rest of gRPC is looked for among what waits to be collected."""
+_GONE_BOUND: Final = 0.5
+"""Seconds that gRPC's threads are given to end."""
+_PAUSE: Final = 0.001
+
+_REFUSAL: Final = (
+    "This process was forked while its parent used gRPC: a leaseway client had a call in flight or "
+    "held a lease there, an AsyncClient was open, or other code had channels. gRPC does not "
+    "survive that. Close such clients before the fork, or use clients after it only, for example "
+    "in gunicorn's post_fork hook or Celery's worker_process_init signal."
+)
+
+_users: Final[weakref.WeakSet[object]] = weakref.WeakSet()
+_used = False
+"""Whether there have been users since gRPC was last waited for."""
+_refusal: str | None = None
+
+
+class Restful(Protocol):
+    """What the synchronous clients of a process share, as forks see it."""
+
+    def rest(self) -> bool:
+        """End all of it before a fork; say whether nothing of it runs any more."""
+
+    def after_in_parent(self) -> None:
+        """Go on where something waits, after the fork in the parent, or where it failed."""
+
+    def after_in_child(self, refusal: str | None) -> None:
+        """Begin anew, after the fork in the child, or refuse everything with these words."""
+
+
+def check_fork() -> None:
+    """Check that gRPC can be used in this process.
+
+    Raises:
+        RuntimeError: It was forked from one that used gRPC at that moment.
+
+    """
+    if _refusal is not None:
+        raise RuntimeError(_refusal)
+
+
+def opened(user: object) -> None:
+    """Take note of somebody who uses gRPC from now on, until it is closed or collected."""
+    global _used
+    _used = True
+    _users.add(user)
+
+
+def closed(user: object) -> None:
+    """Take note that one of them does not any more."""
+    _users.discard(user)
+
+
+def register(shared: Restful) -> None:
+    """Have what the synchronous clients share taken care of at each fork."""
+    usable = True
+
+    def before() -> None:
+        nonlocal usable
+        usable = False  # also where this fails
+        usable = shared.rest() and not _users and _grpc_has_ended()
+
+    def after_in_child() -> None:
+        global _refusal
+        if not usable:
+            _refusal = _REFUSAL
+        shared.after_in_child(_refusal)
+
+    os.register_at_fork(
+        before=before, after_in_parent=shared.after_in_parent, after_in_child=after_in_child
+    )
+
+
+def _grpc_has_ended() -> bool:
+    """Wait for gRPC's threads to end where they should by now; say whether they have."""
+    global _used
+    if not _THREADS.is_dir():
+        return not _used  # no more can be known on this system
+    patience = _GONE_BOUND if _used else 0.0  # other users of gRPC are waited for but once
+    begun = time.monotonic()
+    collected = False
+    while _grpc_runs():
+        waited = time.monotonic() - begun
+        if waited >= patience:
+            break
+        if waited > _GONE_SOON and not collected:
+            gc.collect()  # a channel in a cycle of references keeps all of gRPC
+            collected = True
+        time.sleep(_PAUSE)
+    _used = False
+    return not _grpc_runs()
+
+
+def _grpc_runs() -> bool:
+    return any(_name(thread).startswith(_GRPC_THREADS) for thread in _THREADS.iterdir())
+
+
+def _name(thread: Path) -> str:
+    try:
+        return (thread / "comm").read_text()
+    except OSError:
+        return ""  # it has just ended

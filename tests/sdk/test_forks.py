@@ -1,0 +1,260 @@
+"""Forks: children of a process at rest use its clients, all others are told why they cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
+
+from leaseway.v1 import execution_pb2
+
+STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
+PRELUDE = """
+import asyncio, os, sys, threading
+from leaseway.sdk import AsyncClient, Client
+
+def in_child(*works):
+    child = os.fork()
+    if child:
+        assert os.waitpid(child, 0)[1] == 0
+        return
+    try:
+        for work in works:
+            try:
+                print("child", work(), flush=True)
+            except RuntimeError as error:
+                print("refused" if "forked" in str(error) else error, flush=True)
+    except BaseException as error:
+        print(repr(error), flush=True)
+    os._exit(0)
+
+def call(client, **arguments):
+    return client.call_tool("time_now", arguments).text
+
+address = sys.argv[1]
+"""
+
+
+async def lines_of(address: str, program: str, **environment: str) -> list[str]:
+    """Run a program after the prelude and return what it printed; it has to end well."""
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *STRICT, "-c", PRELUDE + program, address],
+            capture_output=True,
+            text=True,
+            timeout=4 * BOUND,
+            check=False,
+            env={**os.environ, "GRPC_VERBOSITY": "NONE", **environment},
+        )
+
+    done = await asyncio.to_thread(run)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return done.stdout.splitlines()
+
+
+async def test_a_client_that_was_made_before_the_fork_works_in_the_child(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+client = Client(address)
+in_child(lambda: call(client))
+print(call(client))
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ["child {}", "{}"]
+
+
+@pytest.mark.parametrize("support", ["0", "1"])
+async def test_a_client_that_was_used_before_the_fork_works_on_both_sides_of_it(
+    plane: FakeControlPlane, worker: FakeWorker, support: str
+) -> None:
+    program = """
+client = Client(address)
+session = client.session("dialog")
+for number in range(5):
+    print(call(client, n=number))
+    in_child(lambda: call(client, child=number), lambda: session.call_tool("time_now").text,
+             lambda: call(Client(address)))
+print(len(client.list_tools()))
+client.close()
+"""
+    expected = [
+        line
+        for n in range(5)
+        for line in (f'{{"n":{n}}}', f'child {{"child":{n}}}', "child {}", "child {}")
+    ]
+    lines = await lines_of(plane.address, program, GRPC_ENABLE_FORK_SUPPORT=support)
+    assert lines == [*expected, "2"]
+
+
+async def test_a_child_of_a_child_works_too(plane: FakeControlPlane) -> None:
+    program = """
+client = Client(address)
+call(client)
+def deeper():
+    text = call(client)
+    in_child(lambda: call(client, depth=2))
+    return text
+in_child(deeper)
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ['child {"depth":2}', "child {}"]
+
+
+async def test_a_child_is_refused_while_its_parent_holds_a_lease_which_it_keeps(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    program = """
+client = Client(address)
+with client.session("dialog") as session:
+    session.call_tool("desk_open")
+    in_child(lambda: call(client), lambda: call(Client(address)),
+             lambda: asyncio.run(AsyncClient(address).list_tools()))
+    print(session.call_tool("desk_open", {"again": 1}).text)
+in_child(lambda: call(client))
+client.close()
+"""
+    lines = await lines_of(plane.address, program)
+    assert lines == ["refused"] * 3 + ['{"again":1}', "child {}"]
+    assert len(worker.released) == 1
+
+
+async def test_a_call_in_flight_goes_on_over_a_fork_whose_child_is_refused(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    gate = asyncio.Event()
+
+    async def gated(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        if b"slow" in arguments:
+            await gate.wait()
+        return text_result(arguments.decode())
+
+    worker.answer = gated
+    program = """
+client = Client(address)
+slow = threading.Thread(target=lambda: print(call(client, slow=1)))
+slow.start()
+sys.stdin.readline()
+in_child(lambda: call(client))
+slow.join()
+client.close()
+"""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PRELUDE + program,
+        plane.address,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with asyncio.timeout(4 * BOUND):
+        await until(lambda: worker.calls)
+        process.stdin.write(b"\n")
+        assert await process.stdout.readline() == b"refused\n"
+        gate.set()
+        out, _ = await process.communicate()
+    assert out == b'{"slow":1}\n'
+
+
+async def test_a_child_of_a_process_with_an_open_asynchronous_client_is_refused(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+async def main():
+    async with AsyncClient(address) as client:
+        await client.call_tool("time_now")
+        in_child(lambda: call(Client(address)), lambda: asyncio.run(client.list_tools()))
+        print((await client.call_tool("time_now")).text)
+asyncio.run(main())
+in_child(lambda: call(Client(address)))
+"""
+    lines = await lines_of(plane.address, program)
+    assert lines == ["refused", "refused", "{}", "child {}"]
+
+
+async def test_threads_that_call_while_others_fork_lose_no_call(plane: FakeControlPlane) -> None:
+    program = """
+client = Client(address)
+done = []
+def work():
+    for number in range(60):
+        done.append(call(client, n=number) == f'{{"n":{number}}}')
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+forks = 0
+while any(thread.is_alive() for thread in threads):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    forks += 1
+print(len(done), all(done), forks > 0)
+client.close()
+"""
+    program = "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + program
+    assert await lines_of(plane.address, program) == ["180 True True"]
+
+
+async def test_a_client_that_nobody_closed_is_no_trouble_in_the_child(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+def use():
+    client = Client(address)
+    call(client)
+    return client
+client = use()
+in_child(lambda: use() and "done")
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ["child done"]
+
+
+POOL = """
+import multiprocessing
+
+client = None
+
+def begin(address):  # as Celery's worker_process_init
+    global client
+    client = Client(address)
+
+def work(number):
+    return call(client, n=number)
+
+if __name__ == "__main__":
+    for method in sys.argv[2:]:
+        if method != "spawn":
+            with Client(sys.argv[1]) as parent:
+                call(parent)
+        context = multiprocessing.get_context(method)
+        with context.Pool(2, begin, (sys.argv[1],)) as pool:
+            print(method, pool.map(work, range(4)))
+"""
+
+
+async def test_pools_of_every_start_method_make_calls(
+    plane: FakeControlPlane, tmp_path: Path
+) -> None:
+    script = tmp_path / "pools.py"
+    script.write_text(PRELUDE.replace("address = sys.argv[1]", "") + POOL)
+
+    def run() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(script), plane.address, "fork", "spawn", "forkserver"]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=4 * BOUND, check=False
+        )
+
+    done = await asyncio.to_thread(run)
+    results = ['{"n":0}', '{"n":1}', '{"n":2}', '{"n":3}']
+    expected = [f"{method} {results}" for method in ("fork", "spawn", "forkserver")]
+    assert done.stdout.splitlines() == expected, done.stderr
