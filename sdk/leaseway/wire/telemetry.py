@@ -111,10 +111,10 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
 
     `OTEL_TRACES_EXPORTER` names the exporters (`otlp`, `console`, `none`); unset means `otlp`
     where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler and
-    the batches are read by OpenTelemetry itself. What cannot be used is said in a log line and
-    never stops the process. A provider is installed once a process: a further call does nothing,
-    and its `shutdown` neither.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler is read
+    by OpenTelemetry itself, `OTEL_BSP_*` by `SpanQueue`. What cannot be used is said in a log line
+    and never stops the process. A provider is installed once a process: a further call does
+    nothing, and its `shutdown` neither.
 
     Args:
         service_name: `service.name`, such as `leaseway-worker`.
@@ -129,12 +129,13 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     if not exporters:
         return Telemetry()
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    from leaseway.wire.span_queue import SpanQueue
 
     resource = otel_resource(describe_process(service_name, instance))
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+        provider.add_span_processor(SpanQueue(exporter))
     trace.set_tracer_provider(provider)
     return Telemetry(provider)
 
@@ -158,13 +159,13 @@ def _exporter(name: str) -> SpanExporter | None:
 
 def _otlp_exporter() -> SpanExporter | None:
     try:
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from leaseway.wire.otlp_spans import OtlpSpanExporter
     except ImportError:
         _logger.warning(
             "Traces are not exported: install leaseway[serving], which brings the OTLP exporter."
         )
         return None
-    return OTLPSpanExporter()
+    return OtlpSpanExporter()
 
 
 _active = False
