@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leaseway.data_plane.mcp.stdio import MAX_QUEUED, StdioConnection
+from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Reason
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 ERAS = pytest.mark.parametrize("era", [(), ("--legacy",)], ids=["modern", "legacy"])
 
 
-def connection(instance: object) -> StdioConnection:
+def connection(instance: object) -> StreamPeer:
     peer = instance._peer  # type: ignore[attr-defined]
-    assert isinstance(peer, StdioConnection)
+    assert isinstance(peer, StreamPeer)
     return peer
 
 
@@ -167,8 +167,8 @@ async def test_a_server_that_pings_gets_an_answer(bench: Bench) -> None:
 async def test_a_server_request_that_we_do_not_offer_is_refused(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw", "--legacy"))
     refusal = json.loads(await bench.text(instance, "sample"))
-    assert refusal["code"] == -32600
-    assert refusal["message"] == "Sampling not supported"
+    assert refusal["code"] == -32601
+    assert "on_sampling=" in refusal["message"]
 
 
 async def test_garbage_on_standard_output_is_counted_and_survived(
@@ -176,7 +176,7 @@ async def test_garbage_on_standard_output_is_counted_and_survived(
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "garbage"))
     assert await bench.text(instance, "call") == "still here"
-    assert connection(instance).garbage_lines == 1 + 3 * 4
+    assert connection(instance).garbage == 1 + 3 * 4
     assert caplog.text.count("no JSON-RPC messages") == 1
 
 
@@ -295,7 +295,7 @@ async def test_a_flood_of_log_lines_on_standard_output_stalls_nobody(
     instance = await bench.start(bench.stdio("faulty", "chatter"))
     for _ in range(3):
         assert await bench.text(instance, "call") == "through"
-    assert connection(instance).garbage_lines >= 60_000
+    assert connection(instance).garbage >= 60_000
     assert caplog.text.count("no JSON-RPC messages") == 1
 
 
@@ -310,7 +310,7 @@ async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == (Reason.OVERLOADED, "no")
     assert outcome.fault.retry_delay is not None
-    assert connection(instance)._waiting() <= MAX_QUEUED
+    assert connection(instance).transport.waiting() <= MAX_QUEUED
 
 
 async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Bench) -> None:
@@ -325,7 +325,7 @@ async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Ben
     assert instance.in_flight == 0
     assert not any(outcome.done() for _, outcome in calls)
     peer = connection(instance)
-    assert peer._waiting() < 300_000  # what the pipe did not take, and a notification each
+    assert peer.transport.waiting() < 300_000  # what the pipe did not take, and a notification each
     os.kill(instance.pid or 0, signal.SIGCONT)
     told = json.loads(await bench.text(instance, "cancelled"))
     assert len(told) == sum(call.written for call, _ in calls)
@@ -341,7 +341,7 @@ async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
     peer = connection(instance)
     for _ in range(100):
         peer._answer(b"x" * 100_000)
-    assert peer._waiting() <= MAX_QUEUED
+    assert peer.transport.waiting() <= MAX_QUEUED
     assert caplog.text.count("does not read its input") == 1
 
 

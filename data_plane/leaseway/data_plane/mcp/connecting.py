@@ -16,7 +16,8 @@ from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.stderr import StderrTail
-from leaseway.data_plane.mcp.stdio import StdioConnection
+from leaseway.data_plane.mcp.stdio import StdioTransport
+from leaseway.data_plane.mcp.stream_peer import StreamPeer
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Connected", "Wanted", "connect"]
@@ -80,7 +81,8 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     command = (resolved.command, *resolved.args)
     launch = await prepare(spec, command, environment, wanted.reaper.cgroups)
     process = ServerProcess(wanted.server, launch, wanted.stderr, wanted.reaper)
-    peer = StdioConnection(wanted.server, process, wanted.stderr, wanted.on_tools_changed)
+    transport = StdioTransport(wanted.server, process, wanted.stderr)
+    peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
     return Connected(peer, process.pid, launch.warnings)
 
 

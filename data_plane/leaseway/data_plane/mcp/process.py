@@ -46,7 +46,7 @@ class ServerProcess:
         pid: Its id, which is also that of its group and session.
         exited: Its exit status, once it has ended; minus the signal that ended it.
         stderr_ended: Set when nothing more comes from its standard error.
-        stdin: The end that we write to; `StdioConnection` attaches to it and closes it.
+        stdin: The end that we write to; `StdioTransport` attaches to it and closes it.
         stdout: The end that we read from; likewise. Closing it here as well would free its
             number under a transport that still watches it.
     """
