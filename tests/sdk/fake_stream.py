@@ -70,6 +70,8 @@ class FakeStream:
             arguments = self._assembler.take(call.id, call.arguments)
             fault = worker.faults.pop(0) if worker.faults else None
             self._tasks[call.id] = asyncio.create_task(self._answer(call, arguments, fault))
+        for answer in message.answers:
+            worker.take_answer(answer)
         for cancel in message.cancels:
             worker.cancels.append(cancel)
             if cancel.call_id in self._tasks:

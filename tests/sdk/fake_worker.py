@@ -46,6 +46,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.batches: list[execution_pb2.ExchangeRequest] = []
         self.calls: list[execution_pb2.Call] = []
         self.cancels: list[execution_pb2.Cancel] = []
+        self.answers: list[execution_pb2.Answer] = []
         self.renewals: list[list[str]] = []
         self.released: list[str] = []
         self.released_for: list[tuple[str, str]] = []
@@ -63,6 +64,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self._outboxes: dict[Any, FakeStream] = {}
         self._server: grpc.aio.Server | None = None
         self._counter = 0
+        self._asked: dict[int, asyncio.Future[execution_pb2.Answer]] = {}
 
     async def start(self, incarnation: str = "one", port: int = 0) -> None:
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -93,6 +95,26 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         for stream in self._outboxes.values():
             if stream.has(call.id):
                 stream.put(field, frame)
+
+    async def ask(
+        self, call: execution_pb2.Call, method: str, params: dict[str, Any] | bytes | None = None
+    ) -> execution_pb2.Answer:
+        """Ask whoever made a call, and wait for the answer."""
+        ask_id = len(self._asked) + 1
+        answer: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
+        self._asked[ask_id] = answer
+        data = params if isinstance(params, bytes) else json.dumps(params or {}).encode()
+        ask = execution_pb2.Ask(call_id=call.id, ask_id=ask_id, method=method, params=data)
+        for stream in self._outboxes.values():
+            if stream.has(call.id):
+                stream.put("asks", ask)
+        return await answer
+
+    def take_answer(self, answer: execution_pb2.Answer) -> None:
+        self.answers.append(answer)
+        waiting = self._asked[answer.ask_id]
+        if not waiting.done():
+            waiting.set_result(answer)
 
     async def Exchange(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         self.streams += 1

@@ -19,9 +19,10 @@ ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnkno
 IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError InvalidArguments
 InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked
 LeasewayError LogMessage NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo
-Progress ProjectionProblem RateLimited ResultTooLarge ServerError ServerInfo ServerLost
-ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers ToolList ToolNotFound
-ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo WorkerLost project_tools
+Progress ProjectionProblem RateLimited ResultTooLarge ResultTypeError ServerError ServerInfo
+ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers ToolError
+ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo
+WorkerLost project_tools
 """
 
 

@@ -95,7 +95,8 @@ def call(
 
     async def question(client: AsyncClient) -> ToolResult:
         caller = client if session is None else client.session(session)
-        return await caller.call_tool(tool, values, timeout=timeout, **heard)
+        result: ToolResult = await caller.call_tool(tool, values, timeout=timeout, **heard)
+        return result
 
     result = ask(connection, question, agent=agent, keep_leases=session is not None)
     if as_json:

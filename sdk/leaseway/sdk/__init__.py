@@ -53,6 +53,7 @@ from leaseway.sdk.errors import (
 from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.projection import ProjectionProblem, project_tools
+from leaseway.sdk.result_errors import ResultTypeError, ToolError
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.streams import AsyncToolStream, ToolStream
@@ -109,6 +110,7 @@ __all__ = [
     "ProjectionProblem",
     "RateLimited",
     "ResultTooLarge",
+    "ResultTypeError",
     "ServerError",
     "ServerInfo",
     "ServerLost",
@@ -119,6 +121,7 @@ __all__ = [
     "Syncing",
     "Tool",
     "ToolDiffers",
+    "ToolError",
     "ToolList",
     "ToolNotFound",
     "ToolResult",

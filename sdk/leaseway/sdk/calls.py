@@ -103,7 +103,8 @@ class Caller:
             arguments: Anything that JSON can hold, by name.
             timeout: Seconds until the call is given up; None means the server's `call_timeout`
                 (60 unless configured), counted from when it is known where the call goes.
-            events: Takes what the server says on the way; another try begins anew there too.
+            events: What the call asks for beside its result; takes what the server says on the
+                way. Another try begins anew there too.
 
         Raises:
             Fault: It failed for good.
@@ -235,6 +236,8 @@ class Caller:
 
     async def _recover(self, order: _Order, fault: Fault) -> None:
         """Prepare the next try, or raise the fault where there is none."""
+        if order.events is not None:
+            order.events.begin_anew()
         target, link, held = order.target, order.link, order.held
         if held is not None and link is not None:
             judge = self._desk.losses.judge
@@ -302,4 +305,6 @@ def _rest(order: _Order, lease_id: str) -> bytes:
     if events is not None:
         rest.wants_progress = events.wants_progress
         rest.log_level = events.log_level
+        rest.answers.extend(events.answers)
+        rest.inline_media = events.inline_media
     return rest.SerializeToString()

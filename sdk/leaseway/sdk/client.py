@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from leaseway.sdk import operations
+from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import InvalidRequest, error_from_fault
-from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.forks import check_fork
+from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.projection import describe_refusal
 from leaseway.sdk.runtime import Runtime
@@ -58,9 +59,15 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
         agent: Which agent of the tenant calls; it shows in leases and traces.
         tenant: Whose tools to see; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or none.
+        on_elicitation: Answers what servers want to know of a person, in every call that names
+            no other; see `call_tool`.
+        on_sampling: Answers what servers ask of a model, likewise.
+        roots: What servers may work on, likewise.
 
     Raises:
-        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+        ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
+            `file://` URI.
+        TypeError: A parameter is of the wrong type.
 
     """
 
@@ -71,8 +78,14 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
         agent: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
     ) -> None:
         self._identity: Identity = identify(address, agent, tenant, key)
+        handlers = Handlers(on_elicitation, on_sampling, roots)
+        handlers.check(may_be_async=True)
+        self._handlers = handlers or None
         self._made: Runtime | None = None
         self._closed = False
         self._sessions: weakref.WeakValueDictionary[str, AsyncSession] = (
@@ -303,19 +316,6 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
         runtime = self._runtime()
         return runtime, runtime.own_session
 
-    def _runtime(self) -> Runtime:
-        made = self._made
-        if made is not None:
-            if asyncio.get_running_loop() is made.loop:
-                return made
-            raise RuntimeError(
-                "This AsyncClient is used from another event loop than before; make one client "
-                "for each loop, or use leaseway.sdk.Client, which works from any thread."
-            )
-        if self._closed:
-            raise RuntimeError("This client is closed; make a new one.")
-        made = self._made = Runtime(self._identity)
-        self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
     @property
     def _busy(self) -> bool:
         """Whether a call is in flight or a lease is held, so that `_disconnect` would harm."""
@@ -328,12 +328,25 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
             self._finalizer.detach()
             await made.close()
 
+    def _runtime(self) -> Runtime:
+        made = self._made
+        if made is not None:
+            if asyncio.get_running_loop() is made.loop:
+                return made
+            check_fork()
+            raise RuntimeError(
+                "This AsyncClient is used from another event loop than before; make one client "
+                "for each loop, or use leaseway.sdk.Client, which works from any thread."
+            )
+        if self._closed:
+            raise RuntimeError("This client is closed; make a new one.")
+        made = self._made = Runtime(self._identity)
+        self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
         self._finalizer.atexit = False
         return made
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._identity.address}>"
-            check_fork()
 
 
 def _dropped(runtime: Runtime, name: str) -> None:

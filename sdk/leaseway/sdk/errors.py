@@ -37,6 +37,9 @@ One class a reason (DESIGN §7); catch the narrowest one that you can act on::
       ├ InputRequired             the server asks something that the caller cannot answer
       ├ IncompatibleVersion       the two sides speak different protocols
       └ InternalError             a fault in Leaseway
+
+Two more come of `result_type` alone and have no reason of their own: `ToolError` and
+`ResultTypeError`, in `leaseway.sdk.result_errors`.
 """
 
 from __future__ import annotations

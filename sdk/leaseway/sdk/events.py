@@ -1,4 +1,4 @@
-"""What a server says during a call: progress and log messages, kept until someone takes them.
+"""What a server says during a call: progress, log messages and questions, kept until taken.
 
 The exchange's reader puts frames in and never waits; whoever made the call takes them out at its
 own pace. In between is a bound: of too many, the newest are kept and the others counted.
@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
+from leaseway.sdk.asks import MAX_ASKS, AskTasks, Question
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MIB
 
@@ -53,24 +54,39 @@ class LogMessage:
 
 
 class CallEvents:
-    """The events of one call, between the stream's reader and one consumer.
+    """What a call asks for beside its result, and what of it has come and waits for a consumer.
 
     Args:
         wants_progress: Whether progress is asked for.
         log_level: The least level of log messages asked for, or empty for none.
+        answers: The MCP methods that the caller answers.
+        tasks: Answers questions as they come; None means that the consumer takes them.
+        inline_media: Whether images and sounds are wanted in place.
 
     Attributes:
         deadline: When the call is given up, in the loop's time; set with each try.
         dropped: Events that had to make room for newer ones.
     """
 
-    def __init__(self, *, wants_progress: bool, log_level: str) -> None:
+    def __init__(
+        self,
+        *,
+        wants_progress: bool = False,
+        log_level: str = "",
+        answers: tuple[str, ...] = (),
+        tasks: AskTasks | None = None,
+        inline_media: bool = False,
+    ) -> None:
         self.wants_progress = wants_progress
         self.log_level = log_level
+        self.answers = answers
+        self.inline_media = inline_media
         self.deadline = 0.0
         self.dropped = 0
+        self._tasks = tasks
         self._reports: deque[tuple[int, execution_pb2.Progress]] = deque()
         self._logs: deque[tuple[int, execution_pb2.LogMessage]] = deque()
+        self._questions: deque[Question] = deque()
         self._log_bytes = 0
         self._number = 0
         self._ended = False
@@ -91,18 +107,47 @@ class CallEvents:
             self._log_bytes -= len(self._logs.popleft()[1].data)
             self.dropped += 1
 
+    def take_question(self, question: Question) -> None:
+        """Have a question answered; one that nobody here answers is refused."""
+        if question.method not in self.answers:
+            question.refuse(f"This caller does not answer {question.method}.")
+        elif self._tasks is not None:
+            self._tasks.begin(question)
+        elif len(self._questions) >= MAX_ASKS:
+            question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")
+        else:
+            self._questions.append(question)
+            self._wake.set()
+
+    def begin_anew(self) -> None:
+        """Forget what the failed try of a call asked; another try follows."""
+        self._questions.clear()
+        if self._tasks is not None:
+            self._tasks.cancel()
+
     def end(self) -> None:
-        """Note that the call has ended: what is kept is all there is."""
+        """Note that the call has ended: what is kept is all there is, and nothing is answered."""
+        self.begin_anew()
         self._ended = True
         self._wake.set()
 
-    async def next(self) -> Progress | LogMessage | None:
-        """Wait for the next event in the order they came; None means that the call has ended."""
-        while not self._reports and not self._logs:
+    async def settled(self) -> None:
+        """Wait until no handler runs any more; after `end`."""
+        if self._tasks is not None:
+            await self._tasks.ended()
+
+    async def next(self) -> Progress | LogMessage | Question | None:
+        """Wait for the next event in the order they came; None means that the call has ended.
+
+        Questions come first, for their server waits.
+        """
+        while not self._reports and not self._logs and not self._questions:
             if self._ended:
                 return None
             self._wake.clear()
             await self._wake.wait()
+        if self._questions:
+            return self._questions.popleft()
         if self._logs and (not self._reports or self._logs[0][0] < self._reports[0][0]):
             log = self._logs.popleft()[1]
             self._log_bytes -= len(log.data)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.sdk import call_faults
+from leaseway.sdk.asides import Asides
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.grpc_faults import fault_of_worker, is_end
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
@@ -106,6 +107,7 @@ class Exchange:
         self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
+        self._asides = Asides(self.pending, self._assembler, self._outbox)
         # Batches are written as they are; the generated stub would take messages.
         self._stream: Any = channel.stream_stream(
             f"/{_SERVICE}/Exchange",
@@ -137,7 +139,7 @@ class Exchange:
             payload: The arguments as UTF-8 JSON.
             deadline: When to give up, in the event loop's time.
             what: What is called, for messages.
-            events: Takes the progress and log messages that the call asks for.
+            events: Takes the progress, log messages and questions of the call.
 
         Raises:
             Fault: The deadline passed, or the stream was lost.
@@ -314,8 +316,8 @@ class Exchange:
         for chunk in message.chunks:
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
-        if message.progress or message.logs:
-            self._note_events(message)
+        if message.progress or message.logs or message.asks:
+            self._asides.take(message)
         for result in message.results:
             call_id = result.call_id
             call = pending.pop(call_id, None)
@@ -332,16 +334,6 @@ class Exchange:
             renewal.set_result(message.keep_alive)
         if message.HasField("going_away"):
             self.going_away = True
-
-    def _note_events(self, message: execution_pb2.ExchangeResponse) -> None:
-        for report in message.progress:
-            call = self.pending.get(report.call_id)
-            if call is not None and call.events is not None:
-                call.events.take_progress(report)
-        for log in message.logs:
-            call = self.pending.get(log.call_id)
-            if call is not None and call.events is not None:
-                call.events.take_log(log)
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True

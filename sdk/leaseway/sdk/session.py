@@ -36,6 +36,7 @@ class AsyncSession(AsyncToolCalls):
 
     def __init__(self, client: AsyncClient, key: str) -> None:
         self._client = client
+        self._handlers = client._handlers
         self._entered = 0
         self._left = False
         self.key = key

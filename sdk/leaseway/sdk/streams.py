@@ -16,29 +16,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from leaseway.sdk.asks import AskTasks, Handlers, Question
 from leaseway.sdk.background import background
-from leaseway.sdk.checks import check_call, check_callback, check_level
+from leaseway.sdk.callbacks import Callbacks
+from leaseway.sdk.checks import check_call
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents, LogMessage, Progress
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
 from leaseway.wire.fault import Fault
 
-__all__ = [
-    "AsyncToolStream",
-    "Callbacks",
-    "OnLog",
-    "OnProgress",
-    "ToolStream",
-    "open_stream",
-    "told_call",
-]
-
-OnProgress = Callable[[float, float | None, str | None], object]
-"""Told progress, total and message, like the official package's `ProgressFnT`; may be async."""
-
-OnLog = Callable[[str, str | None, Any], object]
-"""Told level, logger and data of a server's log message; may be async."""
+__all__ = ["AsyncToolStream", "CallOrder", "ToolStream", "make_stream"]
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -52,7 +40,8 @@ class AsyncToolStream:
         print(stream.result.text)
 
     Leaving the block early cancels the call. Of events that nobody takes, the newest 64 reports
-    and 256 log messages are kept.
+    and 256 log messages are kept. What the server asks is answered by the call's handlers
+    meanwhile, whether events are read or not.
     """
 
     def __init__(
@@ -91,6 +80,7 @@ class AsyncToolStream:
             )
         self._task.cancel()
         await asyncio.wait([self._task])
+        await self._events.settled()
         if not self._task.cancelled():
             self._task.exception()  # seen: it was raised to whoever read to the end
 
@@ -103,6 +93,11 @@ class AsyncToolStream:
             raise StopAsyncIteration
         return event
 
+    @property
+    def name(self) -> str:
+        """The tool that is called."""
+        return self._name
+
     async def next_event(self) -> Progress | LogMessage | None:
         """Wait for what the server says next; None once the call has its result.
 
@@ -110,6 +105,11 @@ class AsyncToolStream:
             LeasewayError: The call failed.
 
         """
+        event = await self._next()
+        assert not isinstance(event, Question)  # tasks answer them
+        return event
+
+    async def _next(self) -> Progress | LogMessage | Question | None:
         task = self._task
         if task is None:
             raise RuntimeError("A stream is read inside of its `with` block.")
@@ -188,10 +188,13 @@ class ToolStream:
         for event in stream:
             ...
     print(stream.result.text)
+
+    What the server asks is answered in the thread that reads the events, while it waits for one.
     """
 
-    def __init__(self, inner: AsyncToolStream) -> None:
+    def __init__(self, inner: AsyncToolStream, handlers: Handlers) -> None:
         self._inner = inner
+        self._handlers = handlers
 
     def __enter__(self) -> Self:
         background().run(self._inner.__aenter__)
@@ -209,10 +212,14 @@ class ToolStream:
         return self
 
     def __next__(self) -> Progress | LogMessage:
-        event = background().run(self._inner.next_event)
-        if event is None:
-            raise StopIteration
-        return event
+        while True:
+            event = background().run(self._inner._next)
+            if event is None:
+                raise StopIteration
+            if not isinstance(event, Question):
+                return event
+            event.cross(background().loop)
+            self._handlers.answer_here(self._inner.name, event)
 
     @property
     def result(self) -> ToolResult:
@@ -233,85 +240,73 @@ class ToolStream:
 
 
 @dataclass(frozen=True)
-class Callbacks:
-    """Whom to tell what a server says during a call.
+class CallOrder:
+    """One call and what it asks for beside its result.
 
     Attributes:
-        on_progress: Told of progress, or None.
-        on_log: Told of log messages, or None.
-        log_level: The least level for `on_log`.
+        name: The tool's name.
+        arguments: Its arguments.
+        timeout: Seconds until the call is given up, or None for the server's own.
+        progress: Whether progress is wanted.
+        log_level: The least level of log messages wanted, or empty for none.
+        handlers: Answer what the server asks.
+        inline_media: Whether images and sounds are wanted in place.
     """
 
-    on_progress: OnProgress | None
-    on_log: OnLog | None
+    name: str
+    arguments: Mapping[str, Any] | None
+    timeout: float | None
+    progress: bool
     log_level: str
+    handlers: Handlers
+    inline_media: bool
 
-    def __bool__(self) -> bool:
-        return self.on_progress is not None or self.on_log is not None
+    @classmethod
+    def told(
+        cls,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: float | None,
+        callbacks: Callbacks,
+        inline_media: bool,
+    ) -> Self:
+        """Return the order of a call that asks for what its callbacks want."""
+        progress = callbacks.on_progress is not None
+        log_level = callbacks.log_level if callbacks.on_log is not None else ""
+        handlers = callbacks.handlers
+        return cls(name, arguments, timeout, progress, log_level, handlers, inline_media)
 
-    def check(self, *, may_be_async: bool) -> None:
-        """Raise a TypeError or ValueError where they cannot be what was meant."""
-        check_callback("on_progress", self.on_progress, may_be_async=may_be_async)
-        check_callback("on_log", self.on_log, may_be_async=may_be_async)
-        check_level(self.log_level)
-
-    def events(self) -> CallEvents:
-        """Return room for the events that they want."""
-        log_level = self.log_level if self.on_log is not None else ""
-        return CallEvents(wants_progress=self.on_progress is not None, log_level=log_level)
-
-    def tell(self, event: Progress | LogMessage) -> object:
-        """Tell of one event; return what the callback returned, something to await perhaps."""
-        if isinstance(event, LogMessage):
-            return self.on_log(event.level, event.logger, event.data) if self.on_log else None
-        if self.on_progress is None:
-            return None
-        return self.on_progress(event.progress, event.total, event.message)
+    def events(self, *, tasks: bool) -> CallEvents:
+        """Return room for what the server says; `tasks` answer what it asks, or the consumer."""
+        answering = AskTasks(self.handlers, self.name) if tasks and self.handlers else None
+        return CallEvents(
+            wants_progress=self.progress,
+            log_level=self.log_level,
+            answers=self.handlers.methods,
+            tasks=answering,
+            inline_media=self.inline_media,
+        )
 
 
-def open_stream(
-    owner: object,
-    runtime: Runtime,
-    session: str,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    log_level: str | None,
+def make_stream(
+    owner: object, at: tuple[Runtime, str], order: CallOrder, *, tasks: bool
 ) -> AsyncToolStream:
-    """Return the stream of a call that asks for progress and perhaps for log messages."""
-    check_call(name, arguments, timeout)
-    if log_level is not None:
-        check_level(log_level)
-    events = CallEvents(wants_progress=True, log_level=log_level or "")
-    return _stream(owner, runtime, session, name, arguments, timeout, events)
+    """Return the stream of a call.
 
+    Args:
+        owner: What has to live until the call has ended.
+        at: The client's working parts and the session to call in.
+        order: The call.
+        tasks: Whether tasks in this loop answer what the server asks; else `_next` returns it.
 
-async def told_call(
-    owner: object,
-    runtime: Runtime,
-    session: str,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    callbacks: Callbacks,
-) -> ToolResult:
-    """Make a call, tell callbacks what its server says, and return its result."""
-    check_call(name, arguments, timeout)
-    callbacks.check(may_be_async=True)
-    stream = _stream(owner, runtime, session, name, arguments, timeout, callbacks.events())
-    return await stream.tell(callbacks)
+    Raises:
+        TypeError: A parameter is of the wrong type.
 
+    """
+    check_call(order.name, order.arguments, order.timeout)
+    runtime, session = at
 
-def _stream(
-    owner: object,
-    runtime: Runtime,
-    session: str,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    events: CallEvents,
-) -> AsyncToolStream:
     def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
-        return runtime.caller.call(session, name, arguments, timeout, events)
+        return runtime.caller.call(session, order.name, order.arguments, order.timeout, events)
 
-    return AsyncToolStream(name, events, begin, owner)
+    return AsyncToolStream(order.name, order.events(tasks=tasks), begin, owner)

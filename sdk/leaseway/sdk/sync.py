@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
@@ -48,9 +49,14 @@ class Client(ToolCalls, ToolWatches):
         agent: Which agent of the tenant calls; it shows in leases and traces.
         tenant: Whose tools to see; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or none.
+        on_elicitation: As for `AsyncClient`, a plain function; it runs in the calling thread.
+        on_sampling: Likewise.
+        roots: As for `AsyncClient`.
 
     Raises:
-        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+        ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
+            `file://` URI.
+        TypeError: A parameter is of the wrong type.
 
     """
 
@@ -63,8 +69,15 @@ class Client(ToolCalls, ToolWatches):
         agent: str | None = None,
         tenant: str | None = None,
         key: str | None = None,
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
     ) -> None:
+        handlers = Handlers(on_elicitation, on_sampling, roots)
+        handlers.check(may_be_async=False)
+        self._handlers = handlers or None
         self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
+        background().serve(self._inner)
         self._lock = threading.Lock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 
@@ -77,7 +90,6 @@ class Client(ToolCalls, ToolWatches):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        background().serve(self._inner)
         self.close()
 
     def close(self) -> None:
@@ -189,6 +201,7 @@ class Session(ToolCalls):
     def __init__(self, client: Client, inner: AsyncSession) -> None:
         self._client = client  # so that the client lives as long as its sessions are used
         self._inner = inner
+        self._handlers = client._handlers
         self.key = inner.key
 
     def __enter__(self) -> Self:

@@ -3,20 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar, overload
 
+from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
+from leaseway.sdk.callbacks import Callbacks, OnLog, OnProgress
+from leaseway.sdk.checks import check_level
 from leaseway.sdk.results import ToolResult
-from leaseway.sdk.streams import AsyncToolStream, Callbacks, OnLog, OnProgress, ToolStream
+from leaseway.sdk.streams import AsyncToolStream, CallOrder, ToolStream, make_stream
 from leaseway.sdk.tool_calls import AsyncToolCalls
+from leaseway.sdk.typed import reader_of, typed_result
 
 __all__ = ["ToolCalls"]
+
+TypedT = TypeVar("TypedT")
 
 
 class ToolCalls:
     """The part of `Client` and `Session` that calls tools."""
 
     _inner: AsyncToolCalls
+    _handlers: Handlers | None = None
+    """The client's own handlers of what servers ask; `_inner` has none, for its loop's thread is
+    not where they run."""
+
+    @overload
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+        inline_media: bool = False,
+        result_type: None = None,
+    ) -> ToolResult: ...
+
+    @overload
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+        inline_media: bool = False,
+        result_type: type[TypedT],
+    ) -> TypedT: ...
+
+    @overload
+    def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: str = "info",
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+        inline_media: bool = False,
+        result_type: Any,
+    ) -> Any: ...
 
     def call_tool(
         self,
@@ -27,16 +87,37 @@ class ToolCalls:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         log_level: str = "info",
-    ) -> ToolResult:
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+        inline_media: bool = False,
+        result_type: Any = None,
+    ) -> Any:
         """Call a tool; see `AsyncClient.call_tool`.
 
-        The callbacks run in the calling thread, which no deadline can interrupt.
+        The callbacks and handlers run in the calling thread, one at a time; no deadline can
+        interrupt them there.
         """
         inner = self._inner
-        if on_progress is not None or on_log is not None:
-            callbacks = Callbacks(on_progress, on_log, log_level)
-            return _tell(inner, name, arguments, timeout, callbacks)
-        return background().run(lambda: inner.call_tool(name, arguments, timeout=timeout))
+        read = reader_of(result_type) if result_type is not None else None
+        if (
+            on_progress is None
+            and on_log is None
+            and on_elicitation is None
+            and on_sampling is None
+            and roots is None
+            and self._handlers is None
+        ):
+            result = background().run(
+                lambda: inner.call_tool(name, arguments, timeout=timeout, inline_media=inline_media)
+            )
+        else:
+            handlers = Handlers(on_elicitation, on_sampling, roots).over(self._handlers)
+            told = Callbacks(on_progress, on_log, log_level, handlers)
+            told.check(may_be_async=False)
+            order = CallOrder.told(name, arguments, timeout, told, inline_media)
+            result = _open(inner, order).tell(told)
+        return result if read is None else typed_result(name, result, result_type, read)
 
     def stream_tool(
         self,
@@ -45,31 +126,26 @@ class ToolCalls:
         *,
         timeout: float | None = None,
         log_level: str | None = None,
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+        inline_media: bool = False,
     ) -> ToolStream:
-        """Call a tool and read what its server says on the way; see `AsyncClient.stream_tool`."""
-        return _open(self._inner, name, arguments, timeout, log_level)
+        """Call a tool and read what its server says on the way; see `AsyncClient.stream_tool`.
+
+        The handlers run in the thread that reads the events, while it waits for one.
+        """
+        if log_level is not None:
+            check_level(log_level)
+        handlers = Handlers(on_elicitation, on_sampling, roots).over(self._handlers)
+        handlers.check(may_be_async=False)
+        level = log_level or ""
+        order = CallOrder(name, arguments, timeout, True, level, handlers, inline_media)
+        return _open(self._inner, order)
 
 
-def _tell(
-    inner: AsyncToolCalls,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    callbacks: Callbacks,
-) -> ToolResult:
-    callbacks.check(may_be_async=False)
-    log_level = callbacks.log_level if callbacks.on_log is not None else None
-    return _open(inner, name, arguments, timeout, log_level).tell(callbacks)
-
-
-def _open(
-    inner: AsyncToolCalls,
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    timeout: float | None,
-    log_level: str | None,
-) -> ToolStream:
+def _open(inner: AsyncToolCalls, order: CallOrder) -> ToolStream:
     async def make() -> AsyncToolStream:  # in the loop, which the client belongs to
-        return inner.stream_tool(name, arguments, timeout=timeout, log_level=log_level)
+        return make_stream(inner, inner._at(), order, tasks=False)
 
-    return ToolStream(background().run(make))
+    return ToolStream(background().run(make), order.handlers)

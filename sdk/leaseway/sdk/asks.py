@@ -1,0 +1,236 @@
+"""What servers ask during a call: the caller's handlers, and the questions that they answer.
+
+A question is answered by the handler of its method. The asynchronous client runs each in a task
+of its own that ends with the call; the synchronous one in the thread that waits for the call.
+Whatever goes wrong in a handler is the answer to its question, and the call goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leaseway.sdk.answers import UnusableAnswer, encode_answer, roots_result
+from leaseway.sdk.checks import check_callback
+from leaseway.v1 import execution_pb2
+from leaseway.wire.fault import Fault, status_from_fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["MAX_ASKS", "AskTasks", "Handlers", "OnElicitation", "OnSampling", "Question", "Roots"]
+
+MAX_ASKS: Final = 16
+"""Questions of one call that may wait for their answers."""
+
+_ELICITATION: Final = "elicitation/create"
+_SAMPLING: Final = "sampling/createMessage"
+_ROOTS: Final = "roots/list"
+
+OnElicitation = Callable[[dict[str, Any]], object]
+"""Given the params of `elicitation/create`; returns an ElicitResult, or something to await."""
+
+OnSampling = Callable[[dict[str, Any]], object]
+"""Given the params of `sampling/createMessage`; returns a CreateMessageResult, or awaits one."""
+
+Roots = Sequence[str | Mapping[str, str]]
+"""Directories and files that servers may work on: `file://` URIs, or `{"uri": …, "name": …}`."""
+
+_log = logging.getLogger("leaseway.sdk")
+
+
+class Question:
+    """What a server asks, and the way back.
+
+    Args:
+        ask: The question as the worker passed it on.
+        params: Its params, put together.
+        send: Takes the answer; does nothing once the call has ended.
+
+    Attributes:
+        method: The MCP method.
+    """
+
+    def __init__(
+        self,
+        ask: execution_pb2.Ask,
+        params: bytes,
+        send: Callable[[execution_pb2.Answer], None],
+    ) -> None:
+        self.method = ask.method
+        self._call_id = ask.call_id
+        self._ask_id = ask.ask_id
+        self._params = params
+        self._send = send
+
+    def cross(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the answer, given in another thread, sent in the loop."""
+        send = self._send
+
+        def send_there(answer: execution_pb2.Answer) -> None:
+            loop.call_soon_threadsafe(send, answer)
+
+        self._send = send_there
+
+    def params(self) -> dict[str, Any]:
+        """Return the MCP params.
+
+        Raises:
+            UnusableAnswer: They are no JSON object.
+
+        """
+        try:
+            value = json.loads(self._params or b"{}")
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise UnusableAnswer("what the server asked is no JSON object")
+        return value
+
+    def answer(self, result: bytes) -> None:
+        """Send the answer, an MCP result."""
+        answer = execution_pb2.Answer(call_id=self._call_id, ask_id=self._ask_id, result=result)
+        self._send(answer)
+
+    def refuse(self, why: str) -> None:
+        """Say why there is no answer, in a sentence for the server."""
+        status = status_from_fault(Fault(Reason.INPUT_REQUIRED, why))
+        self._send(execution_pb2.Answer(call_id=self._call_id, ask_id=self._ask_id, error=status))
+
+
+@dataclass(frozen=True)
+class Handlers:
+    """Who answers what servers ask during a call.
+
+    Attributes:
+        on_elicitation: Asks a person, or None.
+        on_sampling: Asks a model, or None.
+        roots: What servers may work on, or None.
+    """
+
+    on_elicitation: OnElicitation | None = None
+    on_sampling: OnSampling | None = None
+    roots: Roots | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.methods)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The MCP methods that are answered."""
+        answered = (
+            (_ELICITATION, self.on_elicitation),
+            (_SAMPLING, self.on_sampling),
+            (_ROOTS, self.roots),
+        )
+        return tuple(method for method, handler in answered if handler is not None)
+
+    def over(self, defaults: Handlers | None) -> Handlers:
+        """Return these, and the defaults where there is none."""
+        if defaults is None:
+            return self
+        return Handlers(
+            defaults.on_elicitation if self.on_elicitation is None else self.on_elicitation,
+            defaults.on_sampling if self.on_sampling is None else self.on_sampling,
+            defaults.roots if self.roots is None else self.roots,
+        )
+
+    def check(self, *, may_be_async: bool) -> None:
+        """Raise a TypeError or ValueError where they cannot be what was meant."""
+        check_callback("on_elicitation", self.on_elicitation, may_be_async=may_be_async)
+        check_callback("on_sampling", self.on_sampling, may_be_async=may_be_async)
+        if self.roots is not None:
+            roots_result(self.roots)
+
+    async def answer(self, tool: str, question: Question) -> None:
+        """Answer a question, or say why not; the handler may be async."""
+        try:
+            value = self._ask(question)
+            if inspect.isawaitable(value):
+                value = await value
+            question.answer(encode_answer(question.method, value))
+        except Exception as error:
+            self._fail(tool, question, error)
+
+    def answer_here(self, tool: str, question: Question) -> None:
+        """Answer a question in this thread, or say why not."""
+        try:
+            value = self._ask(question)
+            if isinstance(value, Coroutine):
+                value.close()
+                raise UnusableAnswer(
+                    "a handler of the synchronous client cannot be async; use AsyncClient"
+                )
+            question.answer(encode_answer(question.method, value))
+        except Exception as error:
+            self._fail(tool, question, error)
+
+    def _ask(self, question: Question) -> object:
+        params = question.params()
+        if question.method == _ELICITATION and self.on_elicitation is not None:
+            return self.on_elicitation(params)
+        if question.method == _SAMPLING and self.on_sampling is not None:
+            return self.on_sampling(params)
+        if question.method == _ROOTS and self.roots is not None:
+            return roots_result(self.roots)
+        raise UnusableAnswer(f"the caller does not answer {question.method}")
+
+    @staticmethod
+    def _fail(tool: str, question: Question, error: Exception) -> None:
+        # The text of another error may hold anything; the log of this program may show it, the
+        # server is not told.
+        wrong = isinstance(error, UnusableAnswer)
+        why = str(error) if wrong else f"the caller's handler failed ({type(error).__name__})"
+        _log.warning(
+            "What the server of tool '%s' asked (%s) was not answered: %s. It was told so, and the "
+            "call goes on.",
+            tool,
+            question.method,
+            why,
+            exc_info=None if wrong else error,
+        )
+        question.refuse(f"There is no answer to {question.method}: {why}.")
+
+
+class AskTasks:
+    """The handlers of one call at work, each question in a task of its own.
+
+    Args:
+        handlers: Who answers.
+        tool: What is called, for messages.
+
+    """
+
+    def __init__(self, handlers: Handlers, tool: str) -> None:
+        self._handlers = handlers
+        self._tool = tool
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # the reader, which begins them, has none of the caller's
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, question: Question) -> None:
+        """Have a question answered; one too many is refused."""
+        if len(self._tasks) >= MAX_ASKS:
+            question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")
+            return
+        task = self._loop.create_task(
+            self._handlers.answer(self._tool, question),
+            name=f"answer {question.method}",
+            context=self._context.copy(),
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Have nothing answered any more: the call has ended."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the cancelled handlers have returned."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
