@@ -39,6 +39,7 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
 from leaseway.data_plane.edge.log_shelf import LogShelf
 from leaseway.data_plane.edge.meters import WorkerMeters
+from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
@@ -66,7 +67,7 @@ from leaseway.wire.serving import HealthService, bind, enable_reflection, make_s
 from leaseway.wire.spec import ServerSpec
 from leaseway.wire.vault_key import VaultPlace
 
-__all__ = ["Stop", "Worker", "WorkerOptions", "run", "serve"]
+__all__ = ["Retention", "Stop", "Worker", "WorkerOptions", "run", "serve"]
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
@@ -272,7 +273,12 @@ class Worker:
         )
         self.executor.artifacts = self.artifacts
         self.execution = ExecutionService(
-            self._exchanges, self.executor, self.pool, self.artifacts, describe
+            self._exchanges,
+            self.executor,
+            self.pool,
+            self.artifacts,
+            Parking(options.id, me.incarnation),
+            describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         self.sync = SyncClient(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, Final
@@ -14,9 +12,11 @@ from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
 from leaseway.data_plane.edge.artifact_reads import read_artifact
 from leaseway.data_plane.edge.artifacts import ArtifactStore
+from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.executor import Executor
+from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.refusal import refuse
 from leaseway.data_plane.edge.run import Run
@@ -29,8 +29,6 @@ from leaseway.wire.names import DEFAULT_TENANT
 __all__ = ["ExecutionService", "add_execution_service"]
 
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
-_MOST_EVENTS: Final = 1024
-_MOST_EVENT_BYTES: Final = 4 * bounds.MIB
 _LONGEST_UNARY: Final = bounds.MAX_GRPC_MESSAGE - 64 * bounds.KIB
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -43,6 +41,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         executor: Runs the calls of the others.
         pool: What is served.
         artifacts: Images and sounds of results.
+        parking: Where calls wait for their callers' answers.
         lease_message: Describes a lease.
 
     """
@@ -53,12 +52,14 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         executor: Executor,
         pool: Pool,
         artifacts: ArtifactStore,
+        parking: Parking,
         lease_message: Callable[[Lease], leases_pb2.Lease],
     ) -> None:
         self._exchanges = exchanges
         self._executor = executor
         self._pool = pool
         self._artifacts = artifacts
+        self._parking = parking
         self._lease_message = lease_message
 
     async def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
@@ -71,10 +72,13 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: execution_pb2.CallToolRequest, context: Context
     ) -> execution_pb2.CallToolResponse:
         """Execute one call."""
-        sink = _Collector(keep_events=False)
         try:
-            call = self._call(request, context)
-            return await self._run(call, request, sink)
+            sink = self._open(request, context, Collector(keep_events=False))
+            try:
+                await sink.turn()
+                return self._reply(sink)
+            finally:
+                sink.leave("the caller does not wait any more")
         except Fault as fault:
             await refuse(context, fault)
 
@@ -82,54 +86,63 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: execution_pb2.CallToolStreamingRequest, context: Context
     ) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
         """Execute one call with progress and log messages before its result."""
-        sink = _Collector(keep_events=True)
         try:
-            call = self._call(request.call, context)
-            call.wants_progress = True
-            call.log_level = request.log_level
-            run = self._begin(call, request.call, sink)
+            sink = Collector(keep_events=True)
+            sink = self._open(request.call, context, sink, log_level=request.log_level)
             try:
                 async for event in sink.events():
                     yield event
+                response = self._reply(sink)
             finally:
-                run.cancel("the caller's stream has ended")
-            response = self._response(sink.run, await sink.result)
+                sink.leave("the caller's stream has ended")
             yield execution_pb2.CallToolStreamingResponse(result=response)
         except Fault as fault:
             await refuse(context, fault)
 
-    async def _run(
+    def _open(
         self,
-        call: execution_pb2.Call,
         request: execution_pb2.CallToolRequest,
-        sink: _Collector,
-    ) -> execution_pb2.CallToolResponse:
-        run = self._begin(call, request, sink)
-        try:
-            outcome = await sink.result
-        finally:
-            run.cancel("the caller does not wait any more")
-        return self._response(run, outcome)
+        context: Context,
+        sink: Collector,
+        log_level: str = "",
+    ) -> Collector:
+        """Begin a call, or go on with one that waits for these answers; return its sink."""
+        if request.request_state:
+            tenant = request.tenant or DEFAULT_TENANT
+            return self._parking.resume(request.request_state, tenant, request.input_responses)
+        call = self._call(request, context)
+        call.wants_progress = sink.keeps_events
+        call.log_level = log_level
+        sink.run = self._executor.begin(call, arguments_from_struct(request.arguments), sink)
+        return sink
 
-    def _begin(
-        self,
-        call: execution_pb2.Call,
-        request: execution_pb2.CallToolRequest,
-        sink: _Collector,
-    ) -> Run:
-        return self._executor.begin(call, arguments_from_struct(request.arguments), sink)
+    def _reply(self, sink: Collector) -> execution_pb2.CallToolResponse:
+        """Return how a call ended, or what its server asks; then it waits for the next request."""
+        questions = sink.questions
+        if not questions:
+            return self._response(sink.run, sink.result.result())
+        response = self._bounded(
+            execution_pb2.CallToolResponse(input_required=questions), sink.run, "What is asked"
+        )
+        response.request_state = self._parking.park(sink)
+        return response
 
     def _response(
         self, run: Run | None, outcome: tuple[bytes, bool]
     ) -> execution_pb2.CallToolResponse:
         payload, is_error = outcome
-        response = typed_result(payload, is_error)
+        return self._bounded(typed_result(payload, is_error), run, "The result")
+
+    def _bounded(
+        self, response: execution_pb2.CallToolResponse, run: Run | None, what: str
+    ) -> execution_pb2.CallToolResponse:
+        """Return a response with the lease that it made, if one message can carry it."""
         if run is not None and run.is_new_lease and run.lease is not None:
             response.new_lease.CopyFrom(self._lease_message(run.lease))
         if response.ByteSize() > _LONGEST_UNARY:
             raise Fault(
                 Reason.RESULT_TOO_LARGE,
-                f"The result exceeds the {_LONGEST_UNARY} bytes that one message carries; call "
+                f"{what} exceeds the {_LONGEST_UNARY} bytes that one message carries; call "
                 "the tool over an exchange, or ask it for less.",
                 "yes",
             )
@@ -149,6 +162,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             timeout_ms=max(1, int(remaining * 1000)) if remaining is not None else 0,
             traceparent=request.traceparent,
             tracestate=request.tracestate,
+            answers=request.answers,
             inline_media=request.inline_media,
         )
         if not call.server_id:
@@ -210,69 +224,3 @@ def add_execution_service(service: ExecutionService, server: grpc.aio.Server) ->
     )
     # Of the handlers registered for a method, the last one counts.
     server.add_registered_method_handlers(_SERVICE, {"Exchange": exchange})
-
-
-class _Collector:
-    """The sink of one call: its result as a future, its events as a bounded queue."""
-
-    def __init__(self, keep_events: bool) -> None:
-        self.run: Run | None = None
-        self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
-        self._keep_events = keep_events
-        self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
-        self._bytes = 0
-        self._changed = asyncio.Event()
-
-    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
-        """Take the result."""
-        self.run = run
-        self.result.set_result((payload, is_error))
-        self._changed.set()
-
-    def fail(self, run: Run, fault: Fault) -> None:
-        """Take why there is none."""
-        self.result.set_exception(fault)
-        self.result.exception()  # whoever has gone away does not ask
-        self._changed.set()
-
-    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
-        """Keep a progress report; of too many the oldest go."""
-        self._add(
-            execution_pb2.CallToolStreamingResponse(
-                progress=execution_pb2.Progress(
-                    call_id=run.call.id, progress=progress, total=total, message=message
-                )
-            )
-        )
-
-    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
-        """Keep a log message; of too many the oldest go."""
-        self._add(
-            execution_pb2.CallToolStreamingResponse(
-                log=execution_pb2.LogMessage(
-                    call_id=run.call.id, level=level, logger=logger, data=data
-                )
-            )
-        )
-
-    def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
-        if self._keep_events:
-            self._events.append(event)
-            self._bytes += event.ByteSize()
-            while len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES:
-                self._take()
-            self._changed.set()
-
-    def _take(self) -> execution_pb2.CallToolStreamingResponse:
-        event = self._events.popleft()
-        self._bytes -= event.ByteSize()
-        return event
-
-    async def events(self) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
-        """Yield the events until the call has ended."""
-        while self._events or not self.result.done():
-            if self._events:
-                yield self._take()
-            else:
-                self._changed.clear()
-                await self._changed.wait()

@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from mcp_types import METHOD_NOT_FOUND
 
+from leaseway.data_plane.mcp.asks import Ask, nobody_answers
 from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
 from leaseway.data_plane.mcp.resolve import Resolved, resolve
 from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, ToolRequest
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["ECHO", "MemoryCall", "MemoryFollower", "MemoryInstance", "MemoryServers"]
+__all__ = [
+    "ECHO",
+    "AskRefused",
+    "MemoryAsk",
+    "MemoryCall",
+    "MemoryFollower",
+    "MemoryInstance",
+    "MemoryServers",
+]
 
 ECHO: Mapping[str, bytes] = {
     "echo": msgspec.json.encode(
@@ -109,6 +119,10 @@ class MemoryCall:
         """End with a fault."""
         self._end(Outcome(b"", fault=fault))
 
+    def ask(self, method: str, params: Mapping[str, Any] | None = None) -> MemoryAsk:
+        """Ask the caller something, as a server does during a call."""
+        return MemoryAsk(self.request, method, params or {})
+
     def cancel(self, reason: str) -> None:
         """Note that nobody waits any more."""
         self.cancelled = reason
@@ -120,6 +134,44 @@ class MemoryCall:
             self.instance.calls.remove(self)
         if done is not None:
             done(outcome)
+
+
+class AskRefused(Exception):
+    """A question got a JSON-RPC error for an answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class MemoryAsk:
+    """A question of a server in memory.
+
+    Attributes:
+        reply: The caller's answer, or `AskRefused`; stays open where the server withdraws it.
+
+    """
+
+    def __init__(self, request: ToolRequest, method: str, params: Mapping[str, Any]) -> None:
+        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._ask = Ask(method, msgspec.json.encode(params), self._take, self._fail)
+        if method in request.answers and request.on_ask is not None:
+            request.on_ask(self._ask)
+        else:
+            self._ask.refuse(METHOD_NOT_FOUND, nobody_answers(method))
+
+    def withdraw(self) -> None:
+        """Want no answer any more."""
+        self._ask.withdraw()
+
+    def _take(self, result: bytes) -> None:
+        if not self.reply.done():
+            self.reply.set_result(msgspec.json.decode(result))
+
+    def _fail(self, code: int, message: str) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(AskRefused(code, message))
+            self.reply.exception()  # a server need not look at it
 
 
 class MemoryFollower:

@@ -1,0 +1,179 @@
+"""What becomes of one unary or streaming call: its events, its questions, its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from google.protobuf.struct_pb2 import Struct
+
+from leaseway.data_plane.edge.content import arguments_from_struct
+from leaseway.data_plane.edge.run import Run
+from leaseway.data_plane.mcp.asks import Ask
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT
+
+__all__ = ["Collector"]
+
+_MOST_EVENTS: Final = 1024
+_MOST_EVENT_BYTES: Final = 4 * bounds.MIB
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Collector:
+    """The sink of one call: its result as a future, its events as a bounded queue.
+
+    A caller without an exchange gets one of two things for each of its requests: the end of the
+    call, or what the server asks. `turn` waits for either.
+
+    Attributes:
+        run: The call; set by whoever begins it.
+        result: Its end.
+        keeps_events: Whether progress and log messages are wanted.
+        is_parked: Whether the call waits for another request of its caller.
+    """
+
+    def __init__(self, keep_events: bool) -> None:
+        self.run: Run | None = None
+        self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
+        self.keeps_events = keep_events
+        self.is_parked = False
+        self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self._questions: dict[int, execution_pb2.InputRequest] = {}
+        self._asked = False
+
+    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+        """Take the result."""
+        self.run = run
+        self.result.set_result((payload, is_error))
+        self._changed.set()
+
+    def fail(self, run: Run, fault: Fault) -> None:
+        """Take why there is none."""
+        self.result.set_exception(fault)
+        self.result.exception()  # whoever has gone away does not ask
+        self._changed.set()
+
+    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+        """Keep a progress report; of too many the oldest go."""
+        self._add(
+            execution_pb2.CallToolStreamingResponse(
+                progress=execution_pb2.Progress(
+                    call_id=run.call.id, progress=progress, total=total, message=message
+                )
+            )
+        )
+
+    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+        """Keep a log message; of too many the oldest go."""
+        self._add(
+            execution_pb2.CallToolStreamingResponse(
+                log=execution_pb2.LogMessage(
+                    call_id=run.call.id, level=level, logger=logger, data=data
+                )
+            )
+        )
+
+    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+        """Keep a question; those that come in one turn of the loop go out together."""
+        try:
+            params = Struct()
+            params.update(_decode(ask.params))
+        except (ValueError, RecursionError):
+            run.refuse(ask_id, "The params can't be passed to a caller without an exchange.")
+            return
+        self._questions[ask_id] = execution_pb2.InputRequest(
+            id=str(ask_id), method=ask.method, params=params
+        )
+        asyncio.get_running_loop().call_soon(self._say_asked)
+
+    def _say_asked(self) -> None:
+        self._asked = True
+        self._changed.set()
+
+    @property
+    def questions(self) -> list[execution_pb2.InputRequest]:
+        """What is to be answered before there is a result; empty once there is one."""
+        if self.run is None or self.run.asks is None:
+            return []
+        return [self._questions[ask_id] for ask_id, _ in self.run.asks.items()]
+
+    def answer(self, answers: Mapping[str, Struct]) -> None:
+        """Give the server what the caller answers; what it withdrew meanwhile is dropped.
+
+        Raises:
+            Fault: INVALID_REQUEST: one names what was never asked.
+        """
+        unknown = self._never_asked(answers)
+        if unknown:
+            raise Fault(
+                Reason.INVALID_REQUEST,
+                f"input_responses has {', '.join(sorted(unknown))[:256]}, which this call never "
+                "asked: use the ids of its input_required.",
+            )
+        for key, result in answers.items():
+            ask_id = int(key)
+            del self._questions[ask_id]
+            if self.run is not None:
+                encoded = arguments_from_struct(result)
+                self.run.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
+        self._asked = bool(self.questions)  # what is left is asked again
+
+    def _never_asked(self, ids: Iterable[str]) -> set[str]:
+        return set(ids) - {question.id for question in self._questions.values()}
+
+    def leave(self, reason: str) -> None:
+        """Cancel the call, if it has not ended and does not wait for another request."""
+        if self.run is not None and not self.is_parked:
+            self.run.cancel(reason)
+
+    @property
+    def tenant(self) -> str:
+        """Whose call it is."""
+        return (self.run.call.tenant if self.run is not None else "") or DEFAULT_TENANT
+
+    @property
+    def _turn_is_over(self) -> bool:
+        return self.result.done() or (self._asked and bool(self.questions))
+
+    async def turn(self) -> None:
+        """Wait until the call has ended or asks something."""
+        while not self._turn_is_over:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def events(self) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
+        """Yield the events until the call has ended or asks something."""
+        while self._events or not self._turn_is_over:
+            if self._events:
+                yield self._take()
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def admit_updates(self, run: Run) -> None:
+        """Refuse: one call has no way to be told of changes."""
+        raise Fault(Reason.INVALID_REQUEST, "Resources are followed over an exchange only.")
+
+    def updated(self, run: Run, uri: str) -> None:
+        """Drop it: nothing is followed here."""
+
+    def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
+        if self.keeps_events:
+            self._events.append(event)
+            self._bytes += event.ByteSize()
+            while len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES:
+                self._take()
+            self._changed.set()
+
+    def _take(self) -> execution_pb2.CallToolStreamingResponse:
+        event = self._events.popleft()
+        self._bytes -= event.ByteSize()
+        return event

@@ -1,0 +1,132 @@
+"""A server that asks its callers, without a transport: `asking_stdio` and `asking_http` add one.
+
+Legacy: `ask` sends its `questions` as requests and answers with the replies; `late` does not wait
+for them, `withdraw` takes them back, `later` asks after its end. Modern: `ask` wants its
+`questions` in as many `rounds` as it is told, `patience` asks only to be called again, `demand`
+wants what the caller's capabilities lack. Of both: `capabilities`, `seen`, `echo`.
+"""
+
+import json
+
+PREFIX = "io.modelcontextprotocol/"
+TOOLS = ["ask", "late", "withdraw", "later", "patience", "demand", "endless", "capabilities"]
+TOOLS += ["seen", "echo"]
+MODERN = "2026-07-28"
+ROOTS = {"method": "roots/list"}
+
+
+def text(value):
+    return {"content": [{"type": "text", "text": json.dumps(value)}]}
+
+
+class Asking:
+    """One server. `soon` runs a function a moment later."""
+
+    def __init__(self, legacy, soon):
+        self.legacy = legacy
+        self.soon = soon
+        self.numbers = 0
+        self.waiting = {}
+        self.capabilities = None
+        self.seen = {"replies": [], "cancelled": [], "ids": []}
+
+    def take(self, message, send):
+        """Handle one message; `send` sends what belongs to it."""
+        method, key, params = message.get("method"), message.get("id"), message.get("params") or {}
+        meta = params.get("_meta") or {}
+
+        def answer(result):
+            stamp = {} if self.legacy else {"resultType": "complete"}
+            send({"id": key, "result": {**stamp, **result}})
+
+        if method is None:
+            self.reply(message)
+        elif method == "initialize" and self.legacy:
+            self.capabilities = params["capabilities"]
+            info = {"name": "asking", "version": "1"}
+            about = {"capabilities": {"tools": {}}, "serverInfo": info}
+            answer({"protocolVersion": "2025-11-25", **about})
+        elif method == "server/discover" and not self.legacy:
+            cache = {"ttlMs": 0, "cacheScope": "private"}
+            answer({"supportedVersions": [MODERN], "capabilities": {"tools": {}}, **cache})
+        elif method == "tools/list":
+            schema = {"type": "object"}
+            cache = {} if self.legacy else {"ttlMs": 0, "cacheScope": "private"}
+            answer({"tools": [{"name": each, "inputSchema": schema} for each in TOOLS], **cache})
+        elif method == "tools/call":
+            self.seen["ids"].append(key)
+            if not self.legacy:
+                self.capabilities = meta[PREFIX + "clientCapabilities"]
+            self.call(key, params, send, answer)
+        elif method == "notifications/cancelled":
+            self.seen["cancelled"].append(params["requestId"])
+        elif method == "ping":
+            answer({})
+        elif key is not None:
+            send({"id": key, "error": {"code": -32601, "message": "Method not found"}})
+
+    def reply(self, message):
+        outcome = message.get("result", message.get("error"))
+        self.seen["replies"].append(outcome)
+        self.waiting.pop(message["id"], lambda _: None)(outcome)
+
+    def call(self, key, params, send, answer):
+        name, arguments = params["name"], params.get("arguments") or {}
+        if name == "capabilities":
+            answer(text(self.capabilities))
+        elif name == "seen":
+            answer(text(self.seen))
+        elif name == "echo":
+            answer(text(arguments))
+        elif self.legacy:
+            self.call_legacy(name, arguments, send, answer)
+        else:
+            self.call_modern(key, name, params, send, answer)
+
+    def question(self, send, question, on_reply):
+        self.numbers += 1
+        key = f"q{self.numbers}"
+        self.waiting[key] = on_reply
+        send({"id": key, **question})
+        return key
+
+    def call_legacy(self, name, arguments, send, answer):
+        questions = arguments.get("questions", [])
+        replies = [None] * len(questions)
+
+        def on_reply(place, reply):
+            replies[place] = reply
+            if name == "ask" and None not in replies:
+                answer(text(replies))
+
+        keys = [
+            self.question(send, each, lambda reply, place=place: on_reply(place, reply))
+            for place, each in enumerate(questions)
+        ]
+        if name == "withdraw":
+            for key in keys:
+                send({"method": "notifications/cancelled", "params": {"requestId": key}})
+        if name != "ask":
+            answer(text("done"))
+        if name == "later":
+            self.soon(lambda: self.question(send, ROOTS, lambda _: None))
+
+    def call_modern(self, key, name, params, send, answer):
+        state = json.loads(params.get("requestState", '{"given": {}, "round": 0}'))
+        state["given"].update(params.get("inputResponses", {}))
+        arguments = params.get("arguments") or {}
+        if name == "demand":
+            data = {"requiredCapabilities": arguments["capabilities"]}
+            error = {"code": -32021, "message": "Missing capability", "data": data}
+            send({"id": key, "error": error})
+        elif state["round"] == arguments.get("rounds", 1) and name != "endless":
+            answer(text(state["given"]))
+        else:
+            state["round"] += 1
+            wanted = {"resultType": "input_required", "requestState": json.dumps(state)}
+            if name != "patience":
+                asked = arguments.get("questions", [])
+                wanted["inputRequests"] = {
+                    f"r{state['round']}.{place}": each for place, each in enumerate(asked)
+                }
+            answer(wanted)
