@@ -1,0 +1,194 @@
+"""The synchronous client in servers that fork: gunicorn, with and without preloading."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from tests.e2e.system import eventually, python_server, running
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
+BOUND = 60.0
+APP = """
+import json
+import os
+
+from leaseway.sdk import Client
+
+client = Client()  # one of the module, as applications have it
+listed = [tool.name for tool in client.list_tools()] if os.environ.get("USE_EARLY") else None
+
+
+def app(environ, start_response):
+    if environ["PATH_INFO"] == "/tools":
+        answer = [tool.name for tool in client.list_tools()]
+    else:
+        with client.session(environ["PATH_INFO"]) as session:
+            session.call_tool("counter_add", {"by": 1})
+            answer = session.call_tool("counter_add", {"by": 41}).text
+    body = json.dumps({"pid": os.getpid(), "answer": answer, "listed": listed}).encode()
+    start_response("200 OK", [("Content-Type", "application/json")])
+    return [body]
+"""
+
+
+@dataclass
+class Site:
+    """A running gunicorn."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    log: list[str]
+
+    async def get(self, path: str) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            with urlopen(self.url + path, timeout=BOUND) as answer:
+                parsed: dict[str, Any] = json.load(answer)
+                return parsed
+
+        return await asyncio.to_thread(read)
+
+
+@contextlib.asynccontextmanager
+async def site(
+    folder: Path, address: str, *options: str, **environment: str
+) -> AsyncIterator[Site]:
+    """Serve the application with two workers."""
+    (folder / "shop.py").write_text(APP)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gunicorn", "-w", "2", "-b", "127.0.0.1:0", *options, "shop:app"),
+        cwd=folder,
+        env={**os.environ, "LEASEWAY_ADDRESS": address, **environment},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    log: list[str] = []
+    url = ""
+    try:
+        async with asyncio.timeout(BOUND):
+            while not url:
+                line = (await process.stderr.readline()).decode()
+                assert line, log
+                log.append(line)
+                found = re.search(r"Listening at: (http://\S+)", line)
+                url = found.group(1) if found else ""
+        rest = asyncio.create_task(_collect(process.stderr, log))
+        yield Site(process, url, log)
+        process.terminate()
+        async with asyncio.timeout(BOUND):
+            assert await process.wait() == 0
+            await rest
+    except BaseException:
+        print("".join(log))
+        raise
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
+    log.extend([line.decode() async for line in stream])
+
+
+async def use(served: Site, workers: int = 2) -> set[int]:
+    """Call tools at once until so many workers have answered; return their process ids."""
+    seen: set[int] = set()
+
+    async def all_have_answered() -> bool:
+        paths = [f"/session-{number}" for number in range(6)]
+        answers = await asyncio.gather(*(served.get(path) for path in paths))
+        assert all("42" in answer["answer"] for answer in answers), answers
+        seen.update(answer["pid"] for answer in answers)
+        return len(seen) >= workers
+
+    await eventually(all_have_answered, within=BOUND)
+    assert "counter_add" in (await served.get("/tools"))["answer"]
+    return seen
+
+
+@pytest.mark.parametrize("options", [(), ("--preload",)], ids=["plain", "preload"])
+@pytest.mark.parametrize("early", ["", "yes"], ids=["made", "used"])
+async def test_workers_of_a_prefork_server_call_tools(
+    tmp_path: Path, options: tuple[str, ...], early: str
+) -> None:
+    async with (
+        running(tmp_path, SERVERS) as (system, client),
+        site(tmp_path, system.address, *options, USE_EARLY=early) as served,
+    ):
+        first = await use(served)
+        assert served.process.pid not in first
+        listed = (await served.get("/tools"))["listed"]
+        assert (listed is not None) == bool(early)
+        os.kill(min(first), signal.SIGKILL)
+
+        async def another_has_come() -> bool:
+            return bool(await use(served) - first)
+
+        await eventually(another_has_come, within=BOUND)
+
+        async def none_is_left() -> bool:
+            return not await client.leases()
+
+        await eventually(none_is_left)
+
+
+POOL = """
+import multiprocessing
+import sys
+
+from leaseway.sdk import Client
+
+client = None
+
+
+def begin(address):  # what Celery's worker_process_init would call
+    global client
+    client = Client(address)
+
+
+def work(number):
+    with client.session(f"job-{number}") as session:
+        session.call_tool("counter_add", {"by": number})
+        return session.call_tool("counter_add", {"by": 100}).text
+
+
+if __name__ == "__main__":
+    address, method = sys.argv[1:]
+    parent = Client(address)
+    names = [tool.name for tool in parent.list_tools()]
+    context = multiprocessing.get_context(method)
+    with context.Pool(3, begin, (address,)) as pool:
+        for text in pool.map(work, range(12)):
+            print(text)
+    assert [tool.name for tool in parent.list_tools()] == names
+    parent.close()
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+async def test_task_queues_of_every_start_method_call_tools(tmp_path: Path, method: str) -> None:
+    script = tmp_path / "queue_of_tasks.py"
+    script.write_text(POOL)
+    async with running(tmp_path, SERVERS) as (system, _):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(script), system.address, method),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(BOUND):
+            out, _ = await process.communicate()
+    assert out.decode().split() == [str(100 + number) for number in range(12)]
+    assert process.returncode == 0
