@@ -20,6 +20,7 @@ from leaseway.wire.patterns import passes
 
 __all__ = [
     "AVAILABLE_TRANSPORTS",
+    "NO_FILTER",
     "TRANSPORTS",
     "InheritEnv",
     "InstancePolicy",
@@ -125,6 +126,10 @@ class NameFilter:
         return passes(name, self.whitelist, self.blacklist)
 
 
+NO_FILTER: Final = NameFilter()
+"""Lets everything pass."""
+
+
 @dataclass(frozen=True)
 class Transform:
     """One step from an original to an exposed name (seed 004).
@@ -167,9 +172,9 @@ class ServerSpec:
     call_timeout: float = bounds.CALL_TIMEOUT
     lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
     description: str = ""
-    tools: NameFilter = NameFilter()
-    prompts: NameFilter = NameFilter()
-    resources: NameFilter = NameFilter()
+    tools: NameFilter = NO_FILTER
+    prompts: NameFilter = NO_FILTER
+    resources: NameFilter = NO_FILTER
     transforms: tuple[Transform, ...] = ()
 
     @cached_property

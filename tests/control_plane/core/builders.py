@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerAddress, WorkerHello
+from leaseway.control_plane.core.listing import Listing, Recorded
 from leaseway.control_plane.core.placement import HeldLease, LeaseKey
 from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.variants import Listing, RecordedTool
 from leaseway.wire.spec import ServerSpec, Transform, VariantKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
@@ -36,7 +36,7 @@ def spec(
 def listing(*names: str) -> Listing:
     """Return the listing of a server with these tools."""
     return Listing(
-        tuple(RecordedTool(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
+        tuple(Recorded(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
         "2025-11-25",
     )
 

@@ -8,11 +8,12 @@ from tests.control_plane.core.builders import START, coordinator, hello, lease, 
 from tests.control_plane.core.test_coordinator import FakeWorker, answer, exposed, run, started
 
 from leaseway.control_plane.core.admin_toolset import ADMIN, with_admin
+from leaseway.control_plane.core.finding import find_name
 from leaseway.control_plane.core.fleet import WorkerReport
-from leaseway.control_plane.core.lookup import Denied, find_lease, find_tool, place, workers_for
+from leaseway.control_plane.core.listing import Listing
+from leaseway.control_plane.core.lookup import Denied, find_lease, place, workers_for
 from leaseway.control_plane.core.placement import LeaseKey, Placement
-from leaseway.control_plane.core.snapshot import ToolTarget
-from leaseway.control_plane.core.variants import Listing
+from leaseway.control_plane.core.snapshot import NamedTarget
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey, hidden_from
 
@@ -40,7 +41,7 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
         answer(state, worker, Listing())
     assert "mcp_release" in state.visible.view("default").tools
     assert "mcp_release" not in state.visible.view("acme").tools
-    denied = find_tool(state, "acme", "mcp_admin:mcp_release", START)
+    denied = find_name(state, "acme", "mcp_admin:mcp_release", START)
     assert isinstance(denied, Denied)
     assert denied.reason is Reason.TOOL_NOT_FOUND
 
@@ -48,8 +49,8 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
 def test_every_worker_that_takes_work_serves_the_toolset() -> None:
     state, _ = started(spec("desk", shared=False))
     state.worker_joined(hello("w2"), START)
-    target = find_tool(state, "default", "mcp_release", START)
-    assert isinstance(target, ToolTarget)
+    target = find_name(state, "default", "mcp_release", START)
+    assert isinstance(target, NamedTarget)
     assert [record.id for record in workers_for(state, target.served)] == ["w1", "w2"]
     state.drain_worker("w1", START)
     assert [record.id for record in workers_for(state, target.served)] == ["w2"]

@@ -28,10 +28,11 @@ from leaseway.control_plane.core.actions import (
 )
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerRefused, WorkerReport
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.subscription import Refusal
-from leaseway.control_plane.core.variants import Hashes, Listing, Served
+from leaseway.control_plane.core.variants import Hashes, Served
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")

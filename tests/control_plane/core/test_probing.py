@@ -8,9 +8,9 @@ from tests.control_plane.core.builders import at, coordinator, hello, listing, l
 from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.problems import OpenProblem
-from leaseway.control_plane.core.variants import Listing
 from leaseway.wire.spec import VariantKey
 
 KEY = VariantKey("a")

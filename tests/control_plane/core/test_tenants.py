@@ -8,7 +8,8 @@ from tests.control_plane.core.builders import START, at, coordinator, hello, lis
 from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.lookup import Denied, Waiting, find_tool, pending_for, variants_of
+from leaseway.control_plane.core.finding import find_name
+from leaseway.control_plane.core.lookup import Denied, Waiting, pending_for, variants_of
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey, hidden_from
 
@@ -48,7 +49,7 @@ def test_a_hidden_server_is_not_there_for_its_tenant_and_nothing_is_tried_for_it
     assert seen(state, "other") == ["a_echo", "b_echo"]
     assert list(variants_of(state, "acme")) == ["b"]
     for name in ("a_echo", "a:echo"):
-        outcome = find_tool(state, "acme", name, START)
+        outcome = find_name(state, "acme", name, START)
         assert isinstance(outcome, Denied)
         assert outcome.reason == Reason.TOOL_NOT_FOUND
     assert worker.held[ACME].exposed == ()  # workers do not run its tools either
@@ -127,5 +128,5 @@ def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
     run(state, [worker])
     assert state.pending == ["a"]
     assert (pending_for(state, "acme"), pending_for(state, "other")) == (["a"], [])
-    assert isinstance(find_tool(state, "acme", "a_echo", START), Waiting)
-    assert isinstance(find_tool(state, "other", "a_echo", START), Denied)
+    assert isinstance(find_name(state, "acme", "a_echo", START), Waiting)
+    assert isinstance(find_name(state, "other", "a_echo", START), Denied)

@@ -9,20 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leaseway.control_plane.core.variants import (
-    Exposed,
-    Hashes,
-    Listing,
-    RecordedTool,
-    Served,
-)
+from leaseway.control_plane.core.listing import Listing, Recorded
+from leaseway.control_plane.core.variants import Exposed, Hashes, Served
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 __all__ = ["ADMIN", "with_admin"]
 
 _LISTING: Final = Listing(
-    tuple(RecordedTool(name, definition) for name, definition in TOOL_DEFINITIONS.items())
+    tuple(Recorded(name, definition) for name, definition in TOOL_DEFINITIONS.items())
 )
 
 ADMIN: Final = Served(

@@ -21,6 +21,7 @@ from leaseway.control_plane.core.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.fleet import WorkerHello, WorkerRecord, WorkerReport
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.placement import PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
@@ -29,7 +30,7 @@ from leaseway.control_plane.core.roster import Roster
 from leaseway.control_plane.core.servers import Moment, Servers
 from leaseway.control_plane.core.snapshot import Snapshot
 from leaseway.control_plane.core.subscription import Refusal
-from leaseway.control_plane.core.variants import Listing, Served
+from leaseway.control_plane.core.variants import Served
 from leaseway.wire import bounds
 from leaseway.wire.spec import ServerSpec, VariantKey
 

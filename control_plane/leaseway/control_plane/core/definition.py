@@ -1,15 +1,25 @@
-"""What is inside a tool's definition: parsed once for each definition, not for each request."""
+"""What is inside the definitions that servers list: parsed once for each, not for each request."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["ToolDefinition", "parse_definition"]
+__all__ = [
+    "PromptDefinition",
+    "ResourceDefinition",
+    "ToolDefinition",
+    "parse_definition",
+    "parse_prompt",
+    "parse_resource",
+]
 
 _KNOWN = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+_OF_PROMPTS = ("name", "title", "description", "arguments")
+_OF_RESOURCES = ("uri", "uriTemplate", "name", "title", "description", "mimeType")
 
 
 @dataclass(frozen=True)
@@ -26,27 +36,78 @@ class ToolDefinition:
     read_only: bool
 
 
+@dataclass(frozen=True)
+class PromptDefinition:
+    """A prompt as its server describes it, in the same way; `arguments` is a JSON array."""
+
+    title: str
+    description: str
+    arguments: bytes
+    extra: bytes
+
+
+@dataclass(frozen=True)
+class ResourceDefinition:
+    """A resource, or a template of some, as its server describes it, in the same way."""
+
+    name: str
+    title: str
+    description: str
+    mime_type: str
+    extra: bytes
+
+
 @lru_cache(maxsize=20_000)
 def parse_definition(definition: bytes) -> ToolDefinition:
     """Return what callers want to know of a definition; members of a wrong type count as absent."""
     raw = json.loads(definition)
     annotations = _object(raw, "annotations")
-    extra = {key: value for key, value in raw.items() if key not in _KNOWN}
     return ToolDefinition(
         title=_text(raw, "title"),
         description=_text(raw, "description"),
         input_schema=_dump(_object(raw, "inputSchema") or {"type": "object"}),
         output_schema=_dump(_object(raw, "outputSchema")),
         annotations=_dump(annotations),
-        extra=_dump(extra),
+        extra=_extra(raw, _KNOWN),
         idempotent=annotations.get("idempotentHint") is True,
         read_only=annotations.get("readOnlyHint") is True,
     )
 
 
+@lru_cache(maxsize=20_000)
+def parse_prompt(definition: bytes) -> PromptDefinition:
+    """Return the same of a prompt."""
+    raw = json.loads(definition)
+    arguments = raw.get("arguments")
+    return PromptDefinition(
+        title=_text(raw, "title"),
+        description=_text(raw, "description"),
+        arguments=_dump(arguments if isinstance(arguments, list) else []),
+        extra=_extra(raw, _OF_PROMPTS),
+    )
+
+
+@lru_cache(maxsize=20_000)
+def parse_resource(definition: bytes) -> ResourceDefinition:
+    """Return the same of a resource or a template."""
+    raw = json.loads(definition)
+    return ResourceDefinition(
+        name=_text(raw, "name"),
+        title=_text(raw, "title"),
+        description=_text(raw, "description"),
+        mime_type=_text(raw, "mimeType"),
+        extra=_extra(raw, _OF_RESOURCES),
+    )
+
+
+def _extra(raw: dict[str, Any], known: Container[str]) -> bytes:
+    return _dump({key: value for key, value in raw.items() if key not in known})
+
+
 def _text(raw: dict[str, Any], member: str) -> str:
     value = raw.get(member)
-    return value if isinstance(value, str) else ""
+    # Half of a surrogate pair is JSON, but can be sent to nobody.
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _object(raw: dict[str, Any], member: str) -> dict[str, Any]:
@@ -54,7 +115,8 @@ def _object(raw: dict[str, Any], member: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _dump(value: dict[str, Any]) -> bytes:
+def _dump(value: dict[str, Any] | list[Any]) -> bytes:
     if not value:
         return b""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")

@@ -1,63 +1,48 @@
-"""From the tools that a server lists to the names that it exposes (seed 004; DESIGN §§2, 4).
+"""From the tools and prompts that a server lists to the names that it exposes (seed 004).
 
-Filters look at original names, transforms make exposed ones, and neither ever mends a name: a
-tool whose name breaks the rule is left out with a problem. Between servers a name belongs to the
-smallest server id, so that neither the order in the file nor the order of events matters.
+Filters look at original names, transforms make exposed ones, and neither ever mends a name: what
+has a name that breaks the rule is left out with a problem (DESIGN §§2, 4). Between servers a name
+belongs to the smallest server id, so that neither the order in the file nor the order of events
+matters. Tools and prompts follow the same rules, each kind in a name space of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Final
 
+from leaseway.control_plane.core.kinds import TOOLS, Kind, NamedKind
+from leaseway.control_plane.core.left_out import LeftOut, count_of, named, shown
+from leaseway.control_plane.core.listing import Recorded
 from leaseway.control_plane.core.problems import Problem
-from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.names import is_valid_name
-from leaseway.wire.patterns import matches
 from leaseway.wire.spec import NameFilter, ServerSpec, Transform
 
 __all__ = [
-    "DUPLICATE_TOOL_NAME",
-    "INVALID_TOOL_NAME",
-    "RESERVED_NAMES",
-    "TOOLS_FILTERED",
-    "TOOL_LISTED_TWICE",
-    "TOOL_NAME_CLASH",
-    "TOOL_NAME_RESERVED",
     "ClashResult",
     "Exposure",
     "expose",
+    "filtered",
     "resolve_clashes",
     "transformed",
+    "unique",
+    "usable",
 ]
 
-RESERVED_NAMES: Final = frozenset({ADMIN_TOOLSET, *TOOL_DEFINITIONS})
-"""Exposed names that only the `mcp_admin` toolset may have."""
-
-INVALID_TOOL_NAME: Final = "INVALID_TOOL_NAME"
-DUPLICATE_TOOL_NAME: Final = "DUPLICATE_TOOL_NAME"
-TOOL_LISTED_TWICE: Final = "TOOL_LISTED_TWICE"
-TOOLS_FILTERED: Final = "TOOLS_FILTERED"
-TOOL_NAME_CLASH: Final = "TOOL_NAME_CLASH"
-TOOL_NAME_RESERVED: Final = "TOOL_NAME_RESERVED"
-
-_RULE: Final = "a tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
-_LISTED: Final = 20
-"""Names that a message lists, and problems of one reason that a server has one by one."""
-_SHOWN: Final = 80
-"""Characters of a name that a message shows: servers may list anything."""
+_RULE: Final = "a {} name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """What one server's tool list becomes.
+    """What one server's list of tools or prompts becomes.
 
     Attributes:
         exposed: (original name, exposed name), sorted by original name; both are valid.
-        problems: Warnings about the tools that were left out.
+        problems: Warnings about what was left out.
     """
 
     exposed: tuple[tuple[str, str], ...]
@@ -70,8 +55,8 @@ class ClashResult:
 
     Attributes:
         owner: From exposed name to (server id, original name).
-        skipped: (server id, original name) of the tools that lost their name and don't exist.
-        problems: A warning for each skipped tool, naming both servers.
+        skipped: (server id, original name) of what lost its name and doesn't exist.
+        problems: A warning for each that is skipped, naming both servers.
     """
 
     owner: Mapping[str, tuple[str, str]]
@@ -89,161 +74,149 @@ def transformed(name: str, transforms: Sequence[Transform]) -> str:
     return name
 
 
-def expose(spec: ServerSpec, originals: Sequence[str]) -> Exposure:
-    """Derive what a server exposes from the tool names that it lists.
+def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) -> Exposure:
+    """Derive what a server exposes from the names of the tools or prompts that it lists.
 
     The order of `originals` does not matter.
     """
-    problems = _Problems(spec.key.server_id, spec.key.tenant)
-    names = _unique(originals, problems)
-    kept = _filtered(names, spec.tools, problems)
+    problems = LeftOut(spec.key.server_id, spec.key.tenant)
+    kept = filtered(unique(originals, kind, problems), kind.rules(spec), kind, problems)
     exposed: list[tuple[str, str]] = []
     taken: dict[str, str] = {}
     for original in kept:
         name = transformed(original, spec.transforms)
-        if not is_valid_name(original):
-            problems.add(
-                INVALID_TOOL_NAME, original, f"tool {_show(original)} is left out: {_RULE}."
-            )
-        elif not is_valid_name(name):
-            problems.add(INVALID_TOOL_NAME, original, _invalid_exposed(original, name))
-        elif name in taken:
-            problems.add(DUPLICATE_TOOL_NAME, original, _duplicate(original, name, taken[name]))
-        else:
+        fault = _name_fault(original, name, taken, kind)
+        if fault is None:
             taken[name] = original
             exposed.append((original, name))
+        else:
+            reason, text = fault
+            problems.add(reason, original, f"{kind.noun} {shown(original)} is left out: {text}")
     return Exposure(tuple(exposed), problems.all())
 
 
-def resolve_clashes(exposures: Mapping[str, Sequence[tuple[str, str]]]) -> ClashResult:
-    """Give each exposed name to one server.
+def resolve_clashes(
+    exposures: Mapping[str, Sequence[tuple[str, str]]], kind: NamedKind = TOOLS
+) -> ClashResult:
+    """Give each exposed name of one kind to one server.
 
     Args:
         exposures: By server id, the (original, exposed) pairs in force. The id `mcp_admin`
             stands for Leaseway's own toolset and comes before all others.
+        kind: What they are names of.
     """
     owner: dict[str, tuple[str, str]] = {}
     skipped: set[tuple[str, str]] = set()
     problems: list[Problem] = []
     for server_id in sorted(exposures, key=lambda each: (each != ADMIN_TOOLSET, each)):
-        lost = _Problems(server_id)
+        lost = LeftOut(server_id)
         clashes: dict[str, list[tuple[str, str]]] = {}
         for original, name in sorted(exposures[server_id]):
-            if name in RESERVED_NAMES and server_id != ADMIN_TOOLSET:
-                lost.add(TOOL_NAME_RESERVED, name, _reserved(original, name))
+            if name in kind.reserved and server_id != ADMIN_TOOLSET:
+                lost.add(kind.name_reserved, name, _reserved(original, name, kind))
             elif name in owner:
                 clashes.setdefault(owner[name][0], []).append((original, name))
             else:
                 owner[name] = (server_id, original)
                 continue
             skipped.add((server_id, original))
-        for winner, lost_tools in clashes.items():
-            lost.add(TOOL_NAME_CLASH, *_clash(lost_tools, winner))
+        for winner, losers in clashes.items():
+            lost.add(kind.clash, *_clash(losers, winner, kind))
         problems += lost.all()
     return ClashResult(owner, frozenset(skipped), tuple(problems))
 
 
-class _Problems:
-    """Collects one server's warnings; beyond `_LISTED` of a reason they become one."""
+def usable(recorded: Sequence[Recorded], kind: Kind, problems: LeftOut) -> list[Recorded]:
+    """Return what of a list can be used at all, in its order.
 
-    def __init__(self, server_id: str, tenant: str = "") -> None:
-        self._new = partial(
-            Problem, scope="server", server_id=server_id, tenant=tenant, severity="warning"
-        )
-        self._server = f"Server '{server_id}'" + (f" of tenant '{tenant}'" if tenant else "")
-        self._found: dict[str, list[tuple[str, str]]] = {}
-
-    def add(self, reason: str, subject: str, message: str) -> None:
-        self._found.setdefault(reason, []).append((subject, f"{self._server}: {message}"))
-
-    def all(self) -> tuple[Problem, ...]:
-        return tuple(self._each())
-
-    def _each(self) -> Iterator[Problem]:
-        for reason, found in self._found.items():
-            for subject, message in found[:_LISTED]:
-                yield self._new(reason=reason, message=message, subject=_clip(subject))
-            rest = [subject for subject, _ in found[_LISTED:]]
-            if rest:
-                message = f"{self._server}: {reason} holds for {len(rest)} more: {_names(rest)}."
-                yield self._new(reason=reason, message=message)
+    Left out with a problem is what has no name or URI, what is larger than a page of a list
+    (1 MiB), and what comes after the first 10,000.
+    """
+    found = []
+    for item in recorded[:MAX_LISTED]:
+        fault = _fault(item, kind)
+        if not fault:
+            found.append(item)
+            continue
+        text = f"{kind.noun} {shown(item.name)} is left out: {fault}."
+        problems.add(kind.malformed, item.name, f"{text} Ask the server's maintainer to mend it.")
+    if len(recorded) > MAX_LISTED:
+        count = count_of(len(recorded) - MAX_LISTED, kind.noun)
+        text = f"{count} left out: at most {MAX_LISTED} of a server are taken."
+        problems.add(kind.too_many, "", text)
+    return found
 
 
-def _unique(originals: Sequence[str], problems: _Problems) -> list[str]:
-    names = sorted(originals)
-    repeated = {name for name, following in pairwise(names) if name == following}
-    for name in sorted(repeated):
-        text = f"it lists tool {_show(name)} more than once; the tool is registered once."
-        problems.add(TOOL_LISTED_TWICE, name, text)
-    return sorted(set(names))
+def unique(names: Iterable[str], kind: Kind, problems: LeftOut) -> list[str]:
+    """Return names or URIs once each, sorted; one that comes twice is a problem."""
+    ordered = sorted(names)
+    for name in sorted({one for one, following in pairwise(ordered) if one == following}):
+        what = f"it lists {kind.noun} {shown(name)} more than once"
+        problems.add(kind.listed_twice, name, f"{what}; the {kind.noun} is registered once.")
+    return sorted(set(ordered))
 
 
-def _filtered(names: Sequence[str], rules: NameFilter, problems: _Problems) -> list[str]:
-    def wanted(name: str) -> bool:
-        return any(matches(pattern, name) for pattern in rules.whitelist)
-
-    def refused(name: str) -> bool:
-        return any(matches(pattern, name) for pattern in rules.blacklist)
-
-    if rules.blacklist:
-        out = [name for name in names if refused(name) and not wanted(name)]
+def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: LeftOut) -> list[str]:
+    """Return which names or URIs a filter lets pass; what it holds back is one problem."""
+    kept: list[str] = []
+    out: list[str] = []
+    for name in names:
+        (kept if rules.passes(name) else out).append(name)
+    if out and rules.blacklist:
         rule, text = "blacklist", "its blacklist matches and its whitelist does not"
-    elif rules.whitelist:
-        out = [name for name in names if not wanted(name)]
-        rule, text = "whitelist", "no pattern of its whitelist matches"
     else:
-        return list(names)
+        rule, text = "whitelist", "no pattern of its whitelist matches"
     if out:
-        count = f"{len(out)} tool{'s' if len(out) > 1 else ''}"
-        problems.add(TOOLS_FILTERED, rule, f"{count} not registered, {text}: {_names(out)}.")
-    gone = set(out)
-    return [name for name in names if name not in gone]
+        count = count_of(len(out), kind.noun)
+        problems.add(kind.filtered, rule, f"{count} not registered, {text}: {named(out)}.")
+    return kept
 
 
-def _invalid_exposed(original: str, name: str) -> str:
-    return (
-        f"tool {_show(original)} is left out: its transforms make {_show(name)} of it, but {_RULE}."
-        " Change the transforms."
-    )
+def _name_fault(
+    original: str, name: str, taken: Mapping[str, str], kind: NamedKind
+) -> tuple[str, str] | None:
+    """Return the reason and the text of why a name cannot be exposed, or None."""
+    if not is_valid_name(original):
+        return kind.invalid_name, f"{_RULE.format(kind.noun)}."
+    if not is_valid_name(name):
+        rule = _RULE.format(kind.noun)
+        text = f"its transforms make {shown(name)} of it, but {rule}. Change the transforms."
+        return kind.invalid_name, text
+    if name in taken:
+        text = f"its transforms give it the name '{name}', which {shown(taken[name])} has already."
+        remedy = "Change the transforms, or filter one of the two."
+        return kind.duplicate_name, f"{text} {remedy}"
+    return None
 
 
-def _duplicate(original: str, name: str, winner: str) -> str:
-    return (
-        f"tool {_show(original)} is left out: its transforms give it the name '{name}', which"
-        f" {_show(winner)} has already. Change the transforms, or filter one of the two."
-    )
+def _fault(item: Recorded, kind: Kind) -> str:
+    """Return why a definition cannot be used, or an empty text."""
+    if not item.name:
+        return f"its definition is not an object with the text '{kind.member}'"
+    if len(item.name) > MAX_URI:
+        return f"its '{kind.member}' has {len(item.name)} characters, at most {MAX_URI} are taken"
+    size = len(item.definition)
+    if size > MAX_DEFINITION:
+        return f"its definition has {size} bytes, at most {MAX_DEFINITION} are taken"
+    return ""
 
 
-def _clash(lost: Sequence[tuple[str, str]], winner: str) -> tuple[str, str]:
+def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: Kind) -> tuple[str, str]:
     """Return the subject and the text of what one server loses to another."""
     remedy = "the smaller server id keeps {}. Give one of the servers a prefix under 'transform'."
     if len(lost) > 1:
-        taken = f"{len(lost)} tools are left out: server '{winner}' has their names already, and"
-        names = _names([name for _, name in lost])
+        count = count_of(len(lost), kind.noun)
+        taken = f"{count} are left out: server '{winner}' has their names already, and"
+        names = named([name for _, name in lost])
         return winner, f"{taken} {remedy.format('them')} They are: {names}."
     ((original, name),) = lost
-    taken = f"tool {_show(original)} is left out: server '{winner}' has the name '{name}' already,"
+    what = f"{kind.noun} {shown(original)} is left out:"
+    taken = f"{what} server '{winner}' has the name '{name}' already,"
     return name, f"{taken} and {remedy.format('it')}"
 
 
-def _reserved(original: str, name: str) -> str:
+def _reserved(original: str, name: str, kind: Kind) -> str:
     return (
-        f"tool {_show(original)} is left out: the name '{name}' is reserved for '{ADMIN_TOOLSET}'."
-        " Give the server a prefix under 'transform'."
+        f"{kind.noun} {shown(original)} is left out: the name '{name}' is reserved for"
+        f" '{ADMIN_TOOLSET}'. Give the server a prefix under 'transform'."
     )
-
-
-def _names(names: Sequence[str]) -> str:
-    listed = ", ".join(_show(name) for name in names[:_LISTED])
-    more = len(names) - _LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
-
-
-def _show(name: str) -> str:
-    clipped = _clip(name)
-    # A name with control characters or quotes must not shape an operator's terminal or log.
-    return f"'{clipped}'" if is_valid_name(clipped) else ascii(clipped)
-
-
-def _clip(name: str) -> str:
-    return name if len(name) <= _SHOWN else name[:_SHOWN] + "..."

@@ -1,4 +1,7 @@
-"""What callers ask of the coordinator's state: where a name leads, where a lease goes."""
+"""What callers ask of the coordinator's state: where a lease goes, and who serves what.
+
+Where names lead is in `finding`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,8 @@ from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.room_line import Waiter
 from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.snapshot import ToolTarget, View
 from leaseway.control_plane.core.variants import Served
-from leaseway.wire.names import nearest, split_qualified
+from leaseway.wire.names import nearest
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
@@ -24,31 +26,17 @@ __all__ = [
     "Waiting",
     "ask_for_room",
     "find_lease",
-    "find_tool",
+    "no_server",
     "not_served",
     "pending_for",
     "place",
     "serve_line",
+    "try_instead",
     "variants_of",
     "workers_for",
 ]
 
 _NOT_READY_RETRY = 0.5
-
-
-def find_tool(
-    state: Coordinator, tenant: str, name: str, now: Moment
-) -> ToolTarget | Waiting | Denied:
-    """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads."""
-    view = state.visible.view(tenant)
-    split = split_qualified(name)
-    if split is not None:
-        return _find_qualified(state, tenant, view, split, now)
-    target = view.tools.get(name)
-    if target is not None:
-        return target
-    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
-    return Waiting(waiting) if waiting else _no_tool(state, tenant, name, view.tools)
 
 
 def place(
@@ -57,7 +45,7 @@ def place(
     """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
-        return _no_server(state, key.tenant, key.server_id, now)
+        return no_server(state, key.tenant, key.server_id, now)
     if served.spec.truely_stateless:
         message = (
             f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
@@ -149,39 +137,8 @@ def not_served(server_id: str) -> Denied:
     return Denied(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
 
 
-def _standing(state: Coordinator) -> set[str]:
-    """Return the workers whose leases stand: those that neither are gone nor go."""
-    return {record.id for record in state.workers.values() if record.takes_work}
-
-
-def _find_qualified(
-    state: Coordinator, tenant: str, view: View, name: tuple[str, str], now: Moment
-) -> ToolTarget | Waiting | Denied:
-    server_id, original = name
-    served = view.servers.get(server_id)
-    if served is None:
-        return _no_server(state, tenant, server_id, now)
-    target = view.qualified(server_id, original)
-    if target is not None:
-        return target
-    qualified = f"{server_id}:{original}"
-    for tool in served.exposed:
-        if tool.skipped and tool.original == original:
-            return _name_taken(view, qualified, tool.name)
-    known = [f"{server_id}:{tool.original}" for tool in served.callable_tools]
-    return _no_tool(state, tenant, qualified, known)
-
-
-def _name_taken(view: View, name: str, exposed: str) -> Denied:
-    owner = view.tools[exposed].served.key.server_id if exposed in view.tools else "another server"
-    message = (
-        f"The tool '{name}' is left out because '{owner}' has the name '{exposed}', which a tool"
-        " needs for itself. Give one of the two servers a prefix (transform)."
-    )
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
-
-
-def _no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> Waiting | Denied:
+def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> Waiting | Denied:
+    """Return what is to be said of a server that is not in a tenant's view."""
     pending = pending_for(state, tenant)
     if server_id in pending:
         return Waiting((server_id,))
@@ -196,8 +153,26 @@ def _no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> 
         return _not_ready(server_id, message)
     known = list(state.visible.view(tenant).servers) + pending
     near = nearest(server_id, known)
-    message = f"There is no server '{server_id}'." + _try_instead(near, "leaseway servers")
+    message = f"There is no server '{server_id}'."
+    message += try_instead([repr(one) for one in near], "leaseway servers")
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def try_instead(near: list[str], listing: str) -> str:
+    """Return a sentence that leads on from a name that is not there.
+
+    Args:
+        near: The names most like it, in quotes, or none.
+        listing: The command that lists what there is.
+    """
+    if not near:
+        return f" See `{listing}`."
+    return f" Did you mean {' or '.join(near)}?"
+
+
+def _standing(state: Coordinator) -> set[str]:
+    """Return the workers whose leases stand: those that neither are gone nor go."""
+    return {record.id for record in state.workers.values() if record.takes_work}
 
 
 def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:
@@ -214,23 +189,3 @@ def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> 
         when = "It is tried again as soon as a worker is free."
     message = f"{what}. {when} {problem}"
     return Denied(Reason.SERVER_NOT_READY, message, wait, metadata, in_line=False)
-
-
-def _no_tool(state: Coordinator, tenant: str, name: str, known: Collection[str]) -> Denied:
-    near = nearest(name, known)
-    message = f"There is no tool '{name}'." + _try_instead(near, "leaseway tools")
-    listed = state.visible.view(tenant).servers
-    failed = [
-        server_id
-        for server_id, key in variants_of(state, tenant).items()
-        if key in state.servers.failures and server_id not in listed
-    ]
-    if failed and split_qualified(name) is None:
-        message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
-
-
-def _try_instead(near: list[str], listing: str) -> str:
-    if not near:
-        return f" See `{listing}`."
-    return f" Did you mean {' or '.join(repr(one) for one in near)}?"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.probing import ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.variants import (
     Good,
-    Listing,
     Served,
     adopt,
     make_good,
@@ -111,9 +111,7 @@ class Servers:
             and served.hashes.launch == wanted.launch_hash
         )
         if nearer:
-            self.goods[served.key] = adopt(
-                served.spec, served.hashes, served.listing, served.exposed
-            )
+            self.goods[served.key] = adopt(served)
             self.changed = True
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:

@@ -1,4 +1,4 @@
-"""All toolsets at one registry version, and what a tenant sees of them (DESIGN §4)."""
+"""All that servers offer at one registry version, and what a tenant sees of it (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import TypeVar
 
 from leaseway.control_plane.core.admin_toolset import with_admin
 from leaseway.control_plane.core.exposure import resolve_clashes
+from leaseway.control_plane.core.kinds import PROMPTS, TOOLS, NamedKind
+from leaseway.control_plane.core.listing import Recorded
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.variants import Exposed, Good, Hashes, Served, settle
 from leaseway.wire.spec import VariantKey
 
 __all__ = [
     "Delta",
+    "NamedTarget",
+    "ResourceTarget",
     "Snapshot",
-    "ToolTarget",
     "View",
     "acknowledged",
     "build_snapshot",
@@ -29,11 +32,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class ToolTarget:
-    """Where one exposed name leads."""
+class NamedTarget:
+    """Where one exposed name of a tool or a prompt leads."""
 
     served: Served
-    tool: Exposed
+    item: Exposed
+    kind: NamedKind
+
+
+@dataclass(frozen=True)
+class ResourceTarget:
+    """Whose a URI is.
+
+    Attributes:
+        served: The server that offers it.
+        uri: The URI, or a template's own text.
+        recorded: How the server listed it; None where it only stands for it.
+        is_template: Whether it is a template's own text.
+    """
+
+    served: Served
+    uri: str
+    recorded: Recorded | None = None
+    is_template: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,24 +68,60 @@ class View:
     servers: Mapping[str, Served]
 
     @cached_property
-    def tools(self) -> Mapping[str, ToolTarget]:
+    def tools(self) -> Mapping[str, NamedTarget]:
         """Callable tools by exposed name, in the order of names."""
-        found = {
-            tool.name: ToolTarget(served, tool)
-            for served in self.servers.values()
-            for tool in served.callable_tools
-        }
-        return dict(sorted(found.items()))
+        return self._named(TOOLS)
 
-    def qualified(self, server_id: str, original: str) -> ToolTarget | None:
-        """Return the callable tool with an original name on one server."""
+    @cached_property
+    def prompts(self) -> Mapping[str, NamedTarget]:
+        """Callable prompts, likewise."""
+        return self._named(PROMPTS)
+
+    @cached_property
+    def resources(self) -> Mapping[tuple[str, str], ResourceTarget]:
+        """Listed resources by server id and URI, in that order."""
+        return {
+            (server_id, one.name): ResourceTarget(served, one.name, one)
+            for server_id, served in sorted(self.servers.items())
+            for one in served.readable.resources
+        }
+
+    @cached_property
+    def templates(self) -> Mapping[tuple[str, str], ResourceTarget]:
+        """Listed templates of resources, likewise."""
+        return {
+            (server_id, one.name): ResourceTarget(served, one.name, one, is_template=True)
+            for server_id, served in sorted(self.servers.items())
+            for one in served.readable.templates
+        }
+
+    @cached_property
+    def by_uri(self) -> Mapping[str, ResourceTarget]:
+        """Listed resources and templates by URI; of several servers' the smallest id's."""
+        listed = (*self.resources.values(), *self.templates.values())
+        return {target.uri: target for target in reversed(listed)}
+
+    def named(self, kind: NamedKind) -> Mapping[str, NamedTarget]:
+        """Return what of one kind is callable, by exposed name."""
+        return self.tools if kind is TOOLS else self.prompts
+
+    def qualified(self, server_id: str, original: str, kind: NamedKind) -> NamedTarget | None:
+        """Return the callable tool or prompt with an original name on one server."""
         served = self.servers.get(server_id)
         if served is None:
             return None
-        for tool in served.callable_tools:
-            if tool.original == original:
-                return ToolTarget(served, tool)
+        for item in served.callable(kind):
+            if item.original == original:
+                return NamedTarget(served, item, kind)
         return None
+
+    def _named(self, kind: NamedKind) -> Mapping[str, NamedTarget]:
+        found = {
+            item.name: NamedTarget(served, item, kind)
+            for served in self.servers.values()
+            for item in served.callable(kind)
+        }
+        return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -112,11 +169,15 @@ def build_snapshot(
     problems: list[Problem] = []
     for tenant in sorted({key.tenant for key in goods} | {""}):
         seen = _seen_by(goods, tenant)
-        clashes = resolve_clashes({key.server_id: good.exposed for key, good in seen.items()})
-        problems.extend(clashes.problems)
+        skipped: list[frozenset[tuple[str, str]]] = []
+        for kind in (TOOLS, PROMPTS):
+            names = {key.server_id: good.names(kind) for key, good in seen.items()}
+            clashes = resolve_clashes(names, kind)
+            problems.extend(clashes.problems)
+            skipped.append(clashes.skipped)
         for key, good in seen.items():
             if key.tenant == tenant:
-                served[key] = settle(good, clashes.skipped)
+                served[key] = settle(good, *skipped)
     return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
 
 
@@ -151,20 +212,22 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
 
 def owner_changes(old: Snapshot, new: Snapshot) -> Iterator[Problem]:
     """Yield a problem for each exposed name that moved from one server to another (DESIGN §4)."""
-    before = old.view("").tools
-    for name, target in new.view("").tools.items():
-        was = before.get(name)
-        owner = target.served.key.server_id
-        if was is None or was.served.key.server_id == owner:
-            continue
-        message = (
-            f"The tool name '{name}' moved from server '{was.served.key.server_id}' to server"
-            f" '{owner}', whose id sorts first or which alone has it now. Give one of them a"
-            " prefix if both are meant to be used."
-        )
-        yield Problem(
-            "server", "TOOL_OWNER_CHANGED", message, owner, severity="warning", subject=name
-        )
+    for kind in (TOOLS, PROMPTS):
+        before = old.view("").named(kind)
+        for name, target in new.view("").named(kind).items():
+            was = before.get(name)
+            if was is not None and was.served.key.server_id != target.served.key.server_id:
+                yield _moved(name, was, target)
+
+
+def _moved(name: str, was: NamedTarget, target: NamedTarget) -> Problem:
+    owner, kind = target.served.key.server_id, target.kind
+    message = (
+        f"The {kind.noun} name '{name}' moved from server '{was.served.key.server_id}' to server"
+        f" '{owner}', whose id sorts first or which alone has it now. Give one of them a"
+        " prefix if both are meant to be used."
+    )
+    return Problem("server", kind.owner_changed, message, owner, severity="warning", subject=name)
 
 
 def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:

@@ -1,27 +1,30 @@
-"""What one variant of a server is: its recorded tools, its last good, what is served of it.
+"""What one variant of a server is: its last good, and what is served of it.
 
-A *listing* is what the server said it has; the probe's is the contract. A *good* is a spec that
-listed once, with the names that its rules give. A *served* is a good with the clashes between
-servers settled: what goes to workers.
+A *good* is a spec that listed once, with the names that its rules give to what it listed. A
+*served* is a good with the clashes between servers settled: what goes to workers.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from leaseway.control_plane.core.exposure import expose
+from leaseway.control_plane.core.kinds import PROMPTS, TOOLS, NamedKind
+from leaseway.control_plane.core.listing import Listing
+from leaseway.control_plane.core.offers import (
+    ResourceExposure,
+    expose_recorded,
+    expose_resources,
+    resource_problems,
+)
 from leaseway.control_plane.core.problems import Problem
-from leaseway.wire.spec import ServerSpec, VariantKey
+from leaseway.wire.spec import NO_FILTER, NameFilter, ServerSpec, VariantKey
 
 __all__ = [
     "Exposed",
     "Good",
     "Hashes",
-    "Listing",
-    "RecordedTool",
     "Served",
     "adopt",
     "make_good",
@@ -30,40 +33,7 @@ __all__ = [
     "settle",
 ]
 
-
-@dataclass(frozen=True)
-class RecordedTool:
-    """One tool as its server listed it.
-
-    Attributes:
-        name: The server's name for it.
-        definition: The whole definition, a JSON object as UTF-8.
-    """
-
-    name: str
-    definition: bytes
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Everything that a server listed, in its order, and the protocol it was asked in."""
-
-    tools: tuple[RecordedTool, ...] = ()
-    protocol_version: str = ""
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of the content."""
-        state = hashlib.sha256(self.protocol_version.encode())
-        for tool in self.tools:
-            state.update(len(tool.definition).to_bytes(8, "big"))
-            state.update(tool.definition)
-        return state.hexdigest()
-
-    @cached_property
-    def by_name(self) -> dict[str, RecordedTool]:
-        """The tools by the server's names; the first of two equal ones."""
-        return {tool.name: tool for tool in reversed(self.tools)}
+Skipped = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -77,7 +47,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class Exposed:
-    """A tool that the rules let through; skipped where a smaller server id has its name."""
+    """A tool or prompt that the rules let through; skipped where a smaller id has its name."""
 
     original: str
     name: str
@@ -92,7 +62,9 @@ class Good:
     filters and transforms that went into them.
 
     Attributes:
-        exposed: (original, exposed name) of what the rules let through, before clashes.
+        exposed: (original, exposed name) of the tools that the rules let through, before clashes.
+        prompts: The same of prompts.
+        resource_filter: Which URIs may be read.
         rules_known: Whether `spec` holds the rules; false for one that came from a worker.
     """
 
@@ -101,17 +73,31 @@ class Good:
     exposure_hash: str
     listing: Listing
     exposed: tuple[tuple[str, str], ...]
+    prompts: tuple[tuple[str, str], ...] = ()
+    resource_filter: NameFilter = NO_FILTER
     rules_known: bool = True
+
+    def names(self, kind: NamedKind) -> tuple[tuple[str, str], ...]:
+        """(original, exposed name) of one kind."""
+        return self.exposed if kind is TOOLS else self.prompts
 
 
 @dataclass(frozen=True)
 class Served:
-    """What workers get of a variant."""
+    """What workers get of a variant.
+
+    Attributes:
+        exposed: The tools that the rules let through.
+        prompts: The prompts, likewise.
+        resource_filter: Which URIs may be read.
+    """
 
     spec: ServerSpec
     hashes: Hashes
     listing: Listing
     exposed: tuple[Exposed, ...]
+    prompts: tuple[Exposed, ...] = ()
+    resource_filter: NameFilter = NO_FILTER
 
     @property
     def key(self) -> VariantKey:
@@ -123,30 +109,75 @@ class Served:
         """The tools that exist for callers."""
         return tuple(tool for tool in self.exposed if not tool.skipped)
 
+    @cached_property
+    def callable_prompts(self) -> tuple[Exposed, ...]:
+        """The prompts that exist for callers."""
+        return tuple(prompt for prompt in self.prompts if not prompt.skipped)
+
+    @cached_property
+    def readable(self) -> ResourceExposure:
+        """The resources and templates that callers see."""
+        return expose_resources(self.listing, self.resource_filter)
+
+    def names(self, kind: NamedKind) -> tuple[Exposed, ...]:
+        """What of one kind the rules let through."""
+        return self.exposed if kind is TOOLS else self.prompts
+
+    def callable(self, kind: NamedKind) -> tuple[Exposed, ...]:
+        """What of one kind exists for callers."""
+        return self.callable_tools if kind is TOOLS else self.callable_prompts
+
 
 def make_good(spec: ServerSpec, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
     """Apply a spec's rules to a listing."""
-    exposure = expose(spec, [tool.name for tool in listing.tools])
-    good = Good(spec, spec.launch_hash, spec.exposure_hash, listing, exposure.exposed)
-    return good, exposure.problems
-
-
-def adopt(spec: ServerSpec, hashes: Hashes, listing: Listing, exposed: Iterable[Exposed]) -> Good:
-    """Make a good of what a worker holds, without the rules that it was made by."""
-    names = tuple((tool.original, tool.name) for tool in exposed)
-    return Good(spec, hashes.launch, hashes.exposure, listing, names, rules_known=False)
-
-
-def settle(good: Good, skipped: frozenset[tuple[str, str]]) -> Served:
-    """Make what is served of a good, once it is known which of its names others have."""
-    server_id = good.spec.key.server_id
-    exposed = tuple(
-        Exposed(original, name, (server_id, original) in skipped) for original, name in good.exposed
+    tools = expose_recorded(spec, listing.tools, TOOLS)
+    prompts = expose_recorded(spec, listing.prompts, PROMPTS)
+    problems = tools.problems + prompts.problems + resource_problems(spec, listing)
+    good = Good(
+        spec,
+        spec.launch_hash,
+        spec.exposure_hash,
+        listing,
+        tools.exposed,
+        prompts.exposed,
+        spec.resources,
     )
+    return good, problems
+
+
+def adopt(served: Served) -> Good:
+    """Make a good of what a worker holds, without the rules that it was made by."""
+    return Good(
+        served.spec,
+        served.hashes.launch,
+        served.hashes.exposure,
+        served.listing,
+        tuple((tool.original, tool.name) for tool in served.exposed),
+        tuple((prompt.original, prompt.name) for prompt in served.prompts),
+        served.resource_filter,
+        rules_known=False,
+    )
+
+
+def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
+    """Make what is served of a good, once it is known which of its names others have.
+
+    Args:
+        good: What works.
+        skipped: (server id, original name) of the tools that lost their names.
+        skipped_prompts: The same of prompts.
+    """
+    server_id = good.spec.key.server_id
+    exposed = _settled(server_id, good.exposed, skipped)
+    prompts = _settled(server_id, good.prompts, skipped_prompts)
+    rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
-    state.update(repr([(tool.original, tool.name, tool.skipped) for tool in exposed]).encode())
+    state.update(_in_words(exposed))
+    if prompts or rules:  # else the hash of a server with tools alone, as it has always been
+        state.update(_in_words(prompts))
+        state.update(repr((rules.whitelist, rules.blacklist)).encode())
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
-    return Served(good.spec, hashes, good.listing, exposed)
+    return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
 
 
 def renew(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
@@ -158,9 +189,23 @@ def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
     """Give a good a newer listing of the same generation.
 
     Where the rules are not known (the configuration could not be read since the control plane
-    started), only tools that were exposed before stay so: a filtered one must not slip through.
+    started), only tools and prompts that were exposed before stay so: a filtered one must not
+    slip through. Which URIs may be read is known even then.
     """
     if good.rules_known:
         return make_good(good.spec, listing)
-    still = tuple(pair for pair in good.exposed if pair[0] in listing.by_name)
-    return replace(good, listing=listing, exposed=still), ()
+    tools = tuple(pair for pair in good.exposed if pair[0] in listing.by_name)
+    prompts = tuple(pair for pair in good.prompts if pair[0] in listing.prompts_by_name)
+    return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
+
+
+def _settled(
+    server_id: str, names: tuple[tuple[str, str], ...], skipped: Skipped
+) -> tuple[Exposed, ...]:
+    return tuple(
+        Exposed(original, name, (server_id, original) in skipped) for original, name in names
+    )
+
+
+def _in_words(exposed: tuple[Exposed, ...]) -> bytes:
+    return repr([(each.original, each.name, each.skipped) for each in exposed]).encode()

@@ -1,21 +1,19 @@
-"""What the core knows, as callers and operators get it."""
+"""What the core knows, as callers and operators get it; what servers offer is in `offered`."""
 
 from __future__ import annotations
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.definition import parse_definition
 from leaseway.control_plane.core.fleet import InstanceInfo, WorkerRecord
-from leaseway.control_plane.core.lookup import Denied
 from leaseway.control_plane.core.placement import HeldLease
 from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.refusal import Denied
 from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.snapshot import ToolTarget
 from leaseway.control_plane.core.variants import Good, Served
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
-from leaseway.wire.fault import Fault, status_from_fault
+from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.spec_wire import duration, key_to_wire
 
@@ -23,10 +21,8 @@ __all__ = [
     "denial",
     "lease",
     "problem",
-    "resolved",
     "server",
     "timestamp",
-    "tool",
     "worker",
     "worker_ref",
 ]
@@ -49,44 +45,6 @@ def timestamp(unix: float | None) -> Timestamp | None:
     message = Timestamp()
     message.FromNanoseconds(int(unix * 1e9))
     return message
-
-
-def tool(name: str, target: ToolTarget) -> catalog_pb2.Tool:
-    """Return one exposed tool."""
-    served = target.served
-    definition = parse_definition(served.listing.by_name[target.tool.original].definition)
-    return catalog_pb2.Tool(
-        name=name,
-        original_name=target.tool.original,
-        server_id=served.key.server_id,
-        title=definition.title,
-        description=definition.description,
-        input_schema=definition.input_schema,
-        output_schema=definition.output_schema,
-        annotations=definition.annotations,
-        extra=definition.extra,
-        shared=served.spec.truely_stateless,
-    )
-
-
-def resolved(
-    name: str, outcome: ToolTarget | Denied, workers: list[WorkerRecord]
-) -> catalog_pb2.ResolvedTool:
-    """Return where a name leads, or why nowhere."""
-    if isinstance(outcome, Denied):
-        return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
-    served = outcome.served
-    definition = parse_definition(served.listing.by_name[outcome.tool.original].definition)
-    return catalog_pb2.ResolvedTool(
-        name=name,
-        server_id=served.key.server_id,
-        original_name=outcome.tool.original,
-        shared=served.spec.truely_stateless,
-        idempotent=definition.idempotent,
-        read_only=definition.read_only,
-        workers=[worker_ref(record) for record in workers],
-        call_timeout=duration(served.spec.call_timeout),
-    )
 
 
 def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
@@ -178,6 +136,8 @@ def server(state: Coordinator, key: VariantKey, now: Moment) -> catalog_pb2.Serv
         status.launch_hash, status.exposure_hash = spec.launch_hash, spec.exposure_hash
     if served is not None:
         status.tool_count = len(served.callable_tools)
+        status.prompt_count = len(served.callable_prompts)
+        status.resource_count = len(served.readable.resources) + len(served.readable.templates)
         status.workers.extend(record.id for record in state.serving(served))
     return status
 

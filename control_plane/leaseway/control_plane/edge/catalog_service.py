@@ -1,23 +1,24 @@
-"""What tools exist and where they can be called: the part that callers ask (DESIGN §4)."""
+"""What tools, prompts and resources exist, and where: the part that callers ask (DESIGN §4)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 
+from leaseway.control_plane.core.finding import find_name, find_resource
+from leaseway.control_plane.core.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.lookup import (
-    Denied,
-    Waiting,
-    find_tool,
     not_served,
     pending_for,
     variants_of,
     workers_for,
 )
-from leaseway.control_plane.core.snapshot import ToolTarget
-from leaseway.control_plane.edge import answers
+from leaseway.control_plane.core.refusal import Denied, Waiting
+from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.edge import answers, offered
 from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
+from leaseway.control_plane.edge.pages import one_page
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
@@ -28,11 +29,15 @@ from leaseway.wire.spec import VariantKey
 __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
-_PAGE_SIZE = bounds.MAX_MESSAGE - 16 * bounds.KIB  # the rest is for what is not tools
-_TOOL_OVERHEAD = 8
 _HEARTBEAT = 30.0
 
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
+_PromptsContext = grpc.aio.ServicerContext[
+    catalog_pb2.ListPromptsRequest, catalog_pb2.ListPromptsResponse
+]
+_ResourcesContext = grpc.aio.ServicerContext[
+    catalog_pb2.ListResourcesRequest, catalog_pb2.ListResourcesResponse
+]
 _ResolveContext = grpc.aio.ServicerContext[
     catalog_pb2.ResolveToolsRequest, catalog_pb2.ResolveToolsResponse
 ]
@@ -58,25 +63,62 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
-        response = catalog_pb2.ListToolsResponse(
+        wanted = set(request.servers)
+        tools, token = one_page(
+            (name, offered.tool(name, target))
+            for name, target in state.visible.view(tenant).tools.items()
+            if name > request.page_token and _is_wanted(target, wanted)
+        )
+        return catalog_pb2.ListToolsResponse(
+            tools=tools,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
             pending=pending_for(state, tenant),
+            next_page_token=token,
         )
+
+    async def ListPrompts(  # noqa: N802
+        self, request: catalog_pb2.ListPromptsRequest, context: _PromptsContext
+    ) -> catalog_pb2.ListPromptsResponse:
+        """List one page of prompts, ordered by name."""
+        await check_client(request.client, context)
+        await self._established(context)
+        state = self._plane.state
+        tenant = tenant_of(request.tenant)
         wanted = set(request.servers)
-        size = 0
-        for name, target in state.visible.view(tenant).tools.items():
-            if name <= request.page_token:
-                continue
-            if wanted and target.served.key.server_id not in wanted:
-                continue
-            tool = answers.tool(name, target)
-            size += tool.ByteSize() + _TOOL_OVERHEAD
-            if response.tools and size > _PAGE_SIZE:
-                response.next_page_token = response.tools[-1].name
-                break
-            response.tools.append(tool)
-        return response
+        prompts, token = one_page(
+            (name, offered.prompt(name, target))
+            for name, target in state.visible.view(tenant).prompts.items()
+            if name > request.page_token and _is_wanted(target, wanted)
+        )
+        return catalog_pb2.ListPromptsResponse(
+            prompts=prompts,
+            registry_version=state.visible.version,
+            pending=pending_for(state, tenant),
+            next_page_token=token,
+        )
+
+    async def ListResources(  # noqa: N802
+        self, request: catalog_pb2.ListResourcesRequest, context: _ResourcesContext
+    ) -> catalog_pb2.ListResourcesResponse:
+        """List one page of resources, ordered by server and URI; templates after them."""
+        await check_client(request.client, context)
+        await self._established(context)
+        state = self._plane.state
+        tenant = tenant_of(request.tenant)
+        wanted = set(request.servers)
+        after = tuple(request.page_token.split(" ", 2)) if request.page_token else ()
+        resources, token = one_page(
+            (" ".join(place), offered.resource(target))
+            for place, target in _places(state.visible.view(tenant))
+            if place > after and _is_wanted(target, wanted)
+        )
+        return catalog_pb2.ListResourcesResponse(
+            resources=resources,
+            registry_version=state.visible.version,
+            pending=pending_for(state, tenant),
+            next_page_token=token,
+        )
 
     async def ResolveTools(  # noqa: N802
         self, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
@@ -88,7 +130,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         await self._established(context)
         tenant = tenant_of(request.tenant)
-        outcomes = [await self._find(tenant, name, context) for name in request.names]
+        outcomes = [await self._find(tenant, name, request, context) for name in request.names]
         return catalog_pb2.ResolveToolsResponse(
             tools=[
                 self._resolved(name, outcome)
@@ -158,9 +200,15 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 return
             await self._plane.changed(left)
 
-    async def _find(self, tenant: str, name: str, context: _ResolveContext) -> ToolTarget | Denied:
+    async def _find(
+        self,
+        tenant: str,
+        name: str,
+        request: catalog_pb2.ResolveToolsRequest,
+        context: _ResolveContext,
+    ) -> NamedTarget | ResourceTarget | Denied:
         while True:
-            outcome = find_tool(self._plane.state, tenant, name, self._plane.clock())
+            outcome = self._look_for(tenant, name, request)
             if not isinstance(outcome, Waiting):
                 return outcome
             # A little before the caller gives up, so that it learns what it waited for.
@@ -172,13 +220,39 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 return Denied(Reason.SERVER_NOT_READY, message, 0.5, metadata)
             await self._plane.changed(left)
 
-    def _resolved(self, name: str, outcome: ToolTarget | Denied) -> catalog_pb2.ResolvedTool:
+    def _look_for(
+        self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
+    ) -> NamedTarget | ResourceTarget | Denied | Waiting:
+        state, now = self._plane.state, self._plane.clock()
+        match request.kind:
+            case catalog_pb2.NAME_KIND_RESOURCE:
+                return find_resource(state, tenant, name, now, request.server_id)
+            case catalog_pb2.NAME_KIND_PROMPT:
+                return find_name(state, tenant, name, now, PROMPTS, request.server_id)
+            case _:
+                return find_name(state, tenant, name, now, TOOLS, request.server_id)
+
+    def _resolved(
+        self, name: str, outcome: NamedTarget | ResourceTarget | Denied
+    ) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denied):
-            return answers.resolved(name, outcome, [])
+            return offered.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
-            return answers.resolved(name, not_served(outcome.served.key.server_id), [])
-        return answers.resolved(name, outcome, workers)
+            return offered.resolved(name, not_served(outcome.served.key.server_id), [])
+        return offered.resolved(name, outcome, workers)
+
+
+def _is_wanted(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
+    return not servers or target.served.key.server_id in servers
+
+
+def _places(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]:
+    """Yield what a view lists, each with its place: the templates come after all resources."""
+    for key, target in view.resources.items():
+        yield ("resource", *key), target
+    for key, target in view.templates.items():
+        yield ("template", *key), target
 
 
 def _changed(before: dict[str, str], now: dict[str, str]) -> list[str]:

@@ -10,17 +10,19 @@ import grpc
 
 from leaseway.control_plane.core.actions import Action
 from leaseway.control_plane.core.fleet import WorkerHello, WorkerRefused
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.variants import Listing
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import (
-    MalformedMessage,
     action_to_wire,
     hello_from_wire,
-    listing_from_wire,
     problem_from_wire,
     refusal_from_wire,
     report_from_wire,
+)
+from leaseway.control_plane.edge.toolset_wire import (
+    MalformedMessage,
+    listing_from_wire,
     served_from_wire,
 )
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
@@ -199,7 +201,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if result.HasField("problem"):
             outcome = problem_from_wire(result.problem)
         else:
-            outcome = listing_from_wire(result.tools, result.protocol_version)
+            outcome = listing_from_wire(result)
         if result.id:
             self._plane.traces.probe_ended(result.id, outcome)
             if self._plane.meters is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Literal, cast
 
@@ -19,33 +18,24 @@ from leaseway.control_plane.core.fleet import InstanceInfo, WorkerAddress, Worke
 from leaseway.control_plane.core.placement import HeldLease, LeaseKey
 from leaseway.control_plane.core.problems import Problem, Scope
 from leaseway.control_plane.core.subscription import Refusal
-from leaseway.control_plane.core.variants import Exposed, Hashes, Listing, RecordedTool, Served
+from leaseway.control_plane.edge.toolset_wire import (
+    MalformedMessage,
+    hashes_from_wire,
+    served_to_wire,
+)
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds
-from leaseway.wire.spec_wire import (
-    key_from_wire,
-    key_to_wire,
-    seconds,
-    spec_from_wire,
-    spec_to_wire,
-)
+from leaseway.wire.spec_wire import key_from_wire, key_to_wire, seconds, spec_to_wire
 
 __all__ = [
-    "MalformedMessage",
     "action_to_wire",
     "hello_from_wire",
-    "listing_from_wire",
     "problem_from_wire",
     "refusal_from_wire",
     "report_from_wire",
-    "served_from_wire",
 ]
 
 _LONGEST_SUBJECT = 256
-
-
-class MalformedMessage(Exception):
-    """A worker said something that no worker of this protocol says; the message says what."""
 
 
 def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
@@ -64,7 +54,7 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
         labels=dict(message.labels),
         highest_version=message.highest_registry_version,
         highest_epoch=message.highest_epoch,
-        held={key_from_wire(held.key): _hashes_from_wire(held) for held in message.held},
+        held={key_from_wire(held.key): hashes_from_wire(held) for held in message.held},
         leases=tuple(_lease_from_wire(lease, worker.id, now) for lease in message.leases),
         instances=_instances_from_wire(message.instances, worker.id),
     )
@@ -83,30 +73,6 @@ def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> Wo
         calls_in_flight=message.calls_in_flight,
         draining=message.draining,
     )
-
-
-def served_from_wire(message: sync_pb2.Upsert) -> Served:
-    """Return a variant that a worker holds.
-
-    Raises:
-        MalformedMessage: A recorded tool is no JSON object with a name.
-    """
-    toolset = message.toolset
-    return Served(
-        spec=spec_from_wire(message.spec),
-        hashes=_hashes_from_wire(message.hashes),
-        listing=listing_from_wire(toolset.recorded, toolset.protocol_version),
-        exposed=tuple(Exposed(t.original_name, t.name, t.skipped) for t in toolset.exposed),
-    )
-
-
-def listing_from_wire(tools: Iterable[sync_pb2.RecordedTool], protocol_version: str) -> Listing:
-    """Return the tools that a server listed.
-
-    Raises:
-        MalformedMessage: One of them is no JSON object with a name.
-    """
-    return Listing(tuple(_recorded_from_wire(tool) for tool in tools), protocol_version)
 
 
 def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
@@ -162,45 +128,10 @@ def _delta_to_wire(action: PushDelta, epoch: int) -> sync_pb2.Delta:
         nonce=push.nonce,
         epoch=epoch,
         registry_version=push.version,
-        upserts=[_served_to_wire(served) for served in push.upserts],
+        upserts=[served_to_wire(served) for served in push.upserts],
         removals=[key_to_wire(key) for key in push.removals],
         traceparent=action.trace,
     )
-
-
-def _served_to_wire(served: Served) -> sync_pb2.Upsert:
-    key = key_to_wire(served.key)
-    return sync_pb2.Upsert(
-        spec=spec_to_wire(served.spec),
-        hashes=sync_pb2.HeldHashes(
-            key=key,
-            launch_hash=served.hashes.launch,
-            exposure_hash=served.hashes.exposure,
-            toolset_hash=served.hashes.toolset,
-        ),
-        toolset=sync_pb2.Toolset(
-            recorded=[sync_pb2.RecordedTool(definition=t.definition) for t in served.listing.tools],
-            exposed=[
-                sync_pb2.ExposedTool(original_name=t.original, name=t.name, skipped=t.skipped)
-                for t in served.exposed
-            ],
-            protocol_version=served.listing.protocol_version,
-        ),
-    )
-
-
-def _recorded_from_wire(tool: sync_pb2.RecordedTool) -> RecordedTool:
-    try:
-        name = json.loads(tool.definition)["name"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        name = None
-    if not isinstance(name, str):
-        raise MalformedMessage("A recorded tool is not a JSON object with a name.")
-    return RecordedTool(name, tool.definition)
-
-
-def _hashes_from_wire(message: sync_pb2.HeldHashes) -> Hashes:
-    return Hashes(message.launch_hash, message.exposure_hash, message.toolset_hash)
 
 
 def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:

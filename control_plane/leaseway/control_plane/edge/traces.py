@@ -12,9 +12,9 @@ from typing import Final
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from leaseway.control_plane.core.actions import Action, CancelProbe, PushDelta, StartProbe
+from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.snapshot import Snapshot
-from leaseway.control_plane.core.variants import Listing
 from leaseway.wire.telemetry import Attr, context_from, traceparent_of, tracer, tracing_active
 
 __all__ = ["ReloadTraces"]

@@ -1,0 +1,204 @@
+"""Where names lead: of tools and prompts to what has them, of resources to whose they are."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Collection
+from typing import Final
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.kinds import RESOURCES, TOOLS, Kind, NamedKind
+from leaseway.control_plane.core.left_out import shown
+from leaseway.control_plane.core.lookup import (
+    no_server,
+    pending_for,
+    try_instead,
+    variants_of,
+)
+from leaseway.control_plane.core.refusal import Denied, Waiting
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.core.uri_templates import matches_template
+from leaseway.wire.bounds import MAX_URI
+from leaseway.wire.names import nearest, split_qualified
+from leaseway.wire.reasons import Reason
+
+__all__ = ["find_name", "find_resource"]
+
+_COMPARED: Final = 200
+"""URIs on either side of an unknown one that it is compared with."""
+_SHOWN: Final = 300
+"""Characters of a name or URI that a message shows."""
+
+
+def find_name(
+    state: Coordinator,
+    tenant: str,
+    name: str,
+    now: Moment,
+    kind: NamedKind = TOOLS,
+    server_id: str = "",
+) -> NamedTarget | Waiting | Denied:
+    """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads.
+
+    Args:
+        state: What is known.
+        tenant: Whose registry.
+        name: The name; with a server given, its original name will do.
+        now: When.
+        kind: What it names.
+        server_id: Only what this server offers; empty for any.
+    """
+    view = state.visible.view(tenant)
+    target = view.named(kind).get(name)
+    if target is not None and server_id in ("", target.served.key.server_id):
+        return target
+    split = split_qualified(name)
+    if split is None and server_id:
+        split = (server_id, name)
+    if split is not None:
+        if server_id not in ("", split[0]):
+            return _not_of_server(state, tenant, view, name, server_id, kind, now)
+        return _find_qualified(state, tenant, view, split, kind, now)
+    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    return Waiting(waiting) if waiting else _not_there(state, tenant, name, view.named(kind), kind)
+
+
+def find_resource(
+    state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str = ""
+) -> ResourceTarget | Waiting | Denied:
+    """Find out whose a URI is: whose it is listed as, else who has a template for it.
+
+    Of several servers the one with the smallest id is meant. A URI that no server lists and no
+    template stands for is its that is named, as far as that server's filter lets it pass.
+
+    Args:
+        state: What is known.
+        tenant: Whose registry.
+        uri: A resource's URI, or the text of a template itself.
+        now: When.
+        server_id: Only what this server offers; empty for any.
+    """
+    view = state.visible.view(tenant)
+    if server_id:
+        return _find_at(state, tenant, view, uri, now, server_id)
+    target = view.by_uri.get(uri) or _by_template(view, uri)
+    if target is not None:
+        return target
+    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    if waiting:
+        return Waiting(waiting)
+    return _not_there(state, tenant, uri, view.by_uri, RESOURCES)
+
+
+def _find_at(
+    state: Coordinator, tenant: str, view: View, uri: str, now: Moment, server_id: str
+) -> ResourceTarget | Waiting | Denied:
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    key = (server_id, uri)
+    listed = view.resources.get(key) or view.templates.get(key)
+    if listed is not None:
+        return listed
+    if len(uri) <= MAX_URI and served.resource_filter.passes(uri):
+        return ResourceTarget(served, uri)
+    known = [one.name for one in served.readable.resources]
+    near = _nearest_uris(uri, known)
+    message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
+    message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def _by_template(view: View, uri: str) -> ResourceTarget | None:
+    if len(uri) > MAX_URI:
+        return None
+    for _, served in sorted(view.servers.items()):
+        if not served.resource_filter.passes(uri):
+            continue
+        if any(matches_template(one.name, uri) for one in served.readable.every_template):
+            return ResourceTarget(served, uri)
+    return None
+
+
+def _find_qualified(
+    state: Coordinator,
+    tenant: str,
+    view: View,
+    name: tuple[str, str],
+    kind: NamedKind,
+    now: Moment,
+) -> NamedTarget | Waiting | Denied:
+    server_id, original = name
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    target = view.qualified(server_id, original, kind)
+    if target is not None:
+        return target
+    qualified = f"{server_id}:{original}"
+    for item in served.names(kind):
+        if item.skipped and item.original == original:
+            return _name_taken(view, qualified, item.name, kind)
+    known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
+    return _not_there(state, tenant, qualified, known, kind)
+
+
+def _name_taken(view: View, name: str, exposed: str, kind: NamedKind) -> Denied:
+    target = view.named(kind).get(exposed)
+    owner = target.served.key.server_id if target is not None else "another server"
+    message = (
+        f"The {kind.noun} '{name}' is left out because '{owner}' has the name '{exposed}', which a"
+        f" {kind.noun} needs for itself. Give one of the two servers a prefix (transform)."
+    )
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
+
+
+def _not_of_server(
+    state: Coordinator,
+    tenant: str,
+    view: View,
+    name: str,
+    server_id: str,
+    kind: NamedKind,
+    now: Moment,
+) -> Waiting | Denied:
+    """Return the refusal of a qualified name of another server than the one that is meant."""
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
+    return _not_there(state, tenant, name, known, kind)
+
+
+def _not_there(
+    state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
+) -> Denied:
+    is_uri = kind is RESOURCES
+    near = _nearest_uris(name, known) if is_uri else nearest(name, known)
+    message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
+    message += try_instead([shown(one, _SHOWN) for one in near], kind.listing)
+    if is_uri:
+        message += " To read a URI that no server lists, name the server."
+    listed = state.visible.view(tenant).servers
+    failed = [
+        server_id
+        for server_id, key in variants_of(state, tenant).items()
+        if key in state.servers.failures and server_id not in listed
+    ]
+    if failed and (is_uri or split_qualified(name) is None):
+        message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def _nearest_uris(uri: str, known: Collection[str]) -> list[str]:
+    """Return the URIs most like an unknown one, of those that begin most like it.
+
+    There may be tens of thousands, and comparing with all of them would keep everybody waiting.
+    """
+    if len(uri) > _SHOWN:
+        return []
+    ordered = sorted(known)
+    at = bisect(ordered, uri)
+    around = ordered[max(0, at - _COMPARED) : at + _COMPARED]
+    return nearest(uri, [one for one in around if len(one) <= _SHOWN])

@@ -1,0 +1,70 @@
+"""From what a server lists to what callers see of it: tools, prompts and resources.
+
+Tools and prompts are exposed by name. Resources have no names of ours: a URI is what it is, unique
+in its server, and a filter says which URIs may be read, listed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from leaseway.control_plane.core.exposure import Exposure, expose, filtered, unique, usable
+from leaseway.control_plane.core.kinds import RESOURCE_TEMPLATES, RESOURCES, Kind, NamedKind
+from leaseway.control_plane.core.left_out import LeftOut
+from leaseway.control_plane.core.listing import Listing, Recorded
+from leaseway.control_plane.core.problems import Problem
+from leaseway.wire.spec import NameFilter, ServerSpec
+
+__all__ = ["ResourceExposure", "expose_recorded", "expose_resources", "resource_problems"]
+
+
+@dataclass(frozen=True)
+class ResourceExposure:
+    """What of one server's resources callers see.
+
+    Attributes:
+        resources: Those listed whose URIs the filter lets pass, ordered by URI.
+        templates: The templates listed whose own text it lets pass, likewise.
+        every_template: All templates listed: what they stand for is judged by its URI.
+    """
+
+    resources: tuple[Recorded, ...]
+    templates: tuple[Recorded, ...]
+    every_template: tuple[Recorded, ...]
+
+
+def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
+    """Derive what a server exposes from the tools or prompts that it lists."""
+    problems = LeftOut(spec.key.server_id, spec.key.tenant)
+    names = [item.name for item in usable(recorded, kind, problems)]
+    exposure = expose(spec, names, kind)
+    return Exposure(exposure.exposed, problems.all() + exposure.problems)
+
+
+def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:
+    """Derive what callers see from the resources and templates that a server lists."""
+    resources = _each_once(listing.resources, RESOURCES)
+    templates = _each_once(listing.templates, RESOURCE_TEMPLATES)
+    return ResourceExposure(
+        tuple(one for one in resources if rules.passes(one.name)),
+        tuple(one for one in templates if rules.passes(one.name)),
+        templates,
+    )
+
+
+def resource_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]:
+    """Return a warning for what of the resources and templates listed callers do not see."""
+    problems = LeftOut(spec.key.server_id, spec.key.tenant)
+    for recorded, kind in (
+        (listing.resources, RESOURCES),
+        (listing.templates, RESOURCE_TEMPLATES),
+    ):
+        uris = (item.name for item in usable(recorded, kind, problems))
+        filtered(unique(uris, kind, problems), kind.rules(spec), kind, problems)
+    return problems.all()
+
+
+def _each_once(recorded: Sequence[Recorded], kind: Kind) -> tuple[Recorded, ...]:
+    found = {item.name: item for item in reversed(usable(recorded, kind, LeftOut("")))}
+    return tuple(item for _, item in sorted(found.items()))
