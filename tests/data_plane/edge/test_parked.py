@@ -34,7 +34,8 @@ def request(**fields: Any) -> execution_pb2.CallToolRequest:
 
 
 def call_of(bench: Bench) -> MemoryCall:
-    (call,) = [call for instance in bench.servers.opened for call in instance.calls]
+    calls: list[MemoryCall] = [c for instance in bench.servers.opened for c in instance.calls]
+    (call,) = calls
     return call
 
 
@@ -114,7 +115,7 @@ async def test_a_call_may_ask_again_and_again(held: Bench) -> None:
 async def test_what_is_not_answered_and_what_came_meanwhile_is_asked_next(held: Bench) -> None:
     response, (first, second) = await parked(held, ELICIT, SAMPLE)
     call_of(held).ask(ROOTS)
-    answered = {response.input_required[0].id: {}}
+    answered: Any = {response.input_required[0].id: {}}
     following = await _reply(held, request_state=response.request_state, input_responses=answered)
     assert await reply_to(first) == {}
     assert [each.method for each in following.input_required] == [SAMPLE, ROOTS]
