@@ -15,8 +15,9 @@ from mcp_types import CreateMessageResult, ElicitResult, TextContent
 from tests.sdk.fakes import BOUND, Answer, FakeControlPlane, FakeWorker, text_result, until
 
 from leaseway.sdk import AsyncClient, Client, DeadlineExceeded, Progress
-from leaseway.sdk.asks import MAX_ASKS, Roots
+from leaseway.sdk.asks import Roots
 from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
@@ -181,7 +182,7 @@ async def test_a_slow_handler_holds_up_neither_progress_nor_other_calls(
         ({"action": "yes"}, "whose action is accept, decline, cancel"),
         ({"action": "accept", "content": [1]}, "a mapping of the form's fields, not list"),
         ({"action": "accept", "content": {"x": object()}}, "JSON cannot hold"),
-        ({"action": "accept", "content": {"x": "y" * 5_000_000}}, "takes 5000"),
+        ({"action": "accept", "content": {"x": "y" * 500_000}}, "takes 5000"),
     ],
 )
 async def test_a_result_of_the_wrong_shape_is_told_to_the_server_and_the_call_goes_on(

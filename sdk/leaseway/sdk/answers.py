@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from leaseway.wire.bounds import MAX_ARGUMENTS
+from leaseway.wire.bounds import MAX_ASK
 
 __all__ = ["UnusableAnswer", "encode_answer", "roots_result"]
 
@@ -42,10 +42,9 @@ def encode_answer(method: str, value: object) -> bytes:
         raise UnusableAnswer(
             f"JSON cannot hold what the handler returned ({type(error).__name__})"
         ) from None
-    if len(encoded) > MAX_ARGUMENTS:
+    if len(encoded) > MAX_ASK:
         raise UnusableAnswer(
-            f"what the handler returned takes {len(encoded)} bytes as JSON, of at most "
-            f"{MAX_ARGUMENTS}"
+            f"what the handler returned takes {len(encoded)} bytes as JSON, of at most {MAX_ASK}"
         )
     check = _CHECKS.get(method)
     if check is not None:

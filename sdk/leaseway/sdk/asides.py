@@ -9,7 +9,7 @@ from leaseway.sdk.asks import Question
 from leaseway.sdk.events import CallEvents
 from leaseway.v1 import execution_pb2
 from leaseway.wire.frames import frame, frame_tag
-from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.outbox import Outbox
 
 __all__ = ["Asides"]
 
@@ -26,18 +26,16 @@ class Asides:
 
     Args:
         pending: The calls in flight, by call id.
-        assembler: Puts chunked payloads together.
         outbox: Sends answers.
 
     """
 
-    def __init__(self, pending: Mapping[int, _Call], assembler: Assembler, outbox: Outbox) -> None:
+    def __init__(self, pending: Mapping[int, _Call], outbox: Outbox) -> None:
         self._pending = pending
-        self._assembler = assembler
         self._outbox = outbox
 
     def take(self, message: execution_pb2.ExchangeResponse) -> None:
-        """Pass on progress, log messages and questions."""
+        """Pass on progress, log messages, changes of resources and questions."""
         for report in message.progress:
             events = self._events(report.call_id)
             if events is not None:
@@ -46,6 +44,10 @@ class Asides:
             events = self._events(log.call_id)
             if events is not None:
                 events.take_log(log)
+        for update in message.updates:
+            events = self._events(update.call_id)
+            if events is not None:
+                events.take_update(update)
         for ask in message.asks:
             if ask.call_id in self._pending:
                 self._take_ask(ask)
@@ -55,13 +57,8 @@ class Asides:
         return call.events if call is not None else None
 
     def _take_ask(self, ask: execution_pb2.Ask) -> None:
+        question = Question(ask, self._answer)
         events = self._events(ask.call_id)
-        try:
-            params = self._assembler.take(ask.call_id, ask.params)
-        except OversizePayload:
-            Question(ask, b"", self._answer).refuse("What is asked is too large.")
-            return
-        question = Question(ask, params, self._answer)
         if events is None:
             question.refuse("This caller answers nothing.")
         else:

@@ -19,13 +19,11 @@ from typing import Any, Final
 from leaseway.sdk.answers import UnusableAnswer, encode_answer, roots_result
 from leaseway.sdk.checks import check_callback
 from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, status_from_fault
 from leaseway.wire.reasons import Reason
 
-__all__ = ["MAX_ASKS", "AskTasks", "Handlers", "OnElicitation", "OnSampling", "Question", "Roots"]
-
-MAX_ASKS: Final = 16
-"""Questions of one call that may wait for their answers."""
+__all__ = ["AskTasks", "Handlers", "OnElicitation", "OnSampling", "Question", "Roots"]
 
 _ELICITATION: Final = "elicitation/create"
 _SAMPLING: Final = "sampling/createMessage"
@@ -48,7 +46,6 @@ class Question:
 
     Args:
         ask: The question as the worker passed it on.
-        params: Its params, put together.
         send: Takes the answer; does nothing once the call has ended.
 
     Attributes:
@@ -58,13 +55,12 @@ class Question:
     def __init__(
         self,
         ask: execution_pb2.Ask,
-        params: bytes,
         send: Callable[[execution_pb2.Answer], None],
     ) -> None:
         self.method = ask.method
         self._call_id = ask.call_id
         self._ask_id = ask.ask_id
-        self._params = params
+        self._params = ask.params
         self._send = send
 
     def cross(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leaseway.sdk.asks import MAX_ASKS, AskTasks, Question
+from leaseway.sdk.asks import AskTasks, Question
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import MAX_ASKS, MIB
 
 __all__ = ["CallEvents", "LogMessage", "Progress"]
 
@@ -106,6 +106,9 @@ class CallEvents:
         while len(self._logs) > _MOST_LOGS or self._log_bytes > _MOST_LOG_BYTES:
             self._log_bytes -= len(self._logs.popleft()[1].data)
             self.dropped += 1
+
+    def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
+        """Take a change of a resource; calls of tools have none."""
 
     def take_question(self, question: Question) -> None:
         """Have a question answered; one that nobody here answers is refused."""

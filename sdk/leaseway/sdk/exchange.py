@@ -107,7 +107,7 @@ class Exchange:
         self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
-        self._asides = Asides(self.pending, self._assembler, self._outbox)
+        self._asides = Asides(self.pending, self._outbox)
         # Batches are written as they are; the generated stub would take messages.
         self._stream: Any = channel.stream_stream(
             f"/{_SERVICE}/Exchange",
@@ -316,7 +316,7 @@ class Exchange:
         for chunk in message.chunks:
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
-        if message.progress or message.logs or message.asks:
+        if message.progress or message.logs or message.asks or message.updates:
             self._asides.take(message)
         for result in message.results:
             call_id = result.call_id

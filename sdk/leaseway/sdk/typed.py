@@ -1,11 +1,13 @@
 """Results as instances of a type: what `result_type` does.
 
-pydantic validates where it is installed, else msgspec; neither is loaded before it is needed.
+pydantic validates where it is installed and knows the type, else msgspec; neither is loaded before
+it is needed.
 Values are validated as JSON, so that dates, enumerations and the like are read from text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import sys
@@ -26,6 +28,10 @@ _WRAPPER: Final = "result"
 
 Reader = Callable[[bytes], Any]
 """Makes an instance of JSON; raises `_Faults`."""
+
+
+class _OldTypedDict(TypeError):
+    """Before Python 3.12, pydantic takes no `typing.TypedDict`; msgspec does."""
 
 
 class _Faults(Exception):
@@ -127,19 +133,30 @@ def _name(result_type: object) -> str:
 
 
 def _make_reader(result_type: Any) -> Reader:
-    if _is_struct(result_type):
-        return _msgspec_reader(result_type)
-    if importlib.util.find_spec("pydantic") is not None:
-        return _pydantic_reader(result_type)
-    if importlib.util.find_spec("msgspec") is not None:
-        return _msgspec_reader(result_type)
-    raise ImportError(
-        "result_type needs pydantic, or msgspec, and neither is installed: "
-        "pip install 'leaseway[typed]'."
-    )
+    makers = []
+    if _is_installed("pydantic") and not _is_struct(result_type):
+        makers.append(_pydantic_reader)
+    if _is_installed("msgspec"):
+        makers.append(_msgspec_reader)
+    if not makers:
+        raise ImportError(
+            "result_type needs pydantic, or msgspec, and neither is installed: "
+            "pip install 'leaseway[typed]'."
+        )
+    for make in makers[:-1]:
+        with contextlib.suppress(_OldTypedDict):
+            return make(result_type)
+    return makers[-1](result_type)
 
 
 _kept_reader: Final = lru_cache(_KEPT)(_make_reader)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # what is loaded under that name is no package
+        return False
 
 
 def _is_struct(result_type: object) -> bool:
@@ -158,7 +175,8 @@ def _pydantic_reader(result_type: Any) -> Reader:
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
     except (pydantic.errors.PydanticUserError, NameError, TypeError) as error:
-        raise _no_type(result_type, error) from None
+        old = getattr(error, "code", None) == "typed-dict-version"
+        raise (_OldTypedDict if old else TypeError)(_no_type(result_type, error)) from None
 
     def read(value: bytes) -> Any:
         try:
@@ -176,7 +194,7 @@ def _msgspec_reader(result_type: Any) -> Reader:
     try:
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(result_type)
     except (TypeError, NameError) as error:
-        raise _no_type(result_type, error) from None
+        raise TypeError(_no_type(result_type, error)) from None
 
     def read(value: bytes) -> Any:
         try:
@@ -192,9 +210,9 @@ def _fault(where: tuple[int | str, ...], what: str) -> str:
     return f"{path}: {what}" if path else what
 
 
-def _no_type(result_type: object, error: Exception) -> TypeError:
+def _no_type(result_type: object, error: Exception) -> str:
     first = str(error).partition("\n")[0]
-    return TypeError(
-        f"result_type is a dataclass, a TypedDict, a pydantic model or another type that can be "
+    return (
+        "result_type is a dataclass, a TypedDict, a pydantic model or another type that can be "
         f"validated, not {result_type!r}: {first}"
     )

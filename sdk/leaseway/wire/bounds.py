@@ -66,6 +66,10 @@ BATCH_SIZE: Final = 256 * KIB
 MAX_MESSAGE: Final = 1 * MIB
 MAX_CALLS_IN_FLIGHT: Final = 1024
 """Calls in flight on one exchange stream."""
+MAX_ASKS: Final = 16
+"""Questions of one call's server that may wait for answers."""
+MAX_ASK: Final = BATCH_SIZE
+"""A question's params, and its answer: each is one frame."""
 
 STDERR_LINES: Final = 100
 STDERR_LINE_BYTES: Final = 4 * KIB
