@@ -19,7 +19,8 @@ ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining FateUnkno
 IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError InvalidArguments
 InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased LeaseRevoked
 LeasewayError LogMessage NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo
-Progress ProjectionProblem RateLimited ResultTooLarge ResultTypeError ServerError ServerInfo
+Progress ProjectionProblem Prompt PromptArgument PromptList RateLimited Resource ResourceList
+ResourceTemplate ResourceTemplateList ResultTooLarge ResultTypeError ServerError ServerInfo
 ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers ToolError
 ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo
 WorkerLost project_tools

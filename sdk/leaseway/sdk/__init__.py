@@ -53,6 +53,13 @@ from leaseway.sdk.errors import (
 from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.projection import ProjectionProblem, project_tools
+from leaseway.sdk.prompts import Prompt, PromptArgument, PromptList
+from leaseway.sdk.resources import (
+    Resource,
+    ResourceList,
+    ResourceTemplate,
+    ResourceTemplateList,
+)
 from leaseway.sdk.result_errors import ResultTypeError, ToolError
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.session import AsyncSession
@@ -108,7 +115,14 @@ __all__ = [
     "ProblemInfo",
     "Progress",
     "ProjectionProblem",
+    "Prompt",
+    "PromptArgument",
+    "PromptList",
     "RateLimited",
+    "Resource",
+    "ResourceList",
+    "ResourceTemplate",
+    "ResourceTemplateList",
     "ResultTooLarge",
     "ResultTypeError",
     "ServerError",

@@ -12,8 +12,9 @@ from typing import Final, Self, TypeVar
 
 from leaseway.sdk import operations
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
-from leaseway.sdk.checks import check_seconds, check_text
-from leaseway.sdk.errors import InvalidRequest, error_from_fault
+from leaseway.sdk.catalog import AsyncCatalog
+from leaseway.sdk.checks import check_text
+from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.forks import check_fork
 from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
@@ -21,7 +22,7 @@ from leaseway.sdk.projection import describe_refusal
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.tool_calls import AsyncToolCalls
-from leaseway.sdk.tools import Tool, ToolList
+from leaseway.sdk.tools import Tool
 from leaseway.sdk.views import (
     InstanceLog,
     LeaseInfo,
@@ -32,8 +33,7 @@ from leaseway.sdk.views import (
 )
 from leaseway.sdk.watching import AsyncToolWatches
 from leaseway.v1 import admin_pb2
-from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
-from leaseway.wire.fault import Fault
+from leaseway.wire.bounds import LEASE_TTL
 
 __all__ = ["AsyncClient"]
 
@@ -42,7 +42,7 @@ _MAX_SESSION: Final = 256
 AnswerT = TypeVar("AnswerT")
 
 
-class AsyncClient(AsyncToolCalls, AsyncToolWatches):
+class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncToolWatches):
     """Lists and calls tools, and holds leases, from one event loop.
 
     A server that is leased runs calls made outside any session in this client's own; its lease is
@@ -117,18 +117,6 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
                 await made.close()
             else:
                 made.abort()
-
-    async def list_tools(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
-    ) -> ToolList:
-        """List the tools that the tenant sees, ordered by name.
-
-        Args:
-            servers: Only tools of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
-
-        """
-        return await self._ask(partial(operations.fetch_tools, servers=servers), timeout)
 
     def session(self, key: str) -> AsyncSession:
         """Return the session of a key: one conversation or job, named by the caller.
@@ -303,14 +291,7 @@ class AsyncClient(AsyncToolCalls, AsyncToolWatches):
     async def _ask(
         self, operation: Callable[[Runtime, float], Awaitable[AnswerT]], timeout: float | None
     ) -> AnswerT:
-        if timeout is not None:
-            check_seconds("timeout", timeout)
-        runtime = self._runtime()
-        deadline = runtime.loop.time() + (STARTUP_TIMEOUT if timeout is None else timeout)
-        try:
-            return await operation(runtime, deadline)
-        except Fault as fault:
-            raise error_from_fault(fault) from None
+        return await operations.perform(self._at, operation, timeout)
 
     def _at(self) -> tuple[Runtime, str]:
         runtime = self._runtime()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from leaseway.sdk import views
+from leaseway.sdk.checks import check_seconds
+from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.lease_book import Worker
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.tools import ToolList, tools_from_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -20,49 +23,43 @@ __all__ = [
     "fetch_problems",
     "fetch_servers",
     "fetch_status",
-    "fetch_tools",
     "fetch_workers",
     "find_lease",
+    "perform",
     "revoke_lease",
     "send_problem",
 ]
 
-_MAX_RESTARTS = 5
 _LOGS_BOUND = 5.0
 
+AnswerT = TypeVar("AnswerT")
 
-async def fetch_tools(
-    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
-) -> ToolList:
-    """List the tools that the tenant sees, all pages at one registry version.
+
+async def perform(
+    at: Callable[[], tuple[Runtime, str]],
+    operation: Callable[[Runtime, float], Awaitable[AnswerT]],
+    timeout: float | None,
+) -> AnswerT:
+    """Do something with a client's working parts and return what it says.
+
+    Args:
+        at: Returns the working parts, and a session.
+        operation: What to do, with its deadline on the loop's clock.
+        timeout: Seconds until it is given up; None means 30.
 
     Raises:
-        Fault: The control plane cannot be reached, or the registry moves faster than its pages
-            can be read.
+        LeasewayError: It failed.
+        TypeError: The timeout is no number.
 
     """
-    control, identity = runtime.control, runtime.identity
-    for _ in range(_MAX_RESTARTS):
-        pages: list[catalog_pb2.ListToolsResponse] = []
-        token = ""
-        while True:
-            request = catalog_pb2.ListToolsRequest(
-                client=identity.client_info,
-                tenant=identity.tenant,
-                servers=servers or (),
-                page_token=token,
-            )
-            page = await control.ask(control.catalog.ListTools, request, deadline)
-            pages.append(page)
-            token = page.next_page_token
-            if page.registry_version != pages[0].registry_version:
-                break
-            if not token:
-                return tools_from_wire((tool for page in pages for tool in page.tools), page)
-    raise Fault(
-        Reason.OVERLOADED,
-        f"The registry changed {_MAX_RESTARTS} times while its pages were read; try again.",
-    )
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+    runtime, _ = at()
+    deadline = runtime.loop.time() + (STARTUP_TIMEOUT if timeout is None else timeout)
+    try:
+        return await operation(runtime, deadline)
+    except Fault as fault:
+        raise error_from_fault(fault) from None
 
 
 async def fetch_servers(runtime: Runtime, deadline: float) -> list[views.ServerInfo]:

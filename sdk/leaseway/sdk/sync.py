@@ -14,11 +14,12 @@ from typing import Self
 
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
+from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.sync_tool_calls import ToolCalls
-from leaseway.sdk.tools import Tool, ToolList
+from leaseway.sdk.tools import Tool
 from leaseway.sdk.views import (
     InstanceLog,
     LeaseInfo,
@@ -33,7 +34,7 @@ from leaseway.wire.bounds import LEASE_TTL
 __all__ = ["Client", "Session"]
 
 
-class Client(ToolCalls, ToolWatches):
+class Client(Catalog, ToolCalls, ToolWatches):
     """Lists and calls tools, and holds leases, from any thread.
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
@@ -98,13 +99,6 @@ class Client(ToolCalls, ToolWatches):
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
         background().run(self._inner.close)
-
-    def list_tools(
-        self, servers: Sequence[str] | None = None, *, timeout: float | None = None
-    ) -> ToolList:
-        """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
-        inner = self._inner
-        return background().run(lambda: inner.list_tools(servers, timeout=timeout))
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""

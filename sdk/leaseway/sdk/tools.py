@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, overload
+from typing import Any
 
 from leaseway.sdk import projection
+from leaseway.sdk.listed import Listed, json_object
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.names import qualified
 
@@ -57,7 +57,7 @@ class Tool:
         return projection.to_anthropic(self)
 
 
-class ToolList(Sequence[Tool]):
+class ToolList(Listed[Tool]):
     """Tools, ordered by name.
 
     Attributes:
@@ -66,7 +66,7 @@ class ToolList(Sequence[Tool]):
         config_loaded_at: When the configuration in force was loaded, or None where none was.
     """
 
-    __slots__ = ("_tools", "config_loaded_at", "pending", "registry_version")
+    __slots__ = ("config_loaded_at",)
 
     def __init__(
         self,
@@ -75,25 +75,8 @@ class ToolList(Sequence[Tool]):
         pending: Iterable[str],
         config_loaded_at: datetime | None,
     ) -> None:
-        self._tools = tuple(tools)
-        self.registry_version = registry_version
-        self.pending = tuple(pending)
+        super().__init__(tools, registry_version, pending)
         self.config_loaded_at = config_loaded_at
-
-    @overload
-    def __getitem__(self, index: int) -> Tool: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Tool]: ...
-
-    def __getitem__(self, index: int | slice) -> Tool | Sequence[Tool]:
-        return self._tools[index]
-
-    def __len__(self) -> int:
-        return len(self._tools)
-
-    def __repr__(self) -> str:
-        return f"ToolList({len(self)} tools at version {self.registry_version})"
 
 
 def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
@@ -104,10 +87,10 @@ def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
         original_name=message.original_name,
         title=message.title,
         description=message.description,
-        input_schema=_object(message.input_schema),
-        output_schema=_object(message.output_schema) if message.output_schema else None,
-        annotations=_object(message.annotations),
-        extra=_object(message.extra),
+        input_schema=json_object(message.input_schema),
+        output_schema=json_object(message.output_schema) if message.output_schema else None,
+        annotations=json_object(message.annotations),
+        extra=json_object(message.extra),
         shared=message.shared,
     )
 
@@ -122,8 +105,3 @@ def tools_from_wire(
     return ToolList(
         (tool_from_wire(tool) for tool in tools), last.registry_version, last.pending, loaded
     )
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    value = json.loads(data) if data else {}
-    return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ import grpc
 
 from leaseway.sdk.background import background
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.operations import fetch_tools
+from leaseway.sdk.listing import fetch_tools
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.tools import ToolList
 from leaseway.wire.backoff import Backoff

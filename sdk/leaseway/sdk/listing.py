@@ -1,0 +1,130 @@
+"""Reading the control plane's lists, page by page, at one registry version each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from leaseway.sdk.prompts import PromptList, prompt_from_wire
+from leaseway.sdk.resources import (
+    ResourceList,
+    ResourceTemplateList,
+    resource_from_wire,
+    template_from_wire,
+)
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.tools import ToolList, tools_from_wire
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["fetch_prompts", "fetch_resources", "fetch_templates", "fetch_tools"]
+
+_MAX_RESTARTS: Final = 5
+
+
+class _Page(Protocol):
+    @property
+    def registry_version(self) -> int: ...
+
+    @property
+    def next_page_token(self) -> str: ...
+
+
+PageT = TypeVar("PageT", bound=_Page)
+
+
+async def fetch_tools(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> ToolList:
+    """List the tools that the tenant sees, all pages at one registry version.
+
+    Raises:
+        Fault: The control plane cannot be reached, or the registry moves faster than its pages
+            can be read.
+
+    """
+    control, identity = runtime.control, runtime.identity
+
+    async def page(token: str) -> catalog_pb2.ListToolsResponse:
+        request = catalog_pb2.ListToolsRequest(
+            client=identity.client_info,
+            tenant=identity.tenant,
+            servers=servers or (),
+            page_token=token,
+        )
+        return await control.ask(control.catalog.ListTools, request, deadline)
+
+    pages = await _all_pages(page)
+    return tools_from_wire((tool for each in pages for tool in each.tools), pages[-1])
+
+
+async def fetch_prompts(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> PromptList:
+    """List the prompts in the same way."""
+    control, identity = runtime.control, runtime.identity
+
+    async def page(token: str) -> catalog_pb2.ListPromptsResponse:
+        request = catalog_pb2.ListPromptsRequest(
+            client=identity.client_info,
+            tenant=identity.tenant,
+            servers=servers or (),
+            page_token=token,
+        )
+        return await control.ask(control.catalog.ListPrompts, request, deadline)
+
+    pages = await _all_pages(page)
+    prompts = (prompt_from_wire(prompt) for each in pages for prompt in each.prompts)
+    return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
+
+
+async def fetch_resources(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> ResourceList:
+    """List the resources in the same way."""
+    pages = await _resource_pages(runtime, deadline, servers)
+    found = (one for each in pages for one in each.resources if not one.is_template)
+    last = pages[-1]
+    return ResourceList(map(resource_from_wire, found), last.registry_version, last.pending)
+
+
+async def fetch_templates(
+    runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
+) -> ResourceTemplateList:
+    """List the templates of resources in the same way."""
+    pages = await _resource_pages(runtime, deadline, servers)
+    found = (one for each in pages for one in each.resources if one.is_template)
+    last = pages[-1]
+    return ResourceTemplateList(map(template_from_wire, found), last.registry_version, last.pending)
+
+
+async def _resource_pages(
+    runtime: Runtime, deadline: float, servers: Sequence[str] | None
+) -> list[catalog_pb2.ListResourcesResponse]:
+    control, identity = runtime.control, runtime.identity
+
+    async def page(token: str) -> catalog_pb2.ListResourcesResponse:
+        request = catalog_pb2.ListResourcesRequest(
+            client=identity.client_info,
+            tenant=identity.tenant,
+            servers=servers or (),
+            page_token=token,
+        )
+        return await control.ask(control.catalog.ListResources, request, deadline)
+
+    return await _all_pages(page)
+
+
+async def _all_pages(read: Callable[[str], Awaitable[PageT]]) -> list[PageT]:
+    """Read all pages of a list; begin anew where the registry moves meanwhile."""
+    for _ in range(_MAX_RESTARTS):
+        pages = [await read("")]
+        while pages[-1].registry_version == pages[0].registry_version:
+            if not pages[-1].next_page_token:
+                return pages
+            pages.append(await read(pages[-1].next_page_token))
+    raise Fault(
+        Reason.OVERLOADED,
+        f"The registry changed {_MAX_RESTARTS} times while its pages were read; try again.",
+    )
