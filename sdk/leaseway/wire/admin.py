@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["ADMIN_TOOLSET", "RELEASE_TOOL", "TOOL_DEFINITIONS", "release_target"]
+__all__ = ["ADMIN_TOOLSET", "RELEASE_TOOL", "TOOL_DEFINITIONS", "release_target", "reminder"]
 
 ADMIN_TOOLSET: Final = "mcp_admin"
 """The id of the toolset; no configured server may have it."""
@@ -54,6 +54,17 @@ TOOL_DEFINITIONS: Final[dict[str, bytes]] = {
     RELEASE_TOOL: json.dumps(_RELEASE, ensure_ascii=False, separators=(",", ":")).encode()
 }
 """The definition of each tool by its name, as a server would list it."""
+
+
+def reminder(server_id: str) -> str:
+    """Return what to tell a model that now holds a lease."""
+    call = f'{RELEASE_TOOL}({{"serverId": "{server_id}"}})'
+    return (
+        f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
+        "session, and it remembers what you do with it. Once you are sure that you no longer need "
+        f"its tools, release it: call {call} of {ADMIN_TOOLSET}, or in a program "
+        f'session.release("{server_id}").'
+    )
 
 
 def release_target(arguments: bytes) -> str | None:

@@ -15,9 +15,10 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.core.uris import UriFilter
 from leaseway.data_plane.edge.generation import Generation
-from leaseway.data_plane.edge.lease_keeper import LeaseKeeper, reminder
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.admin import reminder
 from leaseway.wire.spec import AVAILABLE_TRANSPORTS, VariantKey
 from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
 

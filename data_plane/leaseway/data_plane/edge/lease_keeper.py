@@ -13,10 +13,9 @@ from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.room_line import RoomLine
-from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.fault import Fault, Reason
 
-__all__ = ["LeaseKeeper", "reminder"]
+__all__ = ["LeaseKeeper"]
 
 _REASONS: Final[dict[How, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,
@@ -31,17 +30,6 @@ class _Start(NamedTuple):
 
     done: asyncio.Future[None]
     task: asyncio.Task[None]
-
-
-def reminder(server_id: str) -> str:
-    """Return what to tell a model that now holds a lease."""
-    call = f'{RELEASE_TOOL}({{"serverId": "{server_id}"}})'
-    return (
-        f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
-        "session, and it remembers what you do with it. Once you are sure that you no longer need "
-        f"its tools, release it: call {call} of {ADMIN_TOOLSET}, or in a program "
-        f'session.release("{server_id}").'
-    )
 
 
 class LeaseKeeper:
