@@ -13,6 +13,8 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from leaseway.sdk.identity import Identity
+from leaseway.sdk.requests import OfferRequest
+from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
 from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import PACKAGE_VERSION
@@ -44,12 +46,30 @@ class CallTracer:
             self._follow(provider)
         if self._tracer is None:
             return None
-        span = self._tracer.start_span(f"execute_tool {tool}", kind=SpanKind.CLIENT)
+        about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
+        return self._start(self._tracer, f"execute_tool {tool}", about, session)
+
+    def begin_request(self, request: OfferRequest, session: str) -> Span | None:
+        """Start the span of another request; URIs have no bounds, so no name has one."""
+        provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
+        if provider is not self._provider:
+            self._follow(provider)
+        if self._tracer is None:
+            return None
+        name, about = request.method, {"mcp.method.name": request.method}
+        if request.offer.kind == NAME_KIND_PROMPT:
+            name = f"{name} {request.offer.name}"
+            about["gen_ai.prompt.name"] = request.offer.name
+        else:
+            about["mcp.resource.uri"] = request.offer.name
+        return self._start(self._tracer, name, about, session)
+
+    def _start(self, tracer: trace.Tracer, name: str, about: dict[str, str], session: str) -> Span:
+        span = tracer.start_span(name, kind=SpanKind.CLIENT)
         if span.is_recording():
             span.set_attributes(
                 {
-                    "gen_ai.operation.name": "execute_tool",
-                    "gen_ai.tool.name": tool,
+                    **about,
                     "leaseway.tenant": self._tenant,
                     "leaseway.session": session,
                 }
