@@ -211,3 +211,48 @@ def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
     assert second.returncode == 1
     assert f"leaseway: Cannot listen on {address}" in err
     assert "Traceback" not in err
+
+
+def test_a_worker_is_told_what_to_keep_and_says_where_pages_find_it(
+    run: Run, plane: _Plane
+) -> None:
+    done = run(
+        *("worker", "--artifacts", "/var/shots", "--artifact-age", "90"),
+        *("--artifact-space", "512MiB", "--artifacts-http", "127.0.0.1:0"),
+        *("--metrics", "127.0.0.1:0"),
+    )
+    assert done.exit_code == 0
+    ready, metrics, artifacts = done.stdout.splitlines()
+    assert (ready, metrics) == ("ready 127.0.0.1:4711", f"metrics {plane.options.metrics.url}")
+    assert artifacts == f"artifacts {plane.options.artifacts_http.url}"
+    assert artifacts.endswith("/artifacts/")
+    assert plane.options.artifacts == Path("/var/shots")
+    assert plane.options.retention == worker_app.Retention(age=90, space=512 << 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5", 5), ("2GB", 2 * 10**9), ("2 GiB", 2 << 30), ("7KB", 7000), ("9B", 9)]
+)
+def test_the_space_of_artifacts_has_a_unit_or_is_in_bytes(
+    run: Run, plane: _Plane, text: str, size: int
+) -> None:
+    assert run("worker", "--artifact-space", text).exit_code == 0
+    assert plane.options.retention.space == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "2 parsecs", "GiB", "1.5GiB", ""])
+def test_a_space_that_is_no_size_is_refused(run: Run, plane: _Plane, text: str) -> None:
+    done = run("worker", "--artifact-space", text)
+    assert done.exit_code == 2
+    assert "512MiB" in done.stderr
+    assert plane.options is None
+
+
+def test_artifacts_for_other_machines_need_a_key_and_ports(run: Run, plane: _Plane) -> None:
+    for command in ("worker", "up"):
+        done = run(command, "--listen", "127.0.0.1:0", "--artifacts-http", "0.0.0.0:0")
+        assert done.exit_code == 2
+        assert "LEASEWAY_KEY" in done.stderr
+    done = run("up", "--workers", "3", "--artifacts-http", "127.0.0.1:65534")
+    assert "leaves no ports for 2 workers" in done.stderr
+    assert plane.options is None

@@ -1,7 +1,7 @@
 """The child processes of `leaseway up`: start, watch, restart, stop.
 
-Each child is a `leaseway` command that prints `ready ADDRESS`, and `metrics URL` if asked to serve
-metrics. It has a session of its own, so
+Each child is a `leaseway` command that prints `ready ADDRESS`, then `metrics URL` and `artifacts
+URL` if asked to serve them. It has a session of its own, so
 that a terminal's Ctrl-C reaches only the parent, which then stops its children in order; and it
 ends by itself when its stdin closes, so that it outlives its parent by no more than a shutdown.
 """
@@ -31,7 +31,7 @@ STOP_TIMEOUT: Final = 35.0
 _READY_TIMEOUT: Final = 60.0
 _HEALTHY_AFTER: Final = 30.0  # a child that lived this long starts its backoff anew
 _READY: Final = b"ready "
-_METRICS: Final = b"metrics "
+_PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts"}
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Child:
     Attributes:
         name: What it is called in messages.
         address: Where the current process listens; empty before the first start.
-        metrics: Where it serves metrics; empty where it was not asked to.
+        pages: Where it serves `metrics` and `artifacts`, as far as it was asked to.
 
     """
 
@@ -57,7 +57,7 @@ class Child:
     ) -> None:
         self.name = name
         self.address = ""
-        self.metrics = ""
+        self.pages: dict[str, str] = {}
         self._program = program
         self._arguments = arguments
         self._environment = environment
@@ -107,9 +107,10 @@ class Child:
                 USAGE if status == USAGE else FAILED,
             )
         self.address = line[len(_READY) :].decode().strip()
-        if "--metrics" in arguments:
-            said = await process.stdout.readline()
-            self.metrics = said.removeprefix(_METRICS).decode().strip()
+        for option, noun in _PAGES.items():
+            if option in arguments:
+                said = await process.stdout.readline()
+                self.pages[noun] = said.decode().removeprefix(f"{noun} ").strip()
 
     async def supervise(self) -> None:
         """Start the process anew whenever it ends, until `stop` is called.

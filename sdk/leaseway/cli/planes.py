@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -12,10 +11,11 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from leaseway.cli.artifact_options import ArtifactOptions, artifact_options
 from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.failure import FAILED, CliFailure
 from leaseway.cli.options import (
@@ -31,12 +31,14 @@ from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
 from leaseway.wire.vault_key import VaultPlace
 
 if TYPE_CHECKING:
+    from leaseway.wire.http_listener import ArtifactsListener, HttpListener
     from leaseway.wire.metrics_http import MetricsListener
 
 __all__ = ["control_plane", "worker"]
 
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+ListenerT = TypeVar("ListenerT", bound="HttpListener")
 _FILE_THREADS = 8
 """How many files are read, names looked up and pages written at once, at most."""
 
@@ -78,7 +80,7 @@ def control_plane(
 
     sources = sources_of(config)
     alone = len(sources) == 1 and sources[0].kind == "native"
-    with _listener(metrics) as listener:
+    with _metrics_listener(metrics) as listener:
         options = ControlPlaneOptions(
             config=sources[0].path if alone else sources,
             listen=listen,
@@ -115,6 +117,7 @@ def control_plane(
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Said of itself.")
 @vault_option
+@artifact_options
 @metrics_option
 @_exit_with_stdin
 @log_options
@@ -126,6 +129,7 @@ def worker(
     capacity: int,
     labels: tuple[str, ...],
     vault: VaultPlace,
+    artifacts: ArtifactOptions,
     metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -133,12 +137,12 @@ def worker(
     """Run a worker.
 
     It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens, then
-    `metrics URL` where metrics are served.
+    `metrics URL` where metrics and `artifacts URL` where artifacts are served.
     """
     key = require_key_beyond_loopback(listen)
-    from leaseway.data_plane.app import WorkerOptions, run
+    from leaseway.data_plane.app import Retention, WorkerOptions, run
 
-    with _listener(metrics) as listener:
+    with _metrics_listener(metrics) as listener, _artifacts_listener(artifacts.http) as pictures:
         options = WorkerOptions(
             control_plane=control_plane,
             listen=listen,
@@ -149,12 +153,15 @@ def worker(
             labels=_labels(labels),
             vault=vault,
             metrics=listener,
+            artifacts=artifacts.folder,
+            retention=Retention(artifacts.age, artifacts.space),
+            artifacts_http=pictures,
         )
         return _serve(
             "worker",
             options.id,
             log,
-            lambda: run(options, ready=_announcer(listener)),
+            lambda: run(options, ready=_announcer(listener, pictures)),
             exit_with_stdin,
             loop_factory=_uvloop(),
         )
@@ -198,30 +205,47 @@ def _file_threads() -> ThreadPoolExecutor:
 
 
 @contextmanager
-def _listener(metrics: Endpoint | None) -> Iterator[MetricsListener | None]:
-    if metrics is None:
+def _metrics_listener(endpoint: Endpoint | None) -> Iterator[MetricsListener | None]:
+    if endpoint is None:
         yield None
         return
     from leaseway.wire.metrics_http import MetricsListener
 
-    key = require_key_beyond_loopback(metrics)
+    with _listening(MetricsListener, endpoint) as listener:
+        yield listener
+
+
+@contextmanager
+def _artifacts_listener(endpoint: Endpoint | None) -> Iterator[ArtifactsListener | None]:
+    if endpoint is None:
+        yield None
+        return
+    from leaseway.wire.http_listener import ArtifactsListener
+
+    with _listening(ArtifactsListener, endpoint) as listener:
+        yield listener
+
+
+@contextmanager
+def _listening(
+    kind: Callable[[Endpoint, str | None], ListenerT], endpoint: Endpoint
+) -> Iterator[ListenerT]:
+    key = require_key_beyond_loopback(endpoint)
     try:
-        listener = MetricsListener(metrics, key)
+        listener = kind(endpoint, key)
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     with closing(listener):
         yield listener
 
 
-def _announcer(metrics: MetricsListener | None) -> Callable[[str], None]:
+def _announcer(*listeners: HttpListener | None) -> Callable[[str], None]:
     def announce(address: str) -> None:
         click.echo(f"ready {address}")
-        if metrics is not None:
-            click.echo(f"metrics {metrics.url}")
+        for listener in listeners:
+            if listener is not None:
+                click.echo(f"{listener.noun} {listener.url}")
         sys.stdout.flush()
-        # What start-up has made stays: the collector need not walk through it at every full turn.
-        gc.collect()
-        gc.freeze()
 
     return announce
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from leaseway.cli.artifact_options import ArtifactOptions, artifact_options
 from leaseway.cli.children import Child
 from leaseway.cli.config_options import config_option, sources_of
 from leaseway.cli.connection import connect
@@ -55,6 +56,7 @@ class _Options:
     metrics: Endpoint | None
     capacity: int
     vault: list[str]
+    artifacts: ArtifactOptions
     log: LogOptions
 
 
@@ -83,6 +85,7 @@ class _Options:
 )
 @metrics_option
 @vault_words
+@artifact_options
 @log_options
 def up(
     config: tuple[str, ...],
@@ -93,16 +96,19 @@ def up(
     trace_file: Path | None,
     metrics: Endpoint | None,
     vault: list[str],
+    artifacts: ArtifactOptions,
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
 
     Prints `ready ADDRESS` once every server's first probe has ended. With --metrics the control
     plane serves its metrics at that port and each worker at one of the next; `metrics URL NAME`
-    says so for each.
+    says so for each. With --artifacts-http the first worker serves artifacts at that port and the
+    others at the next; `artifacts URL NAME` says so.
     """
     require_key_beyond_loopback(listen)
-    _check_metrics(metrics, workers)
+    _check_ports("--metrics", metrics, workers)
+    _check_ports("--artifacts-http", artifacts.http, workers - 1)
     _require_config(config)
     if listen.host in _WILDCARDS and not advertise:
         raise click.UsageError(
@@ -111,18 +117,27 @@ def up(
         )
     log.configure("up")
     options = _Options(
-        config, workers, listen, advertise or "", trace_file, metrics, capacity, vault, log
+        config,
+        workers,
+        listen,
+        advertise or "",
+        trace_file,
+        metrics,
+        capacity,
+        vault,
+        artifacts,
+        log,
     )
     return asyncio.run(_Up(options).run())
 
 
-def _check_metrics(metrics: Endpoint | None, workers: int) -> None:
-    if metrics is None:
+def _check_ports(option: str, first: Endpoint | None, more: int) -> None:
+    if first is None:
         return
-    require_key_beyond_loopback(metrics)
-    if metrics.port and metrics.port + workers > _LAST_PORT:
+    require_key_beyond_loopback(first)
+    if first.port and first.port + more > _LAST_PORT:
         raise click.UsageError(
-            f"--metrics {metrics} leaves no ports for {workers} workers: they take the ones after "
+            f"{option} {first} leaves no ports for {more} workers: they take the ones after "
             f"it, up to {_LAST_PORT}. Choose a smaller port."
         )
 
@@ -144,7 +159,6 @@ class _Up:
         self._options = options
         self._environment: dict[str, str] = {}
         self._starts: Counter[str] = Counter()
-        self._metrics = _metrics_endpoints(options.metrics, options.workers)
         self._control_plane = Child(
             "control plane", self._control_plane_arguments, self._environment
         )
@@ -199,16 +213,17 @@ class _Up:
             async with connect(connection) as client:
                 await wait_until_ready(client, lambda _status: _tell_problems(client, told))
                 click.echo(f"ready {address}")
-                self._announce_metrics()
+                self._announce_pages()
                 await _tell_problems(client, told)
         except LeasewayError as error:
             raise CliFailure(str(error)) from None
 
-    def _announce_metrics(self) -> None:
-        for child in (self._control_plane, *self._workers):
-            if child.metrics:
-                name = child.name.removeprefix("worker ").replace(" ", "-")
-                click.echo(f"metrics {child.metrics} {name}")
+    def _announce_pages(self) -> None:
+        for noun in ("metrics", "artifacts"):
+            for child in (self._control_plane, *self._workers):
+                if noun in child.pages:
+                    name = child.name.removeprefix("worker ").replace(" ", "-")
+                    click.echo(f"{noun} {child.pages[noun]} {name}")
 
     def _control_plane_arguments(self) -> list[str]:
         # A restarted control plane must be where its workers and callers know it.
@@ -218,7 +233,7 @@ class _Up:
             *(word for path in self._options.config for word in ("--config", path)),
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
-            *self._metrics_arguments(0, self._control_plane.metrics),
+            *self._metrics_arguments(0, self._control_plane),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]
@@ -238,18 +253,22 @@ class _Up:
             *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
             *("--id", name),
             *("--capacity", str(self._options.capacity)),
-            *self._metrics_arguments(number, self._workers[number - 1].metrics),
+            *self._metrics_arguments(number, self._workers[number - 1]),
+            *self._artifacts_arguments(number),
             *self._options.vault,
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]
 
-    def _metrics_arguments(self, number: int, served: str) -> list[str]:
-        # A successor serves where Prometheus knows it, also where the system chose the port.
-        if served:
-            return ["--metrics", urlsplit(served).netloc]
-        endpoint = self._metrics[number]
-        return ["--metrics", str(endpoint)] if endpoint is not None else []
+    def _metrics_arguments(self, number: int, child: Child) -> list[str]:
+        served = child.pages.get("metrics", "")
+        return _page_arguments("--metrics", self._options.metrics, number, served)
+
+    def _artifacts_arguments(self, number: int) -> list[str]:
+        served = self._workers[number - 1].pages.get("artifacts", "")
+        options = self._options.artifacts
+        pages = _page_arguments("--artifacts-http", options.http, number - 1, served)
+        return [*options.as_arguments(), *pages]
 
     async def _collect_traces(self, stack: AsyncExitStack, path: Path) -> None:
         from leaseway.wire.tracefile import TraceCollector, otlp_environment
@@ -303,12 +322,17 @@ async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> Non
             click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
 
 
-def _metrics_endpoints(first: Endpoint | None, workers: int) -> list[Endpoint | None]:
-    """Return where the control plane and then each worker serve metrics; port 0 is any port."""
+def _page_arguments(option: str, first: Endpoint | None, number: int, served: str) -> list[str]:
+    """Return where a child serves pages: at the number-th port from the first; 0 is any port.
+
+    A successor serves where pages are known to be, also where the system chose the port.
+    """
+    if served:
+        return [option, urlsplit(served).netloc]
     if first is None:
-        return [None] * (workers + 1)
-    step = 1 if first.port else 0
-    return [Endpoint(first.host, first.port + number * step) for number in range(workers + 1)]
+        return []
+    port = first.port + number if first.port else 0
+    return [option, str(Endpoint(first.host, port))]
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:

@@ -24,8 +24,10 @@ class HttpListener:
 
     """
 
-    what: ClassVar[str]
-    """What it is for, in messages; also the name of its option."""
+    noun: ClassVar[str]
+    """What it serves, in messages."""
+    option: ClassVar[str]
+    """The option that names it."""
     path: ClassVar[str]
     """Where everything is that it serves."""
 
@@ -37,9 +39,8 @@ class HttpListener:
             self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)
         except OSError as error:
             raise OSError(
-                f"Cannot serve {self.what.partition('-')[0]} on {endpoint}: "
-                f"{error.strerror or error}. Choose another port for --{self.what}, or port 0 for "
-                "any free port."
+                f"Cannot serve {self.noun} on {endpoint}: {error.strerror or error}. Choose "
+                f"another port for {self.option}, or port 0 for any free port."
             ) from None
         self.endpoint = Endpoint(endpoint.host, self.socket.getsockname()[1])
 
@@ -56,5 +57,6 @@ class HttpListener:
 class ArtifactsListener(HttpListener):
     """Where pages ask a worker for the images and sounds that they show."""
 
-    what = "artifacts-http"
+    noun = "artifacts"
+    option = "--artifacts-http"
     path = "/artifacts/"

@@ -40,7 +40,8 @@ _REASONS: Final = {
 class MetricsListener(HttpListener):
     """Where Prometheus asks a process for its metrics."""
 
-    what = "metrics"
+    noun = "metrics"
+    option = "--metrics"
     path = _PATH
 
 
