@@ -9,7 +9,7 @@ import grpc
 from leaseway.wire.fault import Fault, Started, fault_from_rpc_error
 from leaseway.wire.reasons import Reason
 
-__all__ = ["fault_of_control_plane", "fault_of_worker", "is_end"]
+__all__ = ["fault_of_control_plane", "fault_of_worker", "is_end", "silent_worker"]
 
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -39,6 +39,14 @@ def fault_of_control_plane(error: grpc.aio.AioRpcError, address: str) -> Fault:
 def fault_of_worker(error: grpc.aio.AioRpcError, worker: str) -> Fault:
     """Return why an RPC to a worker failed."""
     return _fault(error, f"Worker '{worker}'", Reason.WORKER_LOST)
+
+
+def silent_worker(worker: str, seconds: float) -> Fault:
+    """Return the fault of a worker that has sent nothing for too long."""
+    return Fault(
+        Reason.DEADLINE_EXCEEDED,
+        f"Worker '{worker}' has sent nothing for {seconds:g} s; look at `leaseway workers`.",
+    )
 
 
 def is_end(error: grpc.aio.AioRpcError) -> bool:

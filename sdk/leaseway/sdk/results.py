@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.media import Media, MediaReader, ModelContent, media_of, model_content
 
 __all__ = ["ToolResult"]
 
@@ -24,13 +25,22 @@ class ToolResult:
         new_lease: The lease that this call acquired, or None.
     """
 
-    __slots__ = ("_raw", "is_error", "new_lease", "payload")
+    __slots__ = ("_raw", "_reader", "_session", "is_error", "new_lease", "payload")
 
-    def __init__(self, payload: bytes, is_error: bool = False, new_lease: Lease | None = None):
+    def __init__(
+        self,
+        payload: bytes,
+        is_error: bool = False,
+        new_lease: Lease | None = None,
+        _reader: MediaReader | None = None,
+        _session: str = "",
+    ) -> None:
         self.payload = payload
         self.is_error = is_error
         self.new_lease = new_lease
         self._raw: dict[str, Any] | None = None
+        self._reader = _reader
+        self._session = _session
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -52,6 +62,27 @@ class ToolResult:
         return "\n".join([str(item.get("text", "")) for item in self.content if _is_text(item)])
 
     @property
+    def media(self) -> list[Media]:
+        """The images and sounds in order; those whose data cannot be read are left out."""
+        found = [media_of(item) for item in self.content if isinstance(item, dict)]
+        return [media for media in found if media is not None]
+
+    def for_model(self) -> ModelContent:
+        """Return what a model can be shown of the result: texts and images, in order.
+
+        Texts stay texts, those of embedded resources too; jpeg, png, gif and webp become images
+        with their bytes as base64, read from the worker where they are artifacts. Everything else
+        becomes a text that says what there was: its type, its length, its reference. So does an
+        image that the worker no longer keeps.
+
+        Returns:
+            Items as `{"type": "text", "text": …}` and `{"type": "image", "mime_type": …, "data":
+            …}`. Await them where the client is an `AsyncClient`; one of `Client` has read all.
+
+        """
+        return ModelContent(model_content(self.raw), self._reader, self._session)
+
+    @property
     def structured(self) -> Any:
         """The structured result (`structuredContent`), or None."""
         return self.raw.get("structuredContent")
@@ -60,6 +91,9 @@ class ToolResult:
     def reminder(self) -> str | None:
         """What to tell a model that now holds a lease, or None where no lease came with this."""
         return self.new_lease.reminder if self.new_lease is not None else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ToolResult, (self.payload, self.is_error, self.new_lease)  # its client stays here
 
     def __repr__(self) -> str:
         return f"ToolResult({len(self.payload)} bytes, is_error={self.is_error})"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
 from leaseway.sdk.exchange import Exchange
-from leaseway.sdk.grpc_faults import fault_of_worker
+from leaseway.sdk.grpc_faults import fault_of_worker, silent_worker
 from leaseway.sdk.identity import Identity, channel_options
 from leaseway.sdk.lease_book import Worker
 from leaseway.v1 import execution_pb2_grpc, leases_pb2_grpc
@@ -104,6 +105,40 @@ class WorkerLink:
         finally:
             self._asking -= 1
 
+    @contextmanager
+    def stream(
+        self, rpc: Any, request: Any
+    ) -> Iterator[Callable[[float], Coroutine[Any, Any, Any]]]:
+        """Send a request whose answer is a stream, which ends with the block.
+
+        Args:
+            rpc: A method of one of the stubs.
+            request: Its request.
+
+        Yields:
+            What waits a number of seconds for the next message, None after the last one. It
+            raises a Fault: the worker refused, was silent for that long, or cannot be reached.
+
+        """
+        self._asking += 1
+        call = rpc(request, metadata=self._identity.metadata)
+
+        async def next_message(timeout: float) -> Any:
+            try:
+                async with asyncio.timeout(timeout):
+                    message = await call.read()
+            except TimeoutError:
+                raise silent_worker(self.worker.id, timeout) from None
+            except grpc.aio.AioRpcError as error:
+                raise fault_of_worker(error, self.worker.id) from None
+            return None if message is grpc.aio.EOF else message
+
+        try:
+            yield next_message
+        finally:
+            self._asking -= 1
+            call.cancel()
+
     def abort(self) -> None:
         """Begin to end the stream, without waiting."""
         if self._exchange is not None:
@@ -135,6 +170,11 @@ class WorkerPool:
     def load(self) -> int:
         """Calls in flight, on all workers."""
         return sum(link.load for link in self._links.values())
+
+    @property
+    def workers(self) -> Collection[Worker]:
+        """The runs of workers that there is a connection to."""
+        return self._links.keys()
 
     def link(self, worker: Worker) -> WorkerLink:
         """Return the connection to a worker."""
