@@ -132,6 +132,7 @@ class ExchangeResponse(_message.Message):
     KEEP_ALIVE_FIELD_NUMBER: _builtins.int
     GOING_AWAY_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
+    WITHDRAWALS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def worker(self) -> Global___WorkerInfo:
         """Who answers; in the first message of a stream."""
@@ -172,6 +173,10 @@ class ExchangeResponse(_message.Message):
     def updates(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceUpdate]:
         """Changes of resources, for calls that subscribe to them."""
 
+    @_builtins.property
+    def withdrawals(self) -> _containers.RepeatedCompositeFieldContainer[Global___AskWithdrawal]:
+        """What servers do not want answered any more."""
+
     def __init__(
         self,
         *,
@@ -184,10 +189,11 @@ class ExchangeResponse(_message.Message):
         keep_alive: _leases_pb2.KeepAliveResponse | None = ...,
         going_away: Global___GoingAway | None = ...,
         updates: _abc.Iterable[Global___ResourceUpdate] | None = ...,
+        withdrawals: _abc.Iterable[Global___AskWithdrawal] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["going_away", b"going_away", "keep_alive", b"keep_alive", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "progress", b"progress", "results", b"results", "updates", b"updates", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asks", b"asks", "chunks", b"chunks", "going_away", b"going_away", "keep_alive", b"keep_alive", "logs", b"logs", "progress", b"progress", "results", b"results", "updates", b"updates", "withdrawals", b"withdrawals", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -593,7 +599,9 @@ Global___ResourceUpdate: _TypeAlias = ResourceUpdate  # noqa: Y015
 
 @_typing.final
 class Ask(_message.Message):
-    """What a server asks of the caller during a call."""
+    """What a server asks of the caller during a call. At most 16 questions of a
+    call are open at once; those that are open when it ends are forgotten.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -610,7 +618,7 @@ class Ask(_message.Message):
     `roots/list`.
     """
     params: _builtins.bytes
-    """The MCP params: a JSON object as UTF-8."""
+    """The MCP params: a JSON object as UTF-8, at most 256 KiB."""
     def __init__(
         self,
         *,
@@ -628,6 +636,32 @@ class Ask(_message.Message):
 Global___Ask: _TypeAlias = Ask  # noqa: Y015
 
 @_typing.final
+class AskWithdrawal(_message.Message):
+    """Takes an Ask back. An answer that is on its way is dropped."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    ASK_ID_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    """The call."""
+    ask_id: _builtins.int
+    """The question."""
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        ask_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ask_id", b"ask_id", "call_id", b"call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskWithdrawal: _TypeAlias = AskWithdrawal  # noqa: Y015
+
+@_typing.final
 class Answer(_message.Message):
     """The answer to an Ask."""
 
@@ -642,10 +676,12 @@ class Answer(_message.Message):
     ask_id: _builtins.int
     """The question."""
     result: _builtins.bytes
-    """The MCP result: a JSON object as UTF-8. Empty where `error` is set."""
+    """The MCP result: a JSON object as UTF-8, at most 256 KiB. Empty where
+    `error` is set.
+    """
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Why there is no answer."""
+        """Why there is no answer; the server is told its message."""
 
     def __init__(
         self,
@@ -721,9 +757,9 @@ class CallToolRequest(_message.Message):
     tracestate: _builtins.str
     """The W3C trace state of the caller. Empty means none."""
     request_state: _builtins.str
-    """The state of an `input_required` response that this call continues; its
-    server, tool and arguments are those of the first. Empty means that it
-    begins anew.
+    """The state of an `input_required` response that this call continues, on the
+    worker that gave it; server, tool, arguments and deadline are those of the
+    first. Each state is good once. Empty means that the call begins anew.
     """
     inline_media: _builtins.bool
     """Whether images and audio are wanted in place and not as artifacts."""
@@ -737,7 +773,9 @@ class CallToolRequest(_message.Message):
 
     @_builtins.property
     def input_responses(self) -> _containers.MessageMap[_builtins.str, _struct_pb2.Struct]:
-        """The answers to what was asked, by the request's id: MCP results."""
+        """The answers to what was asked, by the request's id: MCP results. What is
+        left out is asked again.
+        """
 
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
