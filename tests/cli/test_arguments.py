@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.cli.arguments import parse_arguments
+from leaseway.cli.arguments import parse_arguments, parse_texts
 
 
 def test_no_words_are_no_arguments() -> None:
@@ -65,3 +65,14 @@ def test_messages_never_repeat_values() -> None:
         with pytest.raises(ValueError) as caught:
             parse_arguments(words)
         assert "hunter2" not in str(caught.value)
+
+
+def test_texts_stay_texts_whatever_they_look_like() -> None:
+    assert parse_texts(["n=5", "j={}", "e="]) == {"n": "5", "j": "{}", "e": ""}
+
+
+@pytest.mark.parametrize("words", [["loose"], ["=v"], ["k=secret", "k=secret"]])
+def test_what_gives_no_texts_is_refused_without_repeating_values(words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_texts(words)
+    assert "secret" not in str(caught.value)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["parse_arguments"]
+__all__ = ["parse_arguments", "parse_texts"]
 
 
 def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
@@ -28,18 +28,30 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
         return _object(stdin or "", "stdin")
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         return _object(words[0], "the argument")
-    arguments: dict[str, Any] = {}
+    write = 'nor a JSON object; write, for example, timezone=UTC or \'{"timezone": "UTC"}\''
+    return {key: _value(text) for key, text in _pairs(words, f"neither key=value {write}").items()}
+
+
+def parse_texts(words: Sequence[str]) -> dict[str, str]:
+    """Return the arguments that `key=value` words give, all of them texts.
+
+    Raises:
+        ValueError: A word is none; the message never repeats a value.
+
+    """
+    return _pairs(words, "not key=value; write, for example, city=Paris")
+
+
+def _pairs(words: Sequence[str], fault: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
     for position, word in enumerate(words, start=1):
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise ValueError(
-                f"Argument {position} is neither key=value nor a JSON object; write, for example, "
-                f'timezone=UTC or \'{{"timezone": "UTC"}}\''
-            )
-        if key in arguments:
+            raise ValueError(f"Argument {position} is {fault}")
+        if key in pairs:
             raise ValueError(f"The argument '{key}' is given twice.")
-        arguments[key] = _value(value)
-    return arguments
+        pairs[key] = value
+    return pairs
 
 
 def _object(text: str, where: str) -> dict[str, Any]:

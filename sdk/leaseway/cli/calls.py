@@ -18,9 +18,17 @@ from leaseway.wire import bounds
 from leaseway.wire.log_levels import LOG_LEVELS
 
 if TYPE_CHECKING:
-    from leaseway.sdk import AsyncClient, Tool, ToolList, ToolResult
+    from leaseway.sdk import (
+        AsyncClient,
+        Prompt,
+        Resource,
+        ResourceTemplate,
+        Tool,
+        ToolList,
+        ToolResult,
+    )
 
-__all__ = ["call", "tools"]
+__all__ = ["call", "describe_item", "first_line", "tools"]
 
 
 @click.command()
@@ -44,7 +52,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
         print_json([_tool(tool) for tool in listed])
     else:
         rows = [
-            (t.name, t.qualified_name, "shared" if t.shared else "leased", _first_line(t))
+            (t.name, t.qualified_name, "shared" if t.shared else "leased", first_line(t))
             for t in listed
         ]
         print_table(("NAME", "QUALIFIED NAME", "CALLS", "DESCRIPTION"), rows, "No tools.")
@@ -144,14 +152,15 @@ def _print_result(result: ToolResult) -> None:
         if item.get("type") == "text":
             click.echo(item.get("text", ""))
         else:
-            click.echo(_note(item), err=True)
+            click.echo(describe_item(item), err=True)
     if not result.content and result.structured is not None:
         print_json(result.structured)
     if result.is_error:
         click.echo("leaseway: The tool says that it failed.", err=True)
 
 
-def _note(item: dict[str, Any]) -> str:
+def describe_item(item: dict[str, Any]) -> str:
+    """Return a content item that is no text in a few words."""
     kind = item.get("type", "unknown")
     facts = [str(item[key]) for key in ("mimeType", "name", "uri") if key in item]
     if isinstance(item.get("resource"), dict):
@@ -176,8 +185,9 @@ def _tool(tool: Tool) -> dict[str, Any]:
     }
 
 
-def _first_line(tool: Tool) -> str:
-    lines = tool.description.strip().splitlines()
-    line = lines[0] if lines else tool.title
-    # A pipe gets all of it; a terminal's reader wants to see one row a tool.
+def first_line(item: Tool | Prompt | Resource | ResourceTemplate) -> str:
+    """Return what a row says of something that a server offers."""
+    lines = item.description.strip().splitlines()
+    line = lines[0] if lines else item.title
+    # A pipe gets all of it; a terminal's reader wants to see one row each.
     return line if not sys.stdout.isatty() or len(line) <= 80 else f"{line[:79]}…"

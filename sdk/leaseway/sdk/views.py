@@ -77,6 +77,8 @@ class ServerInfo:
         instances: Its live instances on all workers.
         failures: How often in a row its newest configuration was tried and did not come up.
         next_try_at: When it is tried again; None where that is not awaited or is under way.
+        prompt_count: How many of its prompts are exposed.
+        resource_count: How many of its resources are, and templates of them.
     """
 
     id: str
@@ -94,6 +96,8 @@ class ServerInfo:
     instances: tuple[InstanceInfo, ...]
     failures: int = 0
     next_try_at: datetime | None = None
+    prompt_count: int = 0
+    resource_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -256,6 +260,8 @@ def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
         instances=tuple(_instance(instance) for instance in message.instances),
         failures=message.failures,
         next_try_at=_time(message, "next_try_at"),
+        prompt_count=message.prompt_count,
+        resource_count=message.resource_count,
     )
 
 
