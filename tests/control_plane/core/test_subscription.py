@@ -31,6 +31,46 @@ def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:
     assert [one.key.server_id for one in second.upserts] == ["a", "b"]
 
 
+def test_workers_that_hold_the_same_get_one_comparison() -> None:
+    old, new = snapshot(1, a="x", b="x"), snapshot(2, a="y", c="x")
+    workers = [Subscription(), Subscription()]
+    for worker in workers:
+        push = worker.push(old, removals=True)
+        assert push is not None
+        worker.ack(push.nonce)
+    first, second = (worker.push(new, removals=True) for worker in workers)
+    assert first is not None
+    assert second is not None
+    assert [one.key.server_id for one in first.upserts] == ["a", "c"]
+    assert first.removals == (VariantKey("b"),)
+    assert first.upserts is second.upserts
+
+
+def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
+    old, new = snapshot(1, a="x", b="x"), snapshot(2, a="x", b="y")
+    worker = Subscription()
+    push = worker.push(old, removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "BUSY", "not now")])
+    worker.ack(push.nonce)
+    assert worker.heal(VariantKey("a"), "BUSY")
+    again = worker.push(new, removals=True)
+    assert again is not None
+    assert [one.key.server_id for one in again.upserts] == ["b"]
+
+
+def test_what_could_not_be_removed_at_first_is_removed_by_the_next_push() -> None:
+    first, later = snapshot(1, a="x"), snapshot(2, a="y")
+    worker = Subscription.begun(snapshot(9, gone="x").hashes)
+    push = worker.push(first, removals=False)
+    assert push is not None
+    assert push.removals == ()
+    worker.ack(push.nonce)
+    push = worker.push(later, removals=True)
+    assert push is not None
+    assert push.removals == (VariantKey("gone"),)
+
+
 def test_what_a_worker_has_moves_on_an_acknowledgement_only() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x"), removals=True)

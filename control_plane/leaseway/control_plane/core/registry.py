@@ -6,6 +6,7 @@ so that callers see it, once a worker has acknowledged it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping
 
 from leaseway.control_plane.core.fleet import WorkerRecord
@@ -17,6 +18,7 @@ from leaseway.control_plane.core.snapshot import (
     build_snapshot,
     owner_changes,
 )
+from leaseway.control_plane.core.subscription import Subscription
 from leaseway.control_plane.core.variants import Good
 from leaseway.wire import bounds
 from leaseway.wire.spec import VariantKey
@@ -43,6 +45,8 @@ class Registry:
         self.committed = Snapshot(0)
         self.visible = Snapshot(0)
         self.commit_at: float | None = None
+        # By whose acknowledgements all of the newest commit is listed; nobody's: not all of it.
+        self._witnesses: tuple[Subscription, ...] = ()
 
     @property
     def established(self) -> bool:
@@ -76,13 +80,18 @@ class Registry:
             self._problems.report(problem, now.unix)
         self._version = version
         self.committed = snapshot
+        self._witnesses = ()
 
     def reveal(self, records: Collection[WorkerRecord]) -> None:
         """List what some worker has acknowledged of the newest commit (DESIGN §3.5)."""
-        if not any(r.subscription.acked_version == self.committed.version for r in records):
+        heard = tuple(record.subscription for record in records)
+        if not any(each.acked_version == self.committed.version for each in heard):
             return
+        if len(heard) == len(self._witnesses) and all(map(operator.is_, heard, self._witnesses)):
+            return  # while the same workers hold all of it, another acknowledgement adds nothing
         self.visible = acknowledged(
             self.committed,
             self.visible,
-            lambda served: any(record.subscription.has(served) for record in records),
+            lambda served: any(each.has(served) for each in heard),
         )
+        self._witnesses = heard if self.visible.served == self.committed.served else ()

@@ -66,12 +66,17 @@ class Servers:
         refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
         """Take what a configuration wants; `plan` brings it about."""
+        before = self.desired or {}
         kept = {
             key: spec
-            for key, spec in (self.desired or {}).items()
+            for key, spec in before.items()
             if (key.server_id in rejected or key in refused) and key not in servers
         }
-        self.desired = dict(sorted({**kept, **servers}.items()))
+        # A spec that has not changed stays the same object, which knows its hashes already.
+        wanted = {
+            key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
+        }
+        self.desired = dict(sorted({**kept, **wanted}.items()))
         self.rejected = rejected
         self.refused = refused
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
+from weakref import ref
 
 from leaseway.control_plane.core.admin_toolset import with_admin
 from leaseway.control_plane.core.exposure import resolve_clashes
@@ -131,6 +132,9 @@ class Snapshot:
     version: int
     served: Mapping[VariantKey, Served] = field(default_factory=dict)
     _views: dict[str, View] = field(default_factory=dict, compare=False, repr=False)
+    _since: dict[int, tuple[ref[Snapshot], Delta]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def view(self, tenant: str) -> View:
         """Return what a tenant sees."""
@@ -151,6 +155,15 @@ class Snapshot:
     def hashes(self) -> Mapping[VariantKey, Hashes]:
         """The hashes of everything served."""
         return {key: served.hashes for key, served in self.served.items()}
+
+    def since(self, older: Snapshot) -> Delta:
+        """Return what one that has all of an older snapshot lacks; computed once for all such."""
+        kept = self._since.get(older.version)
+        if kept is None or kept[0]() is not older:
+            delta = compute_delta(self, older.hashes, removals=True)
+            # Weak: held for good, each snapshot would keep all that there ever were.
+            kept = self._since[older.version] = (ref(older), delta)
+        return kept[1]
 
 
 @dataclass(frozen=True)

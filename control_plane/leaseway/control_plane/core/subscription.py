@@ -7,10 +7,10 @@ acknowledgement only. At most one push is pending; what has changed meanwhile go
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from leaseway.control_plane.core.snapshot import Snapshot, compute_delta
+from leaseway.control_plane.core.snapshot import Delta, Snapshot, compute_delta
 from leaseway.control_plane.core.variants import Hashes, Served
 from leaseway.wire.spec import VariantKey
 
@@ -62,6 +62,9 @@ class Subscription:
     refused: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
     _nonce: int = 0
     _compared: tuple[int, bool] = (0, False)
+    # The snapshot that the worker has all of and nothing else, and the one that `pending` leads to.
+    _has_all_of: Snapshot | None = None
+    _leads_to: Snapshot | None = None
 
     @classmethod
     def begun(
@@ -90,14 +93,12 @@ class Subscription:
             return None
         self._compared = (snapshot.version, removals)
         self._forget_refusals(snapshot)
-        known: Mapping[VariantKey, Hashes] = self.acked | {
-            key: hashes for key, (_, hashes) in self.refused.items()
-        }
-        delta = compute_delta(snapshot, known, removals=removals)
+        delta = self._lacks(snapshot, removals=removals)
         if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
             return None
         self._nonce += 1
         self.pending = Push(self._nonce, snapshot.version, delta.upserts, delta.removals)
+        self._leads_to = snapshot if removals else None
         self.sent_version = snapshot.version
         return self.pending
 
@@ -117,6 +118,7 @@ class Subscription:
             self.refused.pop(key, None)
         self.acked_version = push.version
         self.pending = None
+        self._has_all_of = None if self.refused else self._leads_to
         return True
 
     def nack(self, nonce: int, refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
@@ -147,6 +149,15 @@ class Subscription:
     def has(self, served: Served) -> bool:
         """Say whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
+
+    def _lacks(self, snapshot: Snapshot, *, removals: bool) -> Delta:
+        if self._has_all_of is not None:  # as nearly every worker has: compared once for all
+            delta = snapshot.since(self._has_all_of)
+            return delta if removals else replace(delta, removals=())
+        known: Mapping[VariantKey, Hashes] = self.acked | {
+            key: hashes for key, (_, hashes) in self.refused.items()
+        }
+        return compute_delta(snapshot, known, removals=removals)
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
         """Forget what was rejected where the worker has what takes its place already.

@@ -81,6 +81,11 @@ class Good:
         """(original, exposed name) of one kind."""
         return self.exposed if kind is TOOLS else self.prompts
 
+    @cached_property
+    def unclashed(self) -> Served:
+        """What is served of it where it has all its names, as nearly always: made once."""
+        return _serve(self, _settled(self, TOOLS), _settled(self, PROMPTS))
+
 
 @dataclass(frozen=True)
 class Served:
@@ -167,9 +172,14 @@ def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset())
         skipped: (server id, original name) of the tools that lost their names.
         skipped_prompts: The same of prompts.
     """
-    server_id = good.spec.key.server_id
-    exposed = _settled(server_id, good.exposed, skipped)
-    prompts = _settled(server_id, good.prompts, skipped_prompts)
+    exposed = _settled(good, TOOLS, skipped)
+    prompts = _settled(good, PROMPTS, skipped_prompts)
+    if not any(each.skipped for each in (*exposed, *prompts)):
+        return good.unclashed
+    return _serve(good, exposed, prompts)
+
+
+def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]) -> Served:
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
     state.update(_in_words(exposed))
@@ -199,11 +209,11 @@ def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
     return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
 
 
-def _settled(
-    server_id: str, names: tuple[tuple[str, str], ...], skipped: Skipped
-) -> tuple[Exposed, ...]:
+def _settled(good: Good, kind: NamedKind, skipped: Skipped = frozenset()) -> tuple[Exposed, ...]:
+    server_id = good.spec.key.server_id
     return tuple(
-        Exposed(original, name, (server_id, original) in skipped) for original, name in names
+        Exposed(original, name, (server_id, original) in skipped)
+        for original, name in good.names(kind)
     )
 
 

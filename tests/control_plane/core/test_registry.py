@@ -1,0 +1,94 @@
+"""What of a commit callers see, by who holds it; and what is not computed twice on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.control_plane.core.builders import at, hello, listing, spec
+
+from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.problems import ProblemTable
+from leaseway.control_plane.core.registry import Registry
+from leaseway.control_plane.core.subscription import Refusal, Subscription
+from leaseway.control_plane.core.variants import Good, make_good
+from leaseway.wire.spec import VariantKey
+
+
+def goods(*names: str) -> dict[VariantKey, Good]:
+    return {VariantKey(name): make_good(spec(name), listing(f"{name}_t"))[0] for name in names}
+
+
+def registry(*names: str) -> Registry:
+    made = Registry(ProblemTable(), 1)
+    made.commit(goods(*names), 0, at(0))
+    return made
+
+
+def take(worker: WorkerRecord, served: Registry, *, refused: Iterable[str] = ()) -> None:
+    """Have a worker acknowledge what it is sent, and refuse some of it."""
+    push = worker.subscription.push(served.committed, removals=True)
+    assert push is not None
+    refusals = [Refusal(VariantKey(name), "rejected", "BAD", "no") for name in refused]
+    worker.subscription.nack(push.nonce, refusals)
+    assert worker.subscription.ack(push.nonce)
+
+
+def worker(worker_id: str) -> WorkerRecord:
+    return WorkerRecord(hello(worker_id), Subscription())
+
+
+def listed(served: Registry) -> list[str]:
+    return [key.server_id for key in served.visible.served]
+
+
+def test_an_acknowledgement_of_what_is_listed_already_changes_nothing() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served)
+    served.reveal([first, second])
+    before = served.visible
+    take(second, served)
+    served.reveal([first, second])
+    assert served.visible is before
+    assert listed(served) == ["a", "b"]
+
+
+def test_what_one_worker_refused_is_listed_once_another_holds_it() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served, refused=["a"])
+    served.reveal([first, second])
+    assert listed(served) == ["b"]
+    take(second, served)
+    served.reveal([first, second])
+    assert listed(served) == ["a", "b"]
+
+
+def test_what_nobody_holds_any_more_is_not_listed() -> None:
+    served, first, second = registry("a", "b"), worker("w1"), worker("w2")
+    take(first, served)
+    take(second, served, refused=["a"])
+    served.reveal([first, second])
+    assert listed(served) == ["a", "b"]
+    served.reveal([second])
+    assert listed(served) == ["b"]
+
+
+def test_a_new_commit_is_listed_when_it_is_held_and_not_before() -> None:
+    served, only = registry("a"), worker("w1")
+    take(only, served)
+    served.reveal([only])
+    served.commit(goods("a", "b"), 0, at(1))
+    served.reveal([only])
+    assert listed(served) == ["a"]
+    take(only, served)
+    served.reveal([only])
+    assert listed(served) == ["a", "b"]
+
+
+def test_what_has_not_changed_is_the_same_object_in_the_next_commit() -> None:
+    made = goods("a", "b")
+    served = Registry(ProblemTable(), 1)
+    served.commit(made, 0, at(0))
+    before = served.committed
+    served.commit(made | goods("b", "c"), 0, at(1))
+    assert served.committed.served[VariantKey("a")] is before.served[VariantKey("a")]
+    assert served.committed.served.keys() - before.served.keys() == {VariantKey("c")}
