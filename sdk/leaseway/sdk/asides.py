@@ -51,6 +51,10 @@ class Asides:
         for ask in message.asks:
             if ask.call_id in self._pending:
                 self._take_ask(ask)
+        for withdrawal in message.withdrawals:
+            events = self._events(withdrawal.call_id)
+            if events is not None:
+                events.withdraw_question(withdrawal.ask_id)
 
     def _events(self, call_id: int) -> CallEvents | None:
         call = self._pending.get(call_id)

@@ -49,6 +49,7 @@ class Question:
         send: Takes the answer; does nothing once the call has ended.
 
     Attributes:
+        ask_id: Names it on its stream.
         method: The MCP method.
     """
 
@@ -59,7 +60,7 @@ class Question:
     ) -> None:
         self.method = ask.method
         self._call_id = ask.call_id
-        self._ask_id = ask.ask_id
+        self.ask_id = ask.ask_id
         self._params = ask.params
         self._send = send
 
@@ -89,13 +90,13 @@ class Question:
 
     def answer(self, result: bytes) -> None:
         """Send the answer, an MCP result."""
-        answer = execution_pb2.Answer(call_id=self._call_id, ask_id=self._ask_id, result=result)
+        answer = execution_pb2.Answer(call_id=self._call_id, ask_id=self.ask_id, result=result)
         self._send(answer)
 
     def refuse(self, why: str) -> None:
         """Say why there is no answer, in a sentence for the server."""
         status = status_from_fault(Fault(Reason.INPUT_REQUIRED, why))
-        self._send(execution_pb2.Answer(call_id=self._call_id, ask_id=self._ask_id, error=status))
+        self._send(execution_pb2.Answer(call_id=self._call_id, ask_id=self.ask_id, error=status))
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class AskTasks:
         self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # the reader, which begins them, has none of the caller's
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Question, asyncio.Task[None]] = {}
 
     def begin(self, question: Question) -> None:
         """Have a question answered; one too many is refused."""
@@ -218,15 +219,21 @@ class AskTasks:
             name=f"answer {question.method}",
             context=self._context.copy(),
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[question] = task
+        task.add_done_callback(lambda _: self._tasks.pop(question, None))
+
+    def withdraw(self, ask_id: int) -> None:
+        """Have a question not answered any more: its server has taken it back."""
+        for question, task in self._tasks.items():
+            if question.ask_id == ask_id:
+                task.cancel()
 
     def cancel(self) -> None:
         """Have nothing answered any more: the call has ended."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
     async def ended(self) -> None:
         """Wait until the cancelled handlers have returned."""
         if self._tasks:
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(self._tasks.values())

@@ -122,6 +122,14 @@ class CallEvents:
             self._questions.append(question)
             self._wake.set()
 
+    def withdraw_question(self, ask_id: int) -> None:
+        """Have a question not answered any more: its server has taken it back."""
+        if self._tasks is not None:
+            self._tasks.withdraw(ask_id)
+        for question in tuple(self._questions):
+            if question.ask_id == ask_id:
+                self._questions.remove(question)
+
     def begin_anew(self) -> None:
         """Forget what the failed try of a call asked; another try follows."""
         self._questions.clear()

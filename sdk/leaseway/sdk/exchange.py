@@ -316,7 +316,8 @@ class Exchange:
         for chunk in message.chunks:
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
-        if message.progress or message.logs or message.asks or message.updates:
+        talk = message.progress or message.logs or message.asks or message.updates
+        if talk or message.withdrawals:
             self._asides.take(message)
         for result in message.results:
             call_id = result.call_id

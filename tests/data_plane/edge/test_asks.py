@@ -9,8 +9,9 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from leaseway.data_plane.edge.memory import AskRefused, MemoryAsk, MemoryCall
-from leaseway.data_plane.mcp.asks import ELICIT, MAX_ASK, MAX_ASKS, ROOTS, SAMPLE
+from leaseway.data_plane.mcp.asks import ELICIT, ROOTS, SAMPLE
 from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.fault import Reason, fault_from_status
 
 Bench = Any
@@ -86,7 +87,7 @@ async def test_an_error_for_an_answer_reaches_the_server_and_the_call_goes_on(he
     question = call.ask(SAMPLE)
     (ask,) = await asked(caller)
     await answer(caller, ask, b"", error=Status(code=2, message="the handler raised KeyError"))
-    assert await refusal(question) == "The caller could not answer: the handler raised KeyError"
+    assert await refusal(question) == "the handler raised KeyError"
     call.answer(b"{}")
     assert not (await caller.result(call_id)).HasField("status")
 
@@ -219,6 +220,8 @@ async def test_a_question_that_the_server_takes_back_makes_room_and_takes_no_ans
     questions[0].withdraw()
     call.ask(SAMPLE)
     asks = await asked(caller, MAX_ASKS + 1)
+    taken_back = [w for message in caller.frames for w in message.withdrawals]
+    assert [w.ask_id for w in taken_back] == [asks[0].ask_id]
     await answer(caller, asks[0], b"{}")
     await answer(caller, asks[1], b"{}")
     await reply(questions[1])

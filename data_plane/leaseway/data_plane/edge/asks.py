@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from leaseway.data_plane.mcp.asks import MAX_ASK, MAX_ASKS, Ask
+from leaseway.data_plane.mcp.asks import Ask
 from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 
 __all__ = ["OpenAsks", "parse_answer"]
 
@@ -22,11 +24,17 @@ _MAX_TEXT: Final = 1024
 
 
 class OpenAsks:
-    """The open questions of one call, by their ids."""
+    """The open questions of one call, by their ids.
 
-    __slots__ = ("_open",)
+    Args:
+        on_withdrawn: Called with the id of a question that the server takes back.
 
-    def __init__(self) -> None:
+    """
+
+    __slots__ = ("_on_withdrawn", "_open")
+
+    def __init__(self, on_withdrawn: Callable[[int], None]) -> None:
+        self._on_withdrawn = on_withdrawn
         self._open: dict[int, Ask] = {}
 
     def __len__(self) -> int:
@@ -48,11 +56,12 @@ class OpenAsks:
             return 0
         ask_id = next(_numbers)
         self._open[ask_id] = ask
-        ask.on_withdrawn = lambda: self._forget(ask_id)
+        ask.on_withdrawn = lambda: self._withdraw(ask_id)
         return ask_id
 
-    def _forget(self, ask_id: int) -> None:
-        self._open.pop(ask_id, None)
+    def _withdraw(self, ask_id: int) -> None:
+        if self._open.pop(ask_id, None) is not None:
+            self._on_withdrawn(ask_id)
 
     def settle(self, answer: execution_pb2.Answer) -> None:
         """Give the server its answer; one that nobody waits for any more is dropped."""
@@ -60,8 +69,8 @@ class OpenAsks:
         if ask is None:
             _logger.debug("An answer came to question %d, which is not open.", answer.ask_id)
         elif answer.HasField("error"):
-            why = answer.error.message[:_MAX_TEXT] or "the caller gave no reason"
-            ask.refuse(INTERNAL_ERROR, f"The caller could not answer: {why}")
+            why = answer.error.message[:_MAX_TEXT] or "The caller has no answer and says not why."
+            ask.refuse(INTERNAL_ERROR, why)
         else:
             try:
                 ask.answer(parse_answer(answer.result))

@@ -94,6 +94,9 @@ class Collector:
         )
         asyncio.get_running_loop().call_soon(self._say_asked)
 
+    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+        """Nothing is to be done: what is open is looked up when it is told."""
+
     def _say_asked(self) -> None:
         self._asked = True
         self._changed.set()

@@ -41,6 +41,7 @@ _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
 _PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
 _LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
 _ASKS: Final = frame_tag(execution_pb2.ExchangeResponse, "asks")
+_WITHDRAWALS: Final = frame_tag(execution_pb2.ExchangeResponse, "withdrawals")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeResponse, "keep_alive")
 _GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
 
@@ -338,6 +339,11 @@ class ExchangeStream:
             call_id=run.call.id, ask_id=ask_id, method=ask.method, params=ask.params
         )
         self._outbox.put(frame(_ASKS, question))
+
+    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+        """Queue that a server does not want an answer any more."""
+        withdrawal = execution_pb2.AskWithdrawal(call_id=run.call.id, ask_id=ask_id)
+        self._outbox.put(frame(_WITHDRAWALS, withdrawal))
 
     def admit_updates(self, run: Run) -> None:
         """Make room for changes of a resource that a call follows."""

@@ -41,6 +41,9 @@ class Sink(Protocol):
     def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
         """Take what the server asks of the caller."""
 
+    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+        """Take that the server does not want an answer any more."""
+
     def admit_updates(self, run: Run) -> None:
         """Make room for changes of a resource that a call follows.
 
@@ -207,7 +210,7 @@ class Run:
     def ask(self, ask: Ask) -> None:
         """Pass on what the server asks of the caller."""
         if self.asks is None:
-            self.asks = OpenAsks()
+            self.asks = OpenAsks(lambda ask_id: self._sink.withdraw_ask(self, ask_id))
         ask_id = self.asks.add(ask)
         if ask_id:
             if self.trace is not None:

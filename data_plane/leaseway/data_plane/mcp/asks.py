@@ -12,14 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 
 __all__ = [
     "ELICIT",
     "LEGACY_CAPABILITIES",
-    "MAX_ASK",
-    "MAX_ASKS",
     "METHODS",
     "MODERN_CAPABILITIES",
     "NO_ANSWERS",
@@ -38,12 +35,6 @@ __all__ = [
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
-
-MAX_ASKS: Final = 16
-"""Questions of one call that may be open."""
-
-MAX_ASK: Final = bounds.BATCH_SIZE
-"""Bytes of a question's params, and of an answer: each is one frame."""
 
 Answers = frozenset[str]
 """Methods that the caller of a call answers."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from leaseway.data_plane.mcp.asks import Ask, nobody_answers, params_of
 from leaseway.data_plane.mcp.codec import Envelope, encode_answer, encode_error, request_key
@@ -13,6 +14,7 @@ from leaseway.data_plane.mcp.pending import ToolCall
 
 __all__ = ["LegacyAsks", "asked_of"]
 
+_logger = logging.getLogger(__name__)
 _WHOSE: Final = (
     "Several callers share this connection, and a request does not say which call it belongs to: "
     "run the server with truely-stateless: false, or over streamable HTTP."
@@ -62,8 +64,8 @@ class LegacyAsks:
         if isinstance(asked, str):
             self._send(encode_error(message.id, METHOD_NOT_FOUND, asked))
         elif key in self._open:
-            text = "A request with this id is open already."
-            self._send(encode_error(message.id, INVALID_REQUEST, text))
+            # Sent again over a stream that was continued, say; it gets one answer.
+            _logger.debug("A question came again while it was open.")
         elif asked.request.on_ask is not None:
             params = params_of(message.params)
             if params is None:
