@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
+from leaseway.wire.transports import registered_transports
 
 SERVERS = Path(__file__).parents[2] / "servers"
 
@@ -43,6 +44,10 @@ class Bench:
     def http_spec(self, url: str, **spec: Any) -> ServerSpec:
         """Return the spec of a server at a URL."""
         return ServerSpec(VariantKey("remote"), "streamable_http", url=url, **spec)
+
+    def at(self, transport: str, url: str, **spec: Any) -> ServerSpec:
+        """Return the spec of a server that another transport reaches at a URL."""
+        return ServerSpec(VariantKey("remote"), transport, url=url, **spec)
 
     def make(
         self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any
@@ -138,3 +143,32 @@ async def bench() -> AsyncIterator[Bench]:
         await asyncio.gather(*(instance.close() for instance in bench.instances))
         await reaper.close()
         await http.close()
+
+
+@pytest.fixture
+def carriers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package that registers the transports of tests/servers/memory_carrier.py."""
+    install_carriers(tmp_path / "installed")
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    monkeypatch.syspath_prepend(SERVERS)
+    registered_transports.cache_clear()
+    yield tmp_path / "installed"
+    registered_transports.cache_clear()
+
+
+def install_carriers(folder: Path) -> None:
+    """Write the metadata of an installed package to a folder for `sys.path`."""
+    metadata = folder / "carriers-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: carriers\nVersion: 1.0\n")
+    entries = {
+        "memory": "memory_carrier:in_memory",
+        "queues": "memory_carrier:queues",
+        "explodes": "memory_carrier:explodes",
+        "nothing": "memory_carrier:nothing",
+        "absent": "no_such_module:factory",
+        "stdio": "memory_carrier:explodes",
+    }
+    lines = [f"{name} = {target}" for name, target in entries.items()]
+    text = "\n".join(["[leaseway.transports]", *lines, ""])
+    (metadata / "entry_points.txt").write_text(text)

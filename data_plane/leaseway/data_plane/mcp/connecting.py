@@ -1,4 +1,7 @@
-"""How an instance gets its connection: one connector for each transport, by its name."""
+"""How an instance gets its connection: one connector for each transport, by its name.
+
+A name that is not built in is one that another package registers (see `transport`).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,16 @@ from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.launch import prepare
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.process import ServerProcess
+from leaseway.data_plane.mcp.pulling import Pulled
 from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.registered import make_registered
 from leaseway.data_plane.mcp.resolve import Resolved
+from leaseway.data_plane.mcp.sse_transport import SseTransport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.stdio import StdioTransport
 from leaseway.data_plane.mcp.stream_peer import StreamPeer
+from leaseway.data_plane.mcp.transport import Transport
+from leaseway.data_plane.mcp.websocket import WebSocketTransport
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Connected", "Wanted", "connect"]
@@ -72,7 +80,8 @@ async def connect(wanted: Wanted) -> Connected:
     Raises:
         Fault: SERVER_NOT_READY; its `problem` says why.
     """
-    return await _CONNECTORS[wanted.spec.transport](wanted)
+    connector = _CONNECTORS.get(wanted.spec.transport, _connect_registered)
+    return await connector(wanted)
 
 
 async def _connect_stdio(wanted: Wanted) -> Connected:
@@ -100,7 +109,28 @@ async def _connect_http(wanted: Wanted) -> Connected:
     return Connected(peer)
 
 
+async def _connect_sse(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    return _over(wanted, SseTransport(wanted.server, resolved.url, wanted.http, resolved.headers))
+
+
+async def _connect_websocket(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    socket = WebSocketTransport(wanted.server, resolved.url, wanted.http, resolved.headers)
+    return _over(wanted, Pulled(wanted.server, socket))
+
+
+async def _connect_registered(wanted: Wanted) -> Connected:
+    return _over(wanted, await make_registered(wanted.spec, wanted.resolved))
+
+
+def _over(wanted: Wanted, transport: Transport) -> Connected:
+    return Connected(StreamPeer(wanted.server, transport, wanted.on_tools_changed))
+
+
 _CONNECTORS: Final[Mapping[str, Callable[[Wanted], Awaitable[Connected]]]] = {
     "stdio": _connect_stdio,
     "streamable_http": _connect_http,
+    "sse": _connect_sse,
+    "websocket": _connect_websocket,
 }

@@ -11,7 +11,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
 from leaseway.data_plane.mcp.codec import Envelope, decode
-from leaseway.data_plane.mcp.pending import Pending
+from leaseway.data_plane.mcp.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, Started
 
@@ -21,12 +21,15 @@ __all__ = [
     "broken",
     "decode_body",
     "ended_early",
+    "not_followed",
     "read_body",
     "redirect_target",
     "rpc_error",
+    "same_origin",
     "session_gone",
     "status_fault",
     "unexpected",
+    "unreachable",
     "unreadable",
 ]
 
@@ -95,19 +98,25 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
         return None
     target = response.url.join(URL(location))
     keeps_method = response.method == "GET" or response.status in (307, 308)
-    if keeps_method and _same_origin(response.url, target):
+    if keeps_method and same_origin(response.url, target):
         return target
-    raise _server_error(
+    raise not_followed(server, target, response.status)
+
+
+def not_followed(server: str, target: URL, status: int) -> Fault:
+    """Return the fault for a redirect that is not followed."""
+    return _server_error(
         server,
         f"The server {server} redirects to {target.origin()}{target.path}, which is not followed. "
         "Use that as its url if it is the intended server.",
         "no",
-        response.status,
+        status,
         INVALID_REQUEST,
     )
 
 
-def _same_origin(source: URL, target: URL) -> bool:
+def same_origin(source: URL, target: URL) -> bool:
+    """Say whether credentials for one address may travel to another."""
     if target.host != source.host or target.scheme not in ("http", "https"):
         return False
     upgraded = source.scheme == "http" and target.scheme == "https"
@@ -154,14 +163,14 @@ def session_gone(server: str, why: str = "") -> Fault:
     )
 
 
-def broken(server: str, url: URL, error: Exception, entry: Pending, answered: bool) -> Fault:
+def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bool) -> Fault:
     """Return the fault for a connection that could not be made, or broke during one request."""
-    origin = str(url.origin())
     if not entry.written:
-        why = getattr(getattr(error, "os_error", None), "strerror", None) or type(error).__name__
-        text = f"The server {server} could not be reached at {origin}: {why}."
-        return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
-    text = f"The connection to the server {server} at {origin} broke before its answer was complete"
+        return unreachable(server, url, error)
+    text = (
+        f"The connection to the server {server} at {url.origin()} broke before its answer was "
+        "complete"
+    )
     return Fault(
         Reason.SERVER_LOST,
         f"{text} ({type(error).__name__}).",
@@ -170,7 +179,14 @@ def broken(server: str, url: URL, error: Exception, entry: Pending, answered: bo
     )
 
 
-def unexpected(server: str, entry: Pending) -> Fault:
+def unreachable(server: str, url: URL, error: Exception) -> Fault:
+    """Return the fault for a connection that could not be made."""
+    why = getattr(getattr(error, "os_error", None), "strerror", None) or type(error).__name__
+    text = f"The server {server} could not be reached at {url.origin()}: {why}."
+    return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
+
+
+def unexpected(server: str, entry: Receipt) -> Fault:
     """Return the fault for a failure that nobody has foreseen."""
     return Fault(
         Reason.INTERNAL,

@@ -12,10 +12,17 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from leaseway.data_plane.mcp.http_answers import redirect_target, unreadable
-from leaseway.data_plane.mcp.pending import Pending
+from leaseway.data_plane.mcp.transport import Receipt
 from leaseway.wire.fault import Fault, Reason
 
-__all__ = ["SESSION_ID", "HttpEndpoint", "RequestBody", "http_client"]
+__all__ = [
+    "SESSION_ID",
+    "HttpEndpoint",
+    "RequestBody",
+    "check_headers",
+    "http_client",
+    "parsed_url",
+]
 
 SESSION_ID: Final = "mcp-session-id"
 _ACCEPT: Final = "application/json, text/event-stream"
@@ -63,19 +70,12 @@ class HttpEndpoint:
         headers: Mapping[str, str],
         session_id: str,
     ) -> None:
-        self.url = _parsed(server, url)
+        self.url = parsed_url(server, url, ("http", "https"))
         self.session_id = session_id
         self.session_is_ours = False
         self._server = server
         self._http = http
-        self._headers = CIMultiDict(headers)
-        for name, value in headers.items():
-            if not value.isprintable():
-                raise _unusable(
-                    server,
-                    f"headers.{name} of the server {server} holds a character "
-                    "that no header may hold (a line break, say): give it as one line.",
-                )
+        self._headers = check_headers(server, headers)
 
     def open_session(self, session_id: str) -> None:
         """Belong to a session that the server has opened."""
@@ -124,7 +124,7 @@ class HttpEndpoint:
 class RequestBody(Payload):
     """A request's body, which notes that it was handed to the socket."""
 
-    def __init__(self, value: bytes, entry: Pending | None = None) -> None:
+    def __init__(self, value: bytes, entry: Receipt | None = None) -> None:
         super().__init__(value, content_type="application/json")
         self._size = len(value)
         self._entry = entry
@@ -140,17 +140,38 @@ class RequestBody(Payload):
         await writer.write(self._value)
 
 
-def _parsed(server: str, url: str) -> URL:
+def check_headers(server: str, headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Return configured headers as they are sent.
+
+    Raises:
+        Fault: SERVER_NOT_READY: one can't be sent.
+    """
+    for name, value in headers.items():
+        if not value.isprintable():
+            raise _unusable(
+                server,
+                f"headers.{name} of the server {server} holds a character "
+                "that no header may hold (a line break, say): give it as one line.",
+            )
+    return CIMultiDict(headers)
+
+
+def parsed_url(server: str, url: str, schemes: tuple[str, str]) -> URL:
+    """Return an address of one of two schemes.
+
+    Raises:
+        Fault: SERVER_NOT_READY: it is none.
+    """
     try:
         parsed = URL(url)
-        if parsed.scheme in ("http", "https") and parsed.host:
+        if parsed.scheme in schemes and parsed.host:
             return parsed
     except ValueError:
         pass
     raise _unusable(
         server,
-        f"The url of the server {server} is no http or https address: write it like "
-        "http://host:port/mcp.",
+        f"The url of the server {server} is no {schemes[0]} or {schemes[1]} address: write it like "
+        f"{schemes[0]}://host:port/mcp.",
     )
 
 

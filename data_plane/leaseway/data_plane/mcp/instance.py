@@ -275,7 +275,8 @@ class Instance:
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
         self.pid, self.warnings = connected.pid, connected.warnings
-        await self._peer.open()
+        async with asyncio.timeout(self.spec.startup_timeout):
+            await self._peer.open()
 
     async def _live(self) -> None:
         assert self._peer is not None

@@ -25,6 +25,9 @@ from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError
 __all__ = ["NO_VAULT", "Resolved", "Vault", "resolve"]
 
 _MAX_FILE: Final = 1 << 20
+_MIN_SECRET: Final = 4
+"""Characters; to hide what is shorter would garble every text."""
+
 _SALT: Final = secrets.token_bytes(32)
 """So that a digest says nothing outside of this process."""
 
@@ -68,6 +71,13 @@ class Resolved:
         content = (self.command, self.args, self.url, self.session_id, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text that somebody wrote who knows the values, without the secret ones."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _MIN_SECRET:
+                text = text.replace(secret, "[hidden]")
+        return text
 
     def differs(self, other: Resolved | None) -> bool:
         """Say whether another reading is there and has other values."""

@@ -20,7 +20,7 @@ __all__ = ["Phase", "first_cause", "start_fault"]
 
 Phase = Literal["connect", "negotiate", "list"]
 _DOING = {
-    "connect": "be reached",
+    "connect": "open a connection",
     "negotiate": "agree on a protocol version",
     "list": "list its tools",
 }

@@ -13,7 +13,13 @@ from typing import Final
 from leaseway.data_plane.mcp.codec import decode, encode_notification
 from leaseway.data_plane.mcp.lines import reply_key
 from leaseway.data_plane.mcp.peer import Peer
-from leaseway.data_plane.mcp.pending import Pending, ToolCall, no_result, too_large
+from leaseway.data_plane.mcp.pending import (
+    ConnectionLost,
+    Pending,
+    ToolCall,
+    no_result,
+    too_large,
+)
 from leaseway.data_plane.mcp.transport import Receipt, Transport
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
@@ -54,8 +60,18 @@ class StreamPeer(Peer):
         self._untold = 0
 
     async def open(self) -> None:
-        """Connect the transport."""
-        await self.transport.connect(self)
+        """Connect the transport.
+
+        Raises:
+            Fault: SERVER_NOT_READY with its problem.
+            ConnectionLost: The server or the network refused.
+        """
+        try:
+            await self.transport.connect(self)
+        except Fault as fault:
+            if fault.reason is Reason.SERVER_NOT_READY:
+                raise
+            raise ConnectionLost(fault) from None
 
     async def aclose(self, *, hurry: bool = False) -> None:
         """Disconnect the transport. Idempotent."""
