@@ -22,8 +22,10 @@ from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Held, Key, Worker
 from leaseway.sdk.leases import LEASE_ENDED, LeaseDesk
+from leaseway.sdk.media import MediaReader
 from leaseway.sdk.releases import Release, Releases
-from leaseway.sdk.resolution import Resolver, Target
+from leaseway.sdk.requests import OfferRequest
+from leaseway.sdk.resolution import Asked, Resolver, Target
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.retry import Again, Tried, decide
 from leaseway.sdk.workers import WorkerLink, WorkerPool
@@ -44,6 +46,7 @@ class _Order:
     """What one call is about, kept from try to try."""
 
     # Set where they differ: most calls end at the first try, outside any trace.
+    request: OfferRequest | None = None
     target: Target | None = None
     link: WorkerLink | None = None
     held: Held | None = None
@@ -56,7 +59,7 @@ class _Order:
     avoid: frozenset[Worker] = frozenset()
 
     def __init__(
-        self, session: str, name: str, payload: bytes, deadline: float, span: Span | None
+        self, session: str, name: Asked, payload: bytes, deadline: float, span: Span | None
     ) -> None:
         self.session = session
         self.name = name
@@ -77,6 +80,7 @@ class Caller:
         desk: LeaseDesk,
         own_session: str,
     ) -> None:
+        self.media: MediaReader | None = None  # set by whoever can say where artifacts are
         self._own_session = own_session
         make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
         self._heads = lru_cache(_MAX_HEADS)(make_head)
@@ -94,6 +98,7 @@ class Caller:
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
         events: CallEvents | None = None,
+        request: OfferRequest | None = None,
     ) -> ToolResult:
         """Call a tool and return its result.
 
@@ -105,6 +110,7 @@ class Caller:
                 (60 unless configured), counted from when it is known where the call goes.
             events: What the call asks for beside its result; takes what the server says on the
                 way. Another try begins anew there too.
+            request: What to send instead of a tool call; see `request`.
 
         Raises:
             Fault: It failed for good.
@@ -112,7 +118,10 @@ class Caller:
 
         """
         check_call(name, arguments, timeout)
-        span = self._tracer.begin(name, session)
+        if request is None:
+            span = self._tracer.begin(name, session)
+        else:
+            span = self._tracer.begin_request(request, session)
         try:
             if timeout is not None and not timeout > 0:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
@@ -123,6 +132,8 @@ class Caller:
             order = _Order(session, name, payload, deadline, span)
             order.open_ended = timeout is None
             order.events = events
+            if request is not None:
+                order.name, order.request = request.offer, request
             while True:
                 try:
                     return await self._try(order)
@@ -143,6 +154,30 @@ class Caller:
             if span is not None:
                 span.end()
 
+    async def request(
+        self,
+        session: str,
+        request: OfferRequest,
+        timeout: float | None,
+        events: CallEvents | None = None,
+    ) -> ToolResult:
+        """Send a request about a prompt or a resource, the same way as a tool call.
+
+        Args:
+            session: The session to ask in.
+            request: What is asked.
+            timeout: As for `call`.
+            events: As for `call`; takes changes of a resource, too.
+
+        Returns:
+            Its result, whatever that is made of.
+
+        Raises:
+            Fault: It failed for good.
+
+        """
+        return await self.call(session, "", None, timeout, events, request)
+
     async def _try(self, order: _Order) -> ToolResult:
         at = self._now()
         order.tries += 1
@@ -154,28 +189,31 @@ class Caller:
         if order.open_ended:
             order.open_ended = False
             order.deadline = at + target.call_timeout
+        lease_id = ""
         if target.releases:
-            link, order.release = await self._releases.route(
+            link, release = await self._releases.route(
                 order.session, order.payload, target, order.avoid, at
             )
-            order.link = link
+            order.link, order.release = link, release
+            lease_id = release.lease_id if release is not None else ""
         elif target.shared and not self._desk.book.concerns(order.session, target.server_id):
             link = order.link = self._pool.pick(target.workers, order.avoid)
         else:
             link = order.link = await self._route(order, target, at)
             at = self._now()
-        lease_id = ""
-        if order.held is not None:
-            lease_id = order.held.lease_id
-        elif order.release is not None:
-            lease_id = order.release.lease_id
+            if order.held is not None:
+                lease_id = order.held.lease_id
         if order.span is not None:
             tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
         if order.events is not None:
             order.events.deadline = order.deadline
         head = target.head + self._heads(order.session) + _rest(order, lease_id)
+        sent = order.payload
+        if order.request is not None:
+            more, sent = order.request.complete(target)
+            head += more
         result, payload = await link.exchange.call(
-            head, order.payload, order.deadline, target.what, order.events
+            head, sent, order.deadline, target.what, order.events
         )
         new_lease = None
         if order.release is not None:
@@ -185,7 +223,7 @@ class Caller:
         # A result that has a payload has no status: most need not be asked.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
-        return ToolResult(payload, result.is_error, new_lease)
+        return ToolResult(payload, result.is_error, new_lease, self.media, order.session)
 
     async def _route(self, order: _Order, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from leaseway.sdk import operations
+from leaseway.sdk.artifacts import AsyncArtifacts, ClientMedia
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.catalog import AsyncCatalog
 from leaseway.sdk.checks import check_text
@@ -18,6 +19,7 @@ from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.forks import check_fork
 from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.offers import AsyncOffers
 from leaseway.sdk.projection import describe_refusal
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.session import AsyncSession, acquire_lease, release_lease
@@ -42,7 +44,7 @@ _MAX_SESSION: Final = 256
 AnswerT = TypeVar("AnswerT")
 
 
-class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncToolWatches):
+class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, AsyncToolWatches):
     """Lists and calls tools, and holds leases, from one event loop.
 
     A server that is leased runs calls made outside any session in this client's own; its lease is
@@ -86,6 +88,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncToolWatches):
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
         self._handlers = handlers or None
+        self._media = ClientMedia(self)
         self._made: Runtime | None = None
         self._closed = False
         self._sessions: weakref.WeakValueDictionary[str, AsyncSession] = (
@@ -322,6 +325,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncToolWatches):
         if self._closed:
             raise RuntimeError("This client is closed; make a new one.")
         made = self._made = Runtime(self._identity)
+        made.caller.media = self._media
         self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
         self._finalizer.atexit = False
         return made

@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from leaseway.sdk.artifacts import AsyncArtifacts
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Key
+from leaseway.sdk.offers import AsyncOffers
 from leaseway.sdk.tool_calls import AsyncToolCalls
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.fault import Fault
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSession", "acquire_lease", "release_lease"]
 
 
-class AsyncSession(AsyncToolCalls):
+class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
     """One conversation or job; its leases are found by its key.
 
     The first call of a server that is leased acquires its lease: the result has `new_lease` and a

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+from leaseway.sdk.artifacts import Artifacts
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
+from leaseway.sdk.sync_offers import Offers
 from leaseway.sdk.sync_tool_calls import ToolCalls
 from leaseway.sdk.tools import Tool
 from leaseway.sdk.views import (
@@ -34,7 +36,7 @@ from leaseway.wire.bounds import LEASE_TTL
 __all__ = ["Client", "Session"]
 
 
-class Client(Catalog, ToolCalls, ToolWatches):
+class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
     """Lists and calls tools, and holds leases, from any thread.
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
@@ -78,6 +80,7 @@ class Client(Catalog, ToolCalls, ToolWatches):
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
         self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
+        self._inner._media.synchronous = True
         background().serve(self._inner)
         self._lock = threading.Lock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
@@ -183,7 +186,7 @@ class Client(Catalog, ToolCalls, ToolWatches):
         return f"<{type(self).__name__} of {self._inner._identity.address}>"
 
 
-class Session(ToolCalls):
+class Session(ToolCalls, Offers, Artifacts):
     """One conversation or job; see `AsyncSession`.
 
     Attributes:
