@@ -43,10 +43,10 @@ TRANSPORTS: Final = (
     "python",
     "builtin",
 )
-"""What `transport:` may say."""
+"""What `transport:` may say, besides what packages register; see `transports`."""
 
-AVAILABLE_TRANSPORTS: Final = frozenset({"stdio", "streamable_http"})
-"""The transports that this version can run; the others are TRANSPORT_NOT_AVAILABLE."""
+AVAILABLE_TRANSPORTS: Final = frozenset({"stdio", "streamable_http", "sse", "websocket"})
+"""Those of them that this version can run; the others are TRANSPORT_NOT_AVAILABLE."""
 
 InheritEnv = Literal["safe", "all", "none"]
 Start = Literal["eager", "lazy"]

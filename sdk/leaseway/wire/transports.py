@@ -17,9 +17,11 @@ from leaseway.wire.spec import AVAILABLE_TRANSPORTS, TRANSPORTS
 __all__ = [
     "TRANSPORT_GROUP",
     "is_available",
+    "is_known",
     "is_registered",
     "known_transports",
     "registered_transports",
+    "unavailable",
 ]
 
 TRANSPORT_GROUP: Final = "leaseway.transports"
@@ -43,6 +45,11 @@ def is_registered(name: str) -> bool:
     return name not in TRANSPORTS and name in registered_transports()
 
 
+def is_known(name: object) -> bool:
+    """Say whether `transport:` may say this here."""
+    return isinstance(name, str) and (name in TRANSPORTS or is_registered(name))
+
+
 def is_available(name: str) -> bool:
     """Say whether servers with this transport can be run here."""
     return name in AVAILABLE_TRANSPORTS or is_registered(name)
@@ -51,3 +58,13 @@ def is_available(name: str) -> bool:
 def known_transports() -> tuple[str, ...]:
     """Return every name that `transport:` may say here."""
     return (*TRANSPORTS, *registered_transports())
+
+
+def unavailable(name: str) -> str:
+    """Return why a transport can't be run here, and what to do, to follow "wants"."""
+    names = ", ".join(sorted({*AVAILABLE_TRANSPORTS, *registered_transports()}))
+    return (
+        f"transport {name[:64]}, which this worker cannot run; use one of {names}, or install the "
+        f"package that registers it (entry points {TRANSPORT_GROUP}) where the worker runs, and "
+        "restart the worker."
+    )

@@ -50,8 +50,8 @@ _NO_REFERENCE = (
          "'servers.s.transport' must be text, but it is a number; put it in quotes."),
         *(
             (name, "TRANSPORT_NOT_AVAILABLE",
-             (f"This version can't run the transport '{name}' yet; it runs stdio,"
-             " streamable_http."))
+             (f"This version can't run the transport '{name}' yet; it runs sse, stdio,"
+             " streamable_http, websocket."))
             for name in ("http_api", "python", "builtin")
         ),
     ],
@@ -69,9 +69,34 @@ def test_a_transport_that_cannot_run_rejects_its_server(
 
 
 @pytest.mark.parametrize(("name", "url"), [("sse", "http://a/sse"), ("websocket", "wss://a/ws")])
-def test_a_network_transport_that_comes_later_is_checked_but_not_run(name: str, url: str) -> None:
-    issue = only(entry(f"url: '{url}', headers: {{A: b}}", f"transport: {name}, "))
-    assert issue.reason == "TRANSPORT_NOT_AVAILABLE"
+def test_the_other_network_transports_take_url_and_headers(name: str, url: str) -> None:
+    parsed = parse(entry(f"url: '{url}', headers: {{A: b}}", f"transport: {name}, "))
+    assert parsed.issues == ()
+    spec = parsed.servers[VariantKey("s")]
+    assert (spec.transport, spec.url, list(spec.headers)) == (name, url, ["A"])
+
+
+@pytest.mark.parametrize("name", ["sse", "websocket"])
+@pytest.mark.parametrize(
+    "written",
+    ["command: x", "args: [a]", "env: {A: b}", "inherit_env: all", "limits: {cpu: 1}",
+     "sandbox: true"],
+)  # fmt: skip
+def test_what_belongs_to_a_process_is_not_for_the_network_transports(
+    name: str, written: str
+) -> None:
+    scheme = "ws" if name == "websocket" else "http"
+    issue = only(entry(f"url: '{scheme}://a/b', {written}", f"transport: {name}, "))
+    key = written.partition(":")[0]
+    assert issue.reason == "KEY_NOT_FOR_TRANSPORT"
+    assert issue.message == (
+        f"'{key}' is not for the transport '{name}', only for 'stdio'; remove it."
+    )
+
+
+def test_a_websocket_wants_a_url_of_its_own_scheme() -> None:
+    issue = only(entry("url: 'http://a/ws'", "transport: websocket, "))
+    assert "must begin with ws:// or wss://" in issue.message
 
 
 def test_keys_of_transports_that_come_later_are_not_judged() -> None:

@@ -19,12 +19,12 @@ from leaseway.control_plane.config.tables import Key, mapping, read_table, uniqu
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.spec import (
-    TRANSPORTS,
     InstancePolicy,
     ServerSpec,
     Transform,
     VariantKey,
 )
+from leaseway.wire.transports import is_known, known_transports
 
 __all__ = ["NO_DEFAULTS", "Defaults", "read_defaults", "read_entry"]
 
@@ -130,14 +130,16 @@ def _transport_of(entries: Sequence[Entry]) -> str | None:
     for entry in entries:
         if entry.name == "transport":
             name = getattr(entry.value, "value", None)
-            return name if name in TRANSPORTS else None
+            return name if is_known(name) else None
     return None
 
 
 def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
     transport = where.transport
     if "transport" not in present:
-        where.missing(server.at, "transport", _missing(server.name, "transport", TRANSPORTS))
+        where.missing(
+            server.at, "transport", _missing(server.name, "transport", known_transports())
+        )
     if transport is None or transport in OPEN_TRANSPORTS:
         return
     for key in SERVER_KEYS.values():
@@ -145,7 +147,7 @@ def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
         if entry is None and transport in key.required_by:
             text = f"The server {shown(server.name)} needs {key.name!r} for '{transport}'."
             where.missing(server.at, key.name, text)
-        elif entry is not None and key.transports and transport not in key.transports:
+        elif entry is not None and not key.is_for(transport):
             place = where.child(key.name, entry.value.at)
             message = _misplaced(key, transport)
             place.error(entry.at, IssueReason.KEY_NOT_FOR_TRANSPORT, message)

@@ -23,7 +23,7 @@ from leaseway.control_plane.config.values import (
     text_of,
 )
 from leaseway.wire.references import references
-from leaseway.wire.spec import Value
+from leaseway.wire.spec import TRANSPORTS, Value
 
 __all__ = ["arguments", "command", "environment", "headers", "session_id", "url"]
 
@@ -84,7 +84,7 @@ def url(node: Tree, where: Where) -> str | None:
     if text is None:
         return None
     check_references(node, where)
-    fault = _url_fault(text, ("ws", "wss") if where.transport == "websocket" else _SCHEMES)
+    fault = _url_fault(text, _schemes(where.transport))
     if fault:
         where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)} {fault}")
         return None
@@ -232,7 +232,14 @@ def _wired(node: Tree, where: Where, what: str) -> bool:
     return True
 
 
-def _url_fault(text: str, schemes: tuple[str, str]) -> str | None:
+def _schemes(transport: str | None) -> tuple[str, ...]:
+    """Return the schemes of a transport's urls; of one that is not built in, none are known."""
+    if transport is None or transport in TRANSPORTS:
+        return ("ws", "wss") if transport == "websocket" else _SCHEMES
+    return ()
+
+
+def _url_fault(text: str, schemes: tuple[str, ...]) -> str | None:
     if any(character <= " " or character == "\x7f" for character in _filled(text)):
         return "holds a space or a control character."
     try:
@@ -242,6 +249,8 @@ def _url_fault(text: str, schemes: tuple[str, str]) -> str | None:
         return "is no valid URL; write, for example, http://127.0.0.1:3000/mcp."
     if "@" in parts.netloc:
         return "holds credentials, which logs would show; pass them under 'headers'."
+    if not schemes:
+        return None
     if parts.scheme not in schemes:
         if text.startswith("${"):
             return None  # scheme and host come with the reference, on the worker

@@ -28,6 +28,7 @@ from leaseway.control_plane.config.values import (
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import MIB
 from leaseway.wire.spec import AVAILABLE_TRANSPORTS, TRANSPORTS, Limits, Sandbox
+from leaseway.wire.transports import is_available, is_known, known_transports
 
 __all__ = ["OPEN_TRANSPORTS", "PROTOCOLS", "ROOT_KEYS", "SERVER_KEYS"]
 
@@ -70,12 +71,12 @@ def _transport(node: Tree, where: Where) -> str | None:
     name: str | None = plain_text(longest=1_024)(node, where)
     if name is None:
         return None
-    if name not in TRANSPORTS:
+    if not is_known(name):
         near = _TRANSPORT_SYNONYMS.get(name.lower())
-        hint = f"did you mean '{near}'?" if near else suggestion(name, TRANSPORTS)
+        hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
         message = f"{shown(name)} is no transport: {hint}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
-    elif name not in AVAILABLE_TRANSPORTS:
+    elif not is_available(name):
         message = (
             f"This version can't run the transport '{name}' yet; it runs"
             f" {', '.join(sorted(AVAILABLE_TRANSPORTS))}."
@@ -165,9 +166,16 @@ _KEYS: Final = (
     Key("command", fields.command, "command", _STDIO, required_by=_STDIO),
     Key("args", fields.arguments, "args", _STDIO),
     Key("env", fields.environment, "env", _STDIO),
-    Key("inherit_env", choice("safe", "all", "none"), "inherit_env", _STDIO),
-    Key("limits", _LIMITS, "limits", _STDIO),
-    Key("sandbox", _sandbox, "sandbox", _STDIO),
+    # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
+    Key(
+        "inherit_env",
+        choice("safe", "all", "none"),
+        "inherit_env",
+        _STDIO,
+        reaches_registered=False,
+    ),
+    Key("limits", _LIMITS, "limits", _STDIO, reaches_registered=False),
+    Key("sandbox", _sandbox, "sandbox", _STDIO, reaches_registered=False),
     Key("url", fields.url, "url", _NETWORK, required_by=_NETWORK),
     Key("headers", fields.headers, "headers", _NETWORK),
     Key("sessionId", fields.session_id, "session_id", _HTTP),

@@ -50,9 +50,7 @@ def _usable(entries: Iterable[Entry], above: Table) -> list[Entry]:
     return [
         entry
         for entry in entries
-        if (key := SERVER_KEYS.get(entry.name)) is None
-        or key.transports is None
-        or transport in key.transports
+        if (key := SERVER_KEYS.get(entry.name)) is None or key.is_for(str(transport))
     ]
 
 

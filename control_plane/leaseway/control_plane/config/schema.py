@@ -12,7 +12,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.document import MAX_SERVERS
 from leaseway.control_plane.config.keys import OPEN_TRANSPORTS, PROTOCOLS, ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.naming import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
-from leaseway.wire.spec import TRANSPORTS
+from leaseway.wire.transports import known_transports
 
 __all__ = ["native_schema"]
 
@@ -98,7 +98,7 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "description": {"type": "string", "maxLength": 4096},
     "truely-stateless": _FLAG
     | {"description": "true: calls share an instance. false: each session leases its own."},
-    "transport": _choice(*TRANSPORTS),
+    "transport": _TEXT,
     "protocol": _choice(*PROTOCOLS),
     "command": {"type": "string", "minLength": 1},
     "args": {"type": "array", "items": _TEXT},
@@ -143,8 +143,13 @@ _ANY: Final[Schema] = {}
 
 
 def native_schema() -> Schema:
-    """Return the JSON Schema (draft 2020-12) of the native configuration file."""
+    """Return the JSON Schema (draft 2020-12) of the native configuration file.
+
+    Of transports it names those built in and those registered in this environment.
+    """
+    transports = known_transports()
     properties = {name: _SERVER.get(name, _ANY) for name in SERVER_KEYS}
+    properties["transport"] = _choice(*transports)
     root = {
         "version": {"const": 1, "type": "integer"},
         "defaults": _object({"transform": _TRANSFORM}),
@@ -164,7 +169,7 @@ def native_schema() -> Schema:
                 "type": "object",
                 "properties": properties,
                 "required": ["transport"],
-                "allOf": [_for_transport(name) for name in TRANSPORTS],
+                "allOf": [_for_transport(name) for name in transports],
             }
         },
     }
@@ -175,7 +180,7 @@ def _for_transport(transport: str) -> Schema:
     keys = SERVER_KEYS.values()
     then: Schema = {"required": [key.name for key in keys if transport in key.required_by]}
     if transport not in OPEN_TRANSPORTS:
-        taken = [key.name for key in keys if key.transports is None or transport in key.transports]
+        taken = [key.name for key in keys if key.is_for(transport)]
         then |= {"properties": dict.fromkeys(taken, True), "additionalProperties": False}
     chosen = {"properties": {"transport": {"const": transport}}, "required": ["transport"]}
     return {"if": chosen, "then": then}

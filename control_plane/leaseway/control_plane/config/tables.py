@@ -9,6 +9,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.positions import Entry, Position, Table, Tree
 from leaseway.control_plane.config.values import Reader, kind_of, suggestion
+from leaseway.wire.transports import is_registered
 
 __all__ = ["Key", "mapping", "read_table", "record", "unique_entries"]
 
@@ -35,6 +36,7 @@ class Key:
         field: Where the value goes in the typed model.
         transports: The transports that it is for, or None for all.
         required_by: The transports that do not work without it.
+        reaches_registered: Whether a transport that another package registers gets it, too.
     """
 
     name: str
@@ -42,6 +44,13 @@ class Key:
     field: str
     transports: frozenset[str] | None = None
     required_by: frozenset[str] = frozenset()
+    reaches_registered: bool = True
+
+    def is_for(self, transport: str) -> bool:
+        """Say whether a server with this transport may have it."""
+        if self.transports is None or transport in self.transports:
+            return True
+        return self.reaches_registered and is_registered(transport)
 
 
 def mapping(node: Tree, where: Where) -> Table | None:

@@ -19,8 +19,9 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.admin import reminder
-from leaseway.wire.spec import AVAILABLE_TRANSPORTS, VariantKey
+from leaseway.wire.spec import VariantKey
 from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
+from leaseway.wire.transports import is_available, unavailable
 
 __all__ = [
     "LeaseMessages",
@@ -58,11 +59,10 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
 
     """
     spec = spec_from_wire(upsert.spec)
-    if spec.transport not in AVAILABLE_TRANSPORTS:
+    if not is_available(spec.transport):
         raise Unrepresentable(
             "TRANSPORT_NOT_AVAILABLE",
-            f"Server {spec.key} wants transport {spec.transport[:64]}, which this version cannot "
-            f"run; use one of {', '.join(sorted(AVAILABLE_TRANSPORTS))}.",
+            f"Server {spec.key} wants {unavailable(spec.transport)}",
         )
     try:
         toolset = compile_toolset(

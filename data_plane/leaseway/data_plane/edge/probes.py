@@ -21,9 +21,10 @@ from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
-from leaseway.wire.spec import AVAILABLE_TRANSPORTS, ServerSpec, VariantKey
+from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
 from leaseway.wire.telemetry import Attr, context_from, tracer
+from leaseway.wire.transports import is_available, unavailable
 
 __all__ = ["Prober"]
 
@@ -241,11 +242,10 @@ def _result_of(generation: Generation) -> sync_pb2.ProbeResult:
 
 
 def _check_transport(spec: ServerSpec) -> None:
-    if spec.transport not in AVAILABLE_TRANSPORTS:
+    if not is_available(spec.transport):
         raise Fault(
             Reason.INVALID_REQUEST,
-            f"Server {spec.key} wants transport {spec.transport[:64]}, which this version cannot "
-            f"run; use one of {', '.join(sorted(AVAILABLE_TRANSPORTS))}.",
+            f"Server {spec.key} wants {unavailable(spec.transport)}",
             metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
         )
 
