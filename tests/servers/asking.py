@@ -53,6 +53,9 @@ class Asking:
             schema = {"type": "object"}
             cache = {} if self.legacy else {"ttlMs": 0, "cacheScope": "private"}
             answer({"tools": [{"name": each, "inputSchema": schema} for each in TOOLS], **cache})
+        elif method == "prompts/get" and not self.legacy:
+            self.seen["ids"].append(key)
+            self.call_modern(key, params["name"], params, send, answer)
         elif method == "tools/call":
             self.seen["ids"].append(key)
             if not self.legacy:

@@ -105,6 +105,16 @@ async def test_a_modern_server_may_ask_ten_times_and_no_more(bench: Bench, how: 
         assert instance.in_flight == 0
 
 
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_another_method_than_a_tools_call_may_ask_too(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        params = {"name": "ask", "arguments": {"questions": [FOLDERS], "rounds": 2}}
+        request = {**Asked().request, "method": "prompts/get"}
+        outcome = await bench.call(instance, "ask", params, **request)
+        given = json.loads(json.loads(outcome.payload)["content"][0]["text"])
+        assert given.keys() == {"r1.0", "r2.0"}
+
+
 async def test_a_modern_server_may_ask_for_nothing_but_another_call(bench: Bench) -> None:
     async with asking(bench, "stdio modern") as instance:
         assert await said(bench, instance, "patience", {"rounds": 3}) == {}
