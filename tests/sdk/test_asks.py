@@ -230,6 +230,20 @@ async def test_a_handler_that_raises_is_logged_and_the_server_told_no_more_than_
     assert fault_from_status(worker.answers[0].error).reason is Reason.INPUT_REQUIRED
 
 
+async def test_a_handler_whose_own_work_was_cancelled_has_failed(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
+        work = asyncio.create_task(asyncio.Event().wait())
+        work.cancel()
+        await work
+        return ACCEPTED
+
+    worker.answer = asking()
+    result = await client.call_tool("time_now", on_elicitation=on_elicitation)
+    assert "the caller's handler failed (CancelledError)" in result.text
+
+
 async def test_params_that_are_no_json_object_reach_no_handler(
     client: AsyncClient, worker: FakeWorker
 ) -> None:

@@ -51,6 +51,32 @@ async def test_sessions_leases_and_lists_name_the_parameter_too(client: AsyncCli
         await session.acquire("desk", wait=wrong)
     with pytest.raises(TypeError, match="timeout is a number of seconds, not object"):
         await client.list_tools(timeout=wrong)
+    with pytest.raises(TypeError, match="server is a str, not object"):
+        await session.release(wrong)
+
+
+async def test_lists_logs_and_reports_name_the_parameter_too(client: AsyncClient) -> None:
+    wrong: Any = [5]
+    for servers in ("time", wrong):
+        with pytest.raises(TypeError, match=r"servers is a list of ids, such as \['time'\]"):
+            await client.list_tools(servers)
+        with pytest.raises(TypeError, match="servers is a list of ids"):
+            await client.list_resources(servers)
+    with pytest.raises(TypeError, match="server is a str, not list"):
+        await client.logs(wrong)
+    with pytest.raises(TypeError, match="lines is a whole number, not list"):
+        await client.logs("time", wrong)
+    with pytest.raises(TypeError, match="severity is a str, not list"):
+        await client.report_problem("X", "Y", severity=wrong)
+    with pytest.raises(TypeError, match="reason is a str, not list"):
+        await client.revoke_lease("l", wrong)
+
+
+@pytest.mark.parametrize("parameter", ["address", "agent", "tenant", "key"])
+def test_a_client_is_made_of_texts(parameter: str) -> None:
+    wrong: dict[str, Any] = {parameter: 5}
+    with pytest.raises(TypeError, match=f"{parameter} is a str, not int"):
+        Client(**wrong)
 
 
 def test_a_synchronous_client_takes_no_async_callback() -> None:

@@ -80,6 +80,13 @@ def test_a_lost_server_has_its_exit_status_and_last_words() -> None:
     assert (error.exit_status, error.stderr) == (-9, "a\nb")
 
 
+def test_a_question_that_nobody_answers_is_named() -> None:
+    metadata = {"method": "elicitation/create"}
+    error = error_from_fault(Fault(Reason.INPUT_REQUIRED, "Pass it.", metadata=metadata))
+    assert isinstance(error, errors.InputRequired)
+    assert error.method == "elicitation/create"
+
+
 def test_a_confirmation_has_an_id() -> None:
     error = errors.ConfirmationRequired("Ask.", metadata={"confirmation_id": "c1"})
     assert error.confirmation_id == "c1"

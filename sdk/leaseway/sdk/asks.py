@@ -150,6 +150,11 @@ class Handlers:
             if inspect.isawaitable(value):
                 value = await value
             question.answer(encode_answer(question.method, value))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._fail(tool, question, error)  # of something that the handler waited for
         except Exception as error:
             self._fail(tool, question, error)
 
@@ -177,7 +182,7 @@ class Handlers:
         raise UnusableAnswer(f"the caller does not answer {question.method}")
 
     @staticmethod
-    def _fail(tool: str, question: Question, error: Exception) -> None:
+    def _fail(tool: str, question: Question, error: BaseException) -> None:
         # The text of another error may hold anything; the log of this program may show it, the
         # server is not told.
         wrong = isinstance(error, UnusableAnswer)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 
 from leaseway.wire.log_levels import LOG_LEVELS
 
-__all__ = ["check_call", "check_callback", "check_level", "check_seconds", "check_text"]
+__all__ = [
+    "check_call",
+    "check_callback",
+    "check_count",
+    "check_ids",
+    "check_level",
+    "check_seconds",
+    "check_text",
+]
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
@@ -34,6 +42,22 @@ def check_seconds(parameter: str, value: object) -> None:
     """Raise a TypeError where a parameter is no number of seconds."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{parameter} is a number of seconds, not {_kind(value)}.")
+
+
+def check_count(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{parameter} is a whole number, not {_kind(value)}.")
+
+
+def check_ids(parameter: str, value: object) -> tuple[str, ...]:
+    """Return ids as a tuple; None means none. Raise a TypeError where they are something else."""
+    if value is None:
+        return ()
+    ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(each, str) for each in ids):
+        raise TypeError(f"{parameter} is a list of ids, such as ['time'], or None, not {value!r}.")
+    return ids
 
 
 def check_level(level: object) -> None:

@@ -14,7 +14,7 @@ from leaseway.sdk import operations
 from leaseway.sdk.artifacts import AsyncArtifacts, ClientMedia
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.catalog import AsyncCatalog
-from leaseway.sdk.checks import check_text
+from leaseway.sdk.checks import check_count, check_text
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.forks import check_fork
 from leaseway.sdk.identity import Identity, identify
@@ -184,6 +184,8 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             timeout: Seconds until the request is given up; None means 30.
 
         """
+        check_text("server", server)
+        check_count("lines", lines)
         fetch = partial(operations.fetch_logs, server_id=server, lines=lines)
         return await self._ask(fetch, timeout)
 
@@ -222,6 +224,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
 
         """
         check_text("lease", lease)
+        check_text("reason", reason)
         revoke = partial(operations.revoke_lease, lease_id=lease, reason=reason)
         return await self._ask(revoke, timeout)
 
@@ -253,6 +256,9 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             severity: `error` or `warning`.
 
         """
+        texts = {"reason": reason, "message": message, "server": server, "severity": severity}
+        for parameter, value in texts.items():
+            check_text(parameter, value)
         problem = admin_pb2.Problem(
             scope="client", server_id=server, reason=reason, message=message, severity=severity
         )

@@ -34,7 +34,7 @@ One class a reason (DESIGN §7); catch the narrowest one that you can act on::
       ├ ConfirmationRequired      .confirmation_id: a person has to agree first
       ├ RateLimited               too many calls; .retry_after
       ├ Capacity                  no room for another lease; .retry_after
-      ├ InputRequired             the server asks something that the caller cannot answer
+      ├ InputRequired             .method: the server asks what the caller cannot answer
       ├ IncompatibleVersion       the two sides speak different protocols
       └ InternalError             a fault in Leaseway
 
@@ -345,7 +345,12 @@ class Capacity(LeasewayError, reason=Reason.CAPACITY):
 
 
 class InputRequired(LeasewayError, reason=Reason.INPUT_REQUIRED):
-    """The server asks something that this caller cannot answer."""
+    """The server asks something that this caller cannot answer; the message says what to pass."""
+
+    @property
+    def method(self) -> str:
+        """What it asks for, such as `elicitation/create`; empty where that was not said."""
+        return self.metadata.get("method", "")
 
 
 class IncompatibleVersion(LeasewayError, reason=Reason.INCOMPATIBLE_VERSION):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from leaseway.sdk.checks import check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.auth import bearer_metadata, read_key
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, parse_endpoint
@@ -58,14 +59,19 @@ def identify(
 
     Raises:
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
+        TypeError: One of them is no text.
 
     """
+    given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
+    for parameter, value in given.items():
+        if value is not None:
+            check_text(parameter, value)
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     endpoint = parse_endpoint(chosen)
     if endpoint.port == 0:
         raise ValueError(f"'{chosen}' names port 0, where nobody can listen; write the real one")
-    given = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
-    return Identity(str(endpoint), agent or "", tenant or "", given)
+    shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
+    return Identity(str(endpoint), agent or "", tenant or "", shared)
 
 
 def channel_options(address: str) -> list[tuple[str, Any]]:

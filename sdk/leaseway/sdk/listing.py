@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from leaseway.sdk.checks import check_ids
 from leaseway.sdk.prompts import PromptList, prompt_from_wire
 from leaseway.sdk.resources import (
     ResourceList,
@@ -44,13 +45,13 @@ async def fetch_tools(
             can be read.
 
     """
-    control, identity = runtime.control, runtime.identity
+    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
 
     async def page(token: str) -> catalog_pb2.ListToolsResponse:
         request = catalog_pb2.ListToolsRequest(
             client=identity.client_info,
             tenant=identity.tenant,
-            servers=servers or (),
+            servers=ids,
             page_token=token,
         )
         return await control.ask(control.catalog.ListTools, request, deadline)
@@ -63,13 +64,13 @@ async def fetch_prompts(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> PromptList:
     """List the prompts in the same way."""
-    control, identity = runtime.control, runtime.identity
+    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
 
     async def page(token: str) -> catalog_pb2.ListPromptsResponse:
         request = catalog_pb2.ListPromptsRequest(
             client=identity.client_info,
             tenant=identity.tenant,
-            servers=servers or (),
+            servers=ids,
             page_token=token,
         )
         return await control.ask(control.catalog.ListPrompts, request, deadline)
@@ -102,13 +103,13 @@ async def fetch_templates(
 async def _resource_pages(
     runtime: Runtime, deadline: float, servers: Sequence[str] | None
 ) -> list[catalog_pb2.ListResourcesResponse]:
-    control, identity = runtime.control, runtime.identity
+    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
 
     async def page(token: str) -> catalog_pb2.ListResourcesResponse:
         request = catalog_pb2.ListResourcesRequest(
             client=identity.client_info,
             tenant=identity.tenant,
-            servers=servers or (),
+            servers=ids,
             page_token=token,
         )
         return await control.ask(control.catalog.ListResources, request, deadline)

@@ -140,6 +140,7 @@ async def acquire_lease(
 async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> bool:
     """Give the lease of a session for a server back; say whether this ended one."""
     server_id = server.server_id if isinstance(server, Lease) else server
+    check_text("server", server_id)
     try:
         return await runtime.desk.release(Key(session, server_id))
     except Fault as fault:

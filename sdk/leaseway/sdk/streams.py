@@ -284,7 +284,7 @@ class CallOrder:
             log_level=self.log_level,
             answers=self.handlers.methods,
             tasks=answering,
-            inline_media=self.inline_media,
+            inline_media=bool(self.inline_media),
         )
 
 
