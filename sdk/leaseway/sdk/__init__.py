@@ -11,6 +11,7 @@
 import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
 
 # isort: split
+from leaseway.sdk.artifacts import Artifact, AsyncArtifact
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.errors import (
     ArtifactLost,
@@ -52,6 +53,7 @@ from leaseway.sdk.errors import (
 )
 from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.media import Media, ModelContent
 from leaseway.sdk.projection import ProjectionProblem, project_tools
 from leaseway.sdk.prompts import Prompt, PromptArgument, PromptList
 from leaseway.sdk.resources import (
@@ -78,7 +80,9 @@ from leaseway.sdk.views import (
 from leaseway.sdk.watching import AsyncToolWatch, ToolWatch
 
 __all__ = [
+    "Artifact",
     "ArtifactLost",
+    "AsyncArtifact",
     "AsyncClient",
     "AsyncSession",
     "AsyncToolStream",
@@ -107,6 +111,8 @@ __all__ = [
     "LeaseRevoked",
     "LeasewayError",
     "LogMessage",
+    "Media",
+    "ModelContent",
     "NotApplied",
     "NotLeader",
     "NotLeasable",

@@ -207,8 +207,8 @@ def _shown(item: dict[str, Any]) -> ModelItem | Media:
     kind = item.get("type")
     if kind == "text":
         return _text(str(item.get("text", "")))
-    if kind in _KINDS:
-        return _shown_media(media_of(item), str(kind))
+    if kind in ("image", "audio"):
+        return _shown_media(media_of(item), kind)
     if kind == "resource_link":
         return _text(_link(item))
     resource = item.get("resource")
