@@ -24,29 +24,39 @@ class UriFilter:
     """
 
     def __init__(self, whitelist: Iterable[str] = (), blacklist: Iterable[str] = ()) -> None:
-        self._whitelist = _both(whitelist)
-        self._blacklist = _both(blacklist)
+        self._whitelist = _spellings(whitelist)
+        self._blacklist = _spellings(blacklist)
 
     def allows(self, uri: str) -> bool:
         """Say whether callers may use a URI."""
         if not self._whitelist and not self._blacklist:
             return True
-        return all(passes(each, self._whitelist, self._blacklist) for each in _both([uri]))
+        return all(passes(each, self._whitelist, self._blacklist) for each in _spellings([uri]))
 
 
-def _both(texts: Iterable[str]) -> tuple[str, ...]:
+def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
     """Return texts as they are and as servers may read them, each once."""
-    return tuple(dict.fromkeys(each for text in texts for each in (text, as_read(text))))
+    return tuple(
+        dict.fromkeys(
+            each for text in texts for each in (text, as_read(text), as_read(text, has_host=False))
+        )
+    )
 
 
-def as_read(uri: str) -> str:
-    """Return a URI as a server may read it: unquoted, its scheme in small letters, no `..` left."""
+def as_read(uri: str, *, has_host: bool = True) -> str:
+    """Return a URI as a server may read it: unquoted, its scheme in small letters, no `..` left.
+
+    Args:
+        uri: A URI, a template or a pattern of them.
+        has_host: Whether what follows `//` is a host, which no `..` leaves; a server with a
+            scheme of its own may take it for the first step of a path.
+    """
     scheme, colon, rest = unquote(uri).partition(":")
     if not colon:
         return scheme
     path, mark, query = rest.replace("\\", "/").partition("?")
     steps = path.split("/")
-    fixed = 3 if path.startswith("//") else 0  # nothing and nothing and the host
+    fixed = 2 + has_host if path.startswith("//") else 0  # nothing and nothing and the host
     kept: list[str] = []
     for step in steps[fixed:]:
         if step == "..":
