@@ -14,16 +14,17 @@ import pytest
 import leaseway.sdk as sdk
 
 PUBLIC = """
-Artifact ArtifactLost AsyncArtifact AsyncClient AsyncSession AsyncToolStream AsyncToolWatch
-Cancelled Capacity Client ConfirmationRequired ControlPlaneUnavailable DeadlineExceeded Draining
-FateUnknown IncompatibleVersion InputRequired InstanceInfo InstanceLog InternalError
-InvalidArguments InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost LeaseReleased
-LeaseRevoked LeasewayError LogMessage Media ModelContent NotApplied NotLeader NotLeasable
-Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument
-PromptList RateLimited Resource ResourceList ResourceTemplate ResourceTemplateList ResultTooLarge
-ResultTypeError ServerError ServerInfo ServerLost ServerNotReady Session SessionRequired Status
-Syncing Tool ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch
-Unauthenticated Violation WorkerInfo WorkerLost project_tools
+Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession AsyncToolStream
+AsyncToolWatch Cancelled Capacity Client Completion ConfirmationRequired ControlPlaneUnavailable
+DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired InstanceInfo InstanceLog
+InternalError InvalidArguments InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost
+LeaseReleased LeaseRevoked LeasewayError LogMessage Media ModelContent NotApplied NotLeader
+NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument
+PromptList PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate
+ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo
+ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers ToolError ToolList
+ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo WorkerLost
+project_tools
 """
 
 

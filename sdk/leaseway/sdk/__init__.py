@@ -54,6 +54,7 @@ from leaseway.sdk.errors import (
 from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.media import Media, ModelContent
+from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
 from leaseway.sdk.projection import ProjectionProblem, project_tools
 from leaseway.sdk.prompts import Prompt, PromptArgument, PromptList
 from leaseway.sdk.resources import (
@@ -66,6 +67,7 @@ from leaseway.sdk.result_errors import ResultTypeError, ToolError
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.streams import AsyncToolStream, ToolStream
+from leaseway.sdk.subscriptions import AsyncResourceUpdates, ResourceUpdates
 from leaseway.sdk.sync import Client, Session
 from leaseway.sdk.tools import Tool, ToolList
 from leaseway.sdk.views import (
@@ -84,12 +86,14 @@ __all__ = [
     "ArtifactLost",
     "AsyncArtifact",
     "AsyncClient",
+    "AsyncResourceUpdates",
     "AsyncSession",
     "AsyncToolStream",
     "AsyncToolWatch",
     "Cancelled",
     "Capacity",
     "Client",
+    "Completion",
     "ConfirmationRequired",
     "ControlPlaneUnavailable",
     "DeadlineExceeded",
@@ -124,11 +128,14 @@ __all__ = [
     "Prompt",
     "PromptArgument",
     "PromptList",
+    "PromptResult",
     "RateLimited",
     "Resource",
     "ResourceList",
+    "ResourceResult",
     "ResourceTemplate",
     "ResourceTemplateList",
+    "ResourceUpdates",
     "ResultTooLarge",
     "ResultTypeError",
     "ServerError",
