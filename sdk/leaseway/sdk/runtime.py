@@ -16,6 +16,9 @@ from leaseway.sdk.workers import WorkerPool
 __all__ = ["Runtime"]
 
 _CLOSE_BOUND = 10.0
+_SETTLE = 0.005
+"""Seconds in which gRPC tells this loop the last of what was cancelled. The loop may be closed
+next (`asyncio.run`), and what came after that would be an error in whatever loop runs by then."""
 
 
 class Runtime:
@@ -59,6 +62,7 @@ class Runtime:
             await self.pool.close()
             await self.control.close()
             closed(self)
+            await asyncio.sleep(_SETTLE)
 
     def abort(self) -> None:
         """End all tasks without waiting for anybody; safe from any thread."""

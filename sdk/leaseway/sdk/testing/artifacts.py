@@ -1,0 +1,88 @@
+"""Images and sounds that calls returned by reference, as a worker keeps them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leaseway.sdk.testing.functions import FakeTool
+from leaseway.v1 import execution_pb2
+from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark
+from leaseway.wire.bounds import BATCH_SIZE
+from leaseway.wire.fault import Fault
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
+
+__all__ = ["FakeArtifacts"]
+
+_NOISE_BITS: Final = 74
+
+
+@dataclass(frozen=True)
+class _Kept:
+    owner: tuple[str, str]
+    mime_type: str
+    data: bytes
+
+
+class FakeArtifacts:
+    """What a fake worker keeps until it ends.
+
+    Args:
+        incarnation: The worker's run, which references name.
+    """
+
+    def __init__(self, incarnation: str) -> None:
+        self._mark = incarnation_mark(incarnation)
+        self._kept: dict[str, _Kept] = {}
+
+    def replace(self, result: dict[str, Any], tool: FakeTool, tenant: str, session: str) -> None:
+        """Keep the media of a result and put references in their place."""
+        for item in result.get("content", ()):
+            if item.get("type") in ("image", "audio") and isinstance(item.get("data"), str):
+                self._replace(item, tool, (tenant, session))
+
+    def _replace(self, item: dict[str, Any], tool: FakeTool, owner: tuple[str, str]) -> None:
+        mime_type = str(item.get("mimeType", "application/octet-stream"))
+        try:
+            data = base64.b64decode(item["data"], validate=True)
+        except binascii.Error:
+            return  # stays as it is, as it would on a worker
+        ref = artifact_reference(
+            tool.server_id,
+            tool.original_name,
+            mime_type,
+            mark=self._mark,
+            stored_at=time.time(),
+            noise=secrets.randbits(_NOISE_BITS),
+        )
+        self._kept[ref] = _Kept(owner, mime_type, data)
+        del item["data"]
+        item.update(mimeType=mime_type, byteLength=len(data), artifact=ref)
+
+    async def read(
+        self, request: execution_pb2.ReadArtifactRequest
+    ) -> AsyncIterator[execution_pb2.ReadArtifactResponse]:
+        """Stream one artifact to the tenant and session that it belongs to.
+
+        Raises:
+            Fault: ARTIFACT_LOST: there is none for them.
+
+        """
+        kept = self._kept.get(request.ref)
+        if kept is None or kept.owner != (request.tenant or DEFAULT_TENANT, request.session):
+            raise Fault(
+                Reason.ARTIFACT_LOST,
+                f"There is no artifact {request.ref[:256]} for this tenant and session.",
+            )
+        first = execution_pb2.ReadArtifactResponse(
+            mime_type=kept.mime_type, byte_length=len(kept.data)
+        )
+        yield first
+        for start in range(request.offset, len(kept.data), BATCH_SIZE):
+            yield execution_pb2.ReadArtifactResponse(data=kept.data[start : start + BATCH_SIZE])

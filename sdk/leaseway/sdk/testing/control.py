@@ -1,0 +1,235 @@
+"""The control plane of a fake: what exists, and which worker holds leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable
+from leaseway.sdk.testing.registry import Registry
+from leaseway.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    catalog_pb2,
+    catalog_pb2_grpc,
+    leases_pb2,
+    leases_pb2_grpc,
+)
+from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
+from leaseway.wire.version import user_agent
+
+__all__ = ["FakeControlPlane"]
+
+_PAGE: Final = 512 * 1024
+_RETRY: Final = 0.1
+_MAX_PROBLEMS: Final = 1_000
+
+
+class FakeControlPlane(
+    catalog_pb2_grpc.CatalogServiceServicer,
+    leases_pb2_grpc.PlacementServiceServicer,
+    admin_pb2_grpc.AdminServiceServicer,
+):
+    """Answers what clients ask of a control plane; lives in one event loop.
+
+    Args:
+        registry: What is offered.
+        leases: What is held.
+        capacity: How many leases there is room for.
+
+    Attributes:
+        worker: Where the worker is.
+        problems: What callers have reported, the oldest first.
+    """
+
+    def __init__(self, registry: Registry, leases: LeaseTable, capacity: int) -> None:
+        self._registry = registry
+        self._leases = leases
+        self._capacity = capacity
+        self._watchers: set[asyncio.Event] = set()
+        self.worker = catalog_pb2.WorkerRef()
+        self.problems: list[admin_pb2.Problem] = []
+
+    def changed(self) -> None:
+        """Tell watchers that the registry has another version."""
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def ListTools(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List one page of tools."""
+        answer = catalog_pb2.ListToolsResponse(registry_version=self._registry.version)
+        answer.config_loaded_at.GetCurrentTime()
+        size = 0
+        for tool in self._registry.messages(list(request.servers)):
+            if tool.name <= request.page_token:
+                continue
+            size += tool.ByteSize()
+            if answer.tools and size > _PAGE:
+                answer.next_page_token = answer.tools[-1].name
+                break
+            answer.tools.append(tool)
+        return answer
+
+    async def ListPrompts(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List no prompts: a fake has tools only."""
+        return catalog_pb2.ListPromptsResponse(registry_version=self._registry.version)
+
+    async def ListResources(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List no resources: a fake has tools only."""
+        return catalog_pb2.ListResourcesResponse(registry_version=self._registry.version)
+
+    async def ResolveTools(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Find out where names lead."""
+        answer = catalog_pb2.ResolveToolsResponse(registry_version=self._registry.version)
+        for name in request.names:
+            resolved = answer.tools.add(name=name)
+            try:
+                self._resolve(request.kind, name, resolved)
+            except Fault as fault:
+                resolved.error.CopyFrom(status_from_fault(fault))
+        return answer
+
+    def _resolve(self, kind: int, name: str, resolved: catalog_pb2.ResolvedTool) -> None:
+        if kind not in (catalog_pb2.NAME_KIND_UNSPECIFIED, catalog_pb2.NAME_KIND_TOOL):
+            what = "prompt" if kind == catalog_pb2.NAME_KIND_PROMPT else "resource"
+            message = f"There is no {what} '{name}': leaseway.sdk.testing offers tools only."
+            raise Fault(Reason.TOOL_NOT_FOUND, message)
+        original = name.removeprefix(f"{ADMIN_TOOLSET}:")
+        if original in TOOL_DEFINITIONS and self._registry.leased:
+            resolved.server_id, resolved.original_name = ADMIN_TOOLSET, original
+            resolved.shared = True
+        else:
+            tool = self._registry.find(name)
+            resolved.server_id, resolved.original_name = tool.server_id, tool.original_name
+            resolved.shared = not self._registry.servers[tool.server_id].stateful
+            resolved.idempotent = tool.annotations.get("idempotentHint") is True
+            resolved.read_only = tool.annotations.get("readOnlyHint") is True
+        resolved.workers.append(self.worker)
+
+    async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Stream registry versions."""
+        wake = asyncio.Event()
+        self._watchers.add(wake)
+        try:
+            while True:
+                yield catalog_pb2.WatchToolsResponse(registry_version=self._registry.version)
+                await wake.wait()
+                wake.clear()
+        finally:
+            self._watchers.discard(wake)
+
+    async def ListServers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List servers."""
+        answer = catalog_pb2.ListServersResponse(registry_version=self._registry.version)
+        tools = list(self._registry.tools.values())
+        for name, server in sorted(self._registry.servers.items()):
+            answer.servers.add(
+                server_id=name,
+                state=catalog_pb2.SERVER_STATE_READY,
+                transport="builtin",
+                shared=not server.stateful,
+                tool_count=sum(tool.server_id == name for tool in tools),
+            )
+        return answer
+
+    async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Send a lease to the one worker, as soon as there is room."""
+        try:
+            held = await self._place(request)
+        except Fault as fault:
+            await abort(context, fault)
+            raise AssertionError("abort never returns") from None
+        return leases_pb2.PlaceResponse(
+            worker=self.worker,
+            registry_version=self._registry.version,
+            lease_id=held.id if held is not None else "",
+        )
+
+    async def _place(self, request: leases_pb2.PlaceRequest) -> FakeLease | None:
+        server = self._registry.servers.get(request.server_id)
+        if server is None:
+            message = f"There is no server '{request.server_id}'."
+            raise Fault(Reason.TOOL_NOT_FOUND, message)
+        if not server.stateful:
+            raise Fault(
+                Reason.NOT_LEASABLE,
+                f"Server '{server.id}' is shared and there is nothing to lease. Call its tools "
+                "directly.",
+                metadata={"server": server.id},
+            )
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + request.wait.ToNanoseconds() / 1e9
+        while True:
+            tenant = request.tenant or DEFAULT_TENANT
+            held = self._leases.find(tenant, request.session, server.id)
+            if held is not None or len(self._leases.held) < self._capacity:
+                return held
+            self._leases.changed.clear()
+            try:
+                async with asyncio.timeout_at(give_up):
+                    await self._leases.changed.wait()
+            except TimeoutError:
+                message = f"All {self._capacity} leases that there is room for are held."
+                raise Fault(Reason.CAPACITY, message, retry_delay=_RETRY) from None
+
+    async def FindLease(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Find the lease of a session."""
+        tenant = request.tenant or DEFAULT_TENANT
+        held = self._leases.find(tenant, request.session, request.server_id)
+        if held is None:
+            return leases_pb2.FindLeaseResponse()
+        return leases_pb2.FindLeaseResponse(worker=self.worker, lease_id=held.id)
+
+    async def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say that everything is ready."""
+        return admin_pb2.GetStatusResponse(
+            ready=True,
+            registry_version=self._registry.version,
+            workers=1,
+            package_version=user_agent(),
+        )
+
+    async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List the one worker."""
+        answer = admin_pb2.ListWorkersResponse()
+        answer.workers.add(worker=self.worker, state="connected", capacity=self._capacity)
+        return answer
+
+    async def ListHeldLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List the tenant's leases."""
+        tenant = request.tenant or DEFAULT_TENANT
+        held = [lease for lease in self._leases.held if lease.tenant == tenant]
+        return admin_pb2.ListHeldLeasesResponse(leases=map(self._leases.message, held))
+
+    async def ListProblems(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List what callers have reported, the newest first."""
+        return admin_pb2.ListProblemsResponse(problems=reversed(self.problems))
+
+    async def ReportProblem(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Take a problem."""
+        if len(self.problems) < _MAX_PROBLEMS:
+            problem = request.problem
+            problem.count = 1
+            problem.first_seen.GetCurrentTime()
+            problem.last_seen.CopyFrom(problem.first_seen)
+            self.problems.append(problem)
+        return admin_pb2.ReportProblemResponse()
+
+    async def RevokeLease(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """End a lease."""
+        try:
+            self._leases.get(request.lease_id)
+        except Fault as fault:
+            await abort(context, fault)
+        why = request.reason or "an operator revoked it"
+        self._leases.end(request.lease_id, Reason.LEASE_REVOKED, why)
+        return admin_pb2.RevokeLeaseResponse(ended=True)
+
+    async def DrainWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Refuse: a fake has one worker, which stays."""
+        message = "The worker of leaseway.sdk.testing cannot be drained."
+        await abort(context, Fault(Reason.INVALID_REQUEST, message))

@@ -1,0 +1,304 @@
+"""A Leaseway in this process, for tests of programs that use one."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+
+from leaseway.sdk.background import background
+from leaseway.sdk.client import AsyncClient
+from leaseway.sdk.errors import LeasewayError
+from leaseway.sdk.lease import Lease
+from leaseway.sdk.sync import Client
+from leaseway.sdk.testing.behaviour import Hold
+from leaseway.sdk.testing.control import FakeControlPlane
+from leaseway.sdk.testing.faults import fault_of
+from leaseway.sdk.testing.lease_table import LeaseTable
+from leaseway.sdk.testing.registry import FakeServer, Registry
+from leaseway.sdk.testing.worker import FakeWorker, RecordedCall
+from leaseway.sdk.tools import Tool, tool_from_wire
+from leaseway.sdk.views import LeaseInfo, ProblemInfo, lease_from_wire, problem_from_wire
+from leaseway.v1 import (
+    admin_pb2_grpc,
+    catalog_pb2,
+    catalog_pb2_grpc,
+    execution_pb2_grpc,
+    leases_pb2_grpc,
+)
+from leaseway.wire.bounds import MAX_LEASES
+from leaseway.wire.reasons import Reason
+from leaseway.wire.serving import SERVER_OPTIONS
+
+__all__ = ["FakeLeaseway"]
+
+_WORKER: Final = "fake-worker"
+_SERVER: Final = "tools"
+_GRACE: Final = 0.2
+"""Seconds in which streams of clients that were closed end by themselves."""
+
+WorkT = TypeVar("WorkT")
+
+
+class FakeLeaseway:
+    """A control plane with one worker on a port of the loopback, and functions as tools.
+
+    Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
+    and at any time within. It speaks the true protocol to true clients: arguments are checked
+    against schemas, errors are those of a real system, leases are placed, kept alive and end.
+    What it lacks: prompts, resources, several workers, filters, transforms of names, and calls
+    over other RPCs than the SDK's.
+
+    It needs the extra `leaseway[testing]`. While it runs, this process cannot be forked for
+    children that use clients.
+
+    Args:
+        capacity: How many leases there is room for; more wait, or fail with `Capacity`.
+
+    Attributes:
+        address: Where it is, once it runs.
+        tool: Makes a function a tool of the shared server `tools`; see `FakeServer.tool`.
+    """
+
+    def __init__(self, *, capacity: int = MAX_LEASES) -> None:
+        self._ahead = 0.0
+        self._server: grpc.aio.Server | None = None
+        self._thread = 0
+        self._clients: list[Client] = []
+        incarnation = secrets.token_hex(8)
+        self._registry = Registry(self._changed)
+        self._leases = LeaseTable(incarnation, _WORKER, self._now)
+        self._control = FakeControlPlane(self._registry, self._leases, capacity)
+        self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases)
+        self.address = ""
+        self.tool = self.server(_SERVER).tool
+
+    def __enter__(self) -> Self:
+        background().serve(self)
+        background().run(self._start)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for client in self._clients:
+            client.close()
+        background().run(self._stop)
+
+    def server(self, server_id: str, *, stateful: bool = False, prefix: str = "") -> FakeServer:
+        """Offer another server, whose tools are added with its `tool`.
+
+        Args:
+            server_id: Its id.
+            stateful: Whether each session leases a client of its own, with a state of its own.
+            prefix: What the exposed names of its tools begin with.
+
+        Raises:
+            ValueError: The id is taken, or none that a server may have.
+
+        """
+        return FakeServer(self._registry, server_id, stateful=stateful, prefix=prefix)
+
+    def remove_tool(self, name: str) -> None:
+        """Offer a tool no more, as after a reload.
+
+        Raises:
+            ValueError: There is none of that name.
+
+        """
+        self._registry.remove(name)
+
+    def client(self, *, agent: str | None = None, tenant: str | None = None) -> Client:
+        """Return a new synchronous client, closed with the fake at the latest."""
+        client = Client(self._running_at(), agent=agent, tenant=tenant)
+        self._clients.append(client)
+        return client
+
+    def async_client(self, *, agent: str | None = None, tenant: str | None = None) -> AsyncClient:
+        """Return a new asynchronous client, to be used as `async with`."""
+        return AsyncClient(self._running_at(), agent=agent, tenant=tenant)
+
+    @property
+    def tools(self) -> list[Tool]:
+        """What clients see listed, ordered by name."""
+        return [tool_from_wire(message) for message in self._registry.messages([])]
+
+    @property
+    def calls(self) -> list[RecordedCall]:
+        """The calls that have reached a tool so far, the oldest first; the last 100,000."""
+        return self._do(lambda: list(self._worker.calls))
+
+    @property
+    def leases(self) -> list[LeaseInfo]:
+        """The leases that are held now, the oldest first."""
+        return self._do(
+            lambda: [lease_from_wire(self._leases.message(one)) for one in self._leases.held]
+        )
+
+    @property
+    def problems(self) -> list[ProblemInfo]:
+        """What clients have reported, the oldest first."""
+        return self._do(lambda: [problem_from_wire(one) for one in self._control.problems])
+
+    def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
+        """Have the next calls of a tool fail instead of running it.
+
+        Clients try again what is safe to repeat, as ever: an error that says that nothing was
+        started, such as `Draining`, is met by the second try unless `times` outlasts them all.
+        `ServerLost` on a server that is leased ends the lease.
+
+        Args:
+            tool: The tool's exposed name.
+            error: What the call fails with.
+            times: How many calls fail, 1 or more.
+
+        Raises:
+            ValueError: There is no such tool.
+
+        """
+        name = self._registry.known(tool).name
+        fault = fault_of(error)
+        self._do(lambda: self._worker.behaviour.fail(name, fault, times))
+
+    def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
+        """Have the next calls of a tool begin later.
+
+        Args:
+            tool: The tool's exposed name.
+            seconds: How much later.
+            times: How many calls are late, 1 or more.
+
+        Raises:
+            ValueError: There is no such tool.
+
+        """
+        name = self._registry.known(tool).name
+        self._do(lambda: self._worker.behaviour.delay(name, seconds, times))
+
+    def hold(self, tool: str) -> Hold:
+        """Have calls of a tool wait until a `with` block ends, without any sleeping.
+
+        with fake.hold("build") as held:
+            pending = threads.submit(client.call_tool, "build")
+            held.wait()  # the call has arrived
+
+        Args:
+            tool: The tool's exposed name.
+
+        Raises:
+            ValueError: There is no such tool, or its calls are held already.
+
+        """
+        name = self._registry.known(tool).name
+        hold = Hold(lambda: self._do(lambda: self._worker.behaviour.let_go(name)))
+        self._do(lambda: self._worker.behaviour.hold(name, hold))
+        return hold
+
+    def advance(self, seconds: float) -> None:
+        """Put the clock of leases forward: those that were not renewed since then expire.
+
+        A lease on which a call is running does not.
+        """
+
+        def forward() -> None:
+            self._ahead += seconds
+            _ = self._leases.held  # looking at them has them expire
+
+        self._do(forward)
+
+    def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
+        """End a lease as if it had not been renewed in time; calls on it fail.
+
+        Args:
+            lease: The lease, or its id. One that is not held is left as it ended.
+
+        """
+        self._end(lease, Reason.LEASE_EXPIRED, "it was not renewed in time")
+
+    def revoke_lease(self, lease: Lease | LeaseInfo | str, reason: str = "a test did it") -> None:
+        """End a lease as an operator would; calls on it fail.
+
+        Args:
+            lease: The lease, or its id. One that is not held is left as it ended.
+            reason: Why, for its holder.
+
+        """
+        self._end(lease, Reason.LEASE_REVOKED, reason)
+
+    def lose_lease(self, lease: Lease | LeaseInfo | str) -> None:
+        """End a lease as if its worker had gone or its server had died; calls on it fail.
+
+        Args:
+            lease: The lease, or its id. One that is not held is left as it ended.
+
+        """
+        self._end(lease, Reason.LEASE_LOST, "its instance ended")
+
+    def _end(self, lease: Lease | LeaseInfo | str, reason: Reason, why: str) -> None:
+        lease_id = lease if isinstance(lease, str) else lease.id
+        self._do(lambda: self._leases.end(lease_id, reason, why))
+
+    def _now(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def _changed(self) -> None:
+        if self._server is not None:
+            self._do(self._control.changed)
+
+    def _do(self, work: Callable[[], WorkT]) -> WorkT:
+        """Do something where the fake lives; its state has that one writer."""
+        if self._server is None or threading.get_ident() == self._thread:
+            return work()
+
+        async def there() -> WorkT:
+            return work()
+
+        return background().run(there)
+
+    def _running_at(self) -> str:
+        if self._server is None:
+            raise RuntimeError("The fake does not run: use it as `with FakeLeaseway() as fake`.")
+        return self.address
+
+    async def _start(self) -> None:
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        control: Any = self._control
+        worker: Any = self._worker
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(control, server)
+        leases_pb2_grpc.add_PlacementServiceServicer_to_server(control, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(control, server)
+        execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker, server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker, server)
+        self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        self._control.worker = catalog_pb2.WorkerRef(
+            id=_WORKER, incarnation=self._worker.incarnation, address=self.address
+        )
+        await server.start()
+        self._thread = threading.get_ident()
+        self._server = server
+
+    async def _stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(_GRACE)
+        self._worker.close()
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a fork would harm."""
+        return self._server is not None
+
+    async def _disconnect(self) -> None:
+        """Nothing is open where it does not run."""
+
+    def __repr__(self) -> str:
+        where = self.address if self._server is not None else "not running"
+        return f"<{type(self).__name__} {where}>"

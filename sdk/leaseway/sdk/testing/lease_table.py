@@ -1,0 +1,174 @@
+"""The leases of a fake: who holds what until when, and how the others ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from google.protobuf.duration_pb2 import Duration
+
+from leaseway.v1 import leases_pb2
+from leaseway.wire.admin import reminder
+from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
+
+__all__ = ["FakeLease", "LeaseTable", "duration"]
+
+_WORDS: Final = {
+    Reason.LEASE_EXPIRED: "has expired",
+    Reason.LEASE_REVOKED: "was revoked",
+    Reason.LEASE_RELEASED: "was released",
+    Reason.LEASE_LOST: "was lost",
+}
+
+
+@dataclass(eq=False)
+class FakeLease:
+    """One lease that is held.
+
+    Attributes:
+        state: What its server remembers for its holder.
+        calls: What runs on it at the moment.
+    """
+
+    id: str
+    server_id: str
+    tenant: str
+    session: str
+    agent: str
+    ttl: float
+    begun_at: float
+    expires_at: float
+    state: dict[str, Any] = field(default_factory=dict)
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class LeaseTable:
+    """All leases of a fake worker.
+
+    Args:
+        incarnation: What lease ids begin with.
+        worker_id: The worker.
+        clock: Seconds, monotonic, that a test can put forward.
+
+    Attributes:
+        changed: Set whenever a lease ends: there may be room.
+    """
+
+    def __init__(self, incarnation: str, worker_id: str, clock: Callable[[], float]) -> None:
+        self._incarnation = incarnation
+        self._worker_id = worker_id
+        self._clock = clock
+        self._held: dict[str, FakeLease] = {}
+        self._ended: dict[str, Fault] = {}
+        self._count = 0
+        self.changed = asyncio.Event()
+
+    @property
+    def held(self) -> list[FakeLease]:
+        """The leases that are held now, the oldest first."""
+        now = self._clock()
+        for lease in list(self._held.values()):
+            if now >= lease.expires_at and not lease.calls:
+                self.end(lease.id, Reason.LEASE_EXPIRED, "it was not renewed in time")
+        return list(self._held.values())
+
+    def find(self, tenant: str, session: str, server_id: str) -> FakeLease | None:
+        """Return the lease of a key, or None."""
+        key = (tenant, session, server_id)
+        return next((o for o in self.held if (o.tenant, o.session, o.server_id) == key), None)
+
+    def grant(
+        self, tenant: str, session: str, server_id: str, agent: str, ttl: float = LEASE_TTL
+    ) -> tuple[FakeLease, bool]:
+        """Return the lease of a key, renewed, and whether it is new."""
+        lease = self.find(tenant, session, server_id)
+        now = self._clock()
+        if lease is not None:
+            lease.ttl, lease.expires_at = ttl, now + ttl
+            return lease, False
+        self._count += 1
+        name = f"{self._incarnation}-{self._count}"
+        lease = FakeLease(name, server_id, tenant, session, agent, ttl, now, now + ttl)
+        self._held[name] = lease
+        return lease, True
+
+    def get(self, lease_id: str, tenant: str = "", session: str = "") -> FakeLease:
+        """Return a lease that is held, renewed.
+
+        Args:
+            lease_id: The lease.
+            tenant: Whose it has to be; empty for anybody's.
+            session: The same of its session.
+
+        Raises:
+            Fault: How it ended; LEASE_LOST where it is another's.
+
+        """
+        lease = next((one for one in self.held if one.id == lease_id), None)
+        if lease is None:
+            raise self.how_ended(lease_id)
+        if tenant not in ("", lease.tenant) or session not in ("", lease.session):
+            message = f"Lease {lease_id} is not one of this tenant and session; acquire one."
+            raise Fault(Reason.LEASE_LOST, message, metadata={"lease": lease_id})
+        self.renew(lease)
+        return lease
+
+    def holds(self, lease_id: str) -> bool:
+        """Say whether a lease has not ended."""
+        return lease_id in self._held
+
+    def renew(self, lease: FakeLease) -> None:
+        """Let a lease live for its whole time from now on."""
+        lease.expires_at = self._clock() + lease.ttl
+
+    def how_ended(self, lease_id: str) -> Fault:
+        """Return why a lease is not held."""
+        return self._ended.get(lease_id) or _ended(
+            lease_id, Reason.LEASE_LOST, "this worker does not know it"
+        )
+
+    def end(self, lease_id: str, reason: Reason, why: str) -> None:
+        """End a lease and what runs on it; one that is not held is left as it ended."""
+        lease = self._held.pop(lease_id, None)
+        if lease is None:
+            return
+        self._ended[lease_id] = _ended(lease_id, reason, why)
+        for call in list(lease.calls):
+            call.cancel()
+        self.changed.set()
+
+    def message(self, lease: FakeLease) -> leases_pb2.Lease:
+        """Return a lease for the wire."""
+        return leases_pb2.Lease(
+            id=lease.id,
+            server_id=lease.server_id,
+            worker_id=self._worker_id,
+            tenant=lease.tenant,
+            session=lease.session,
+            agent=lease.agent,
+            ttl=duration(lease.ttl),
+            reminder=reminder(lease.server_id),
+            instance_id=f"{lease.server_id}-{lease.id}",
+            age=duration(self._clock() - lease.begun_at),
+        )
+
+
+def duration(seconds: float) -> Duration:
+    """Return seconds for the wire."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
+
+
+def _ended(lease_id: str, reason: Reason, why: str) -> Fault:
+    because = f": {why.rstrip('.')}" if why else ""
+    return Fault(
+        reason,
+        f"Lease {lease_id} {_WORDS[reason]}{because}. Acquire a new one to go on; what "
+        "the old one's server kept is gone.",
+        metadata={"lease": lease_id},
+    )
