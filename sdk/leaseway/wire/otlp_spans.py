@@ -164,6 +164,8 @@ def _any(value: Any) -> AnyValue:
             message.bytes_value = value
         case Mapping():
             message.kvlist_value.values.extend(_key_values(value))
-        case _:
+        case Sequence():
             message.array_value.values.extend(_any(item) for item in value)
+        case _:
+            message.string_value = str(value)
     return message

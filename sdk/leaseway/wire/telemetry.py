@@ -128,12 +128,11 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     ]
     if not exporters:
         return Telemetry()
-    from opentelemetry.sdk.trace import TracerProvider
-
+    from leaseway.wire.lean_spans import LeanTracerProvider
     from leaseway.wire.span_queue import SpanQueue
 
     resource = otel_resource(describe_process(service_name, instance))
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider = LeanTracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
         provider.add_span_processor(SpanQueue(exporter))
     trace.set_tracer_provider(provider)

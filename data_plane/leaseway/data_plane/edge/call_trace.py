@@ -87,9 +87,9 @@ class CallTrace:
             },
         )
         meta: dict[str, object] = {"traceparent": traceparent_of(self._request)}
-        state = self._request.get_span_context().trace_state.to_header()
+        state = self._request.get_span_context().trace_state
         if state:
-            meta["tracestate"] = state
+            meta["tracestate"] = state.to_header()
         return meta
 
     def sent(self, request_id: object) -> None:
