@@ -1,0 +1,172 @@
+"""The adapter of transports that are asked for messages, and the in-memory twin, on the seam."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from leaseway.data_plane.mcp.memory import MemoryTransport
+from leaseway.data_plane.mcp.pulling import Pulled
+from leaseway.data_plane.mcp.transport import PullTransport, Receipt
+from leaseway.wire import bounds
+from leaseway.wire.fault import Fault
+
+
+class Slip:
+    """A receipt."""
+
+    def __init__(self) -> None:
+        self.written = False
+
+
+class Heard:
+    """A receiver that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.skipped: list[tuple[int, int, int]] = []
+        self.faults: list[Fault] = []
+        self.came = asyncio.Event()
+
+    def receive(self, messages: Sequence[bytes]) -> None:
+        self.messages += messages
+        self.came.set()
+
+    def overlong(self, head: bytes, tail: bytes, size: int) -> None:
+        self.skipped.append((len(head), len(tail), size))
+        self.came.set()
+
+    def failed(self, receipt: Receipt, fault: Fault) -> None:
+        raise AssertionError(fault)
+
+    def ending(self, fault: Fault) -> None:
+        raise AssertionError(fault)
+
+    def lost(self, fault: Fault) -> None:
+        self.faults.append(fault)
+        self.came.set()
+
+    async def something(self) -> None:
+        """Wait until anything came."""
+        async with asyncio.timeout(5):
+            await self.came.wait()
+        self.came.clear()
+
+
+class Gate(PullTransport):
+    """Sends only while its gate is open."""
+
+    transport_type = "gate"
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.sent: list[bytes] = []
+        self.coming: asyncio.Queue[bytes] = asyncio.Queue()
+        self.closed = 0
+
+    async def connect(self) -> None:
+        pass
+
+    async def disconnect(self) -> None:
+        self.closed += 1
+
+    async def send(self, message: bytes) -> None:
+        await self.gate.wait()
+        self.sent.append(message)
+
+    async def receive(self) -> bytes:
+        return await self.coming.get()
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[tuple[Gate, Pulled, Heard]]:
+    """Return a gate, its adapter and a receiver, connected."""
+    gate, heard = Gate(), Heard()
+    pulled = Pulled("s", gate)
+    await pulled.connect(heard)
+    yield gate, pulled, heard
+    await pulled.disconnect()
+
+
+async def test_what_is_not_sent_yet_can_be_taken_back(gate: tuple[Gate, Pulled, Heard]) -> None:
+    inner, pulled, _ = gate
+    slips = [Slip(), Slip(), Slip()]
+    for slip in slips:
+        pulled.send(b"0123456789\n", slip)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [slip.written for slip in slips] == [True, False, False]
+    assert (pulled.waiting(), pulled.stuck) == (33, True)
+    assert not pulled.withdraw(slips[0])
+    assert pulled.withdraw(slips[1])
+    assert not pulled.withdraw(slips[1])
+    assert pulled.waiting() == 22
+    inner.gate.set()
+    async with asyncio.timeout(5):
+        while pulled.waiting():
+            await asyncio.sleep(0)
+    assert len(inner.sent) == 2
+    assert not pulled.stuck
+
+
+async def test_a_message_above_the_bound_is_not_passed_on(
+    gate: tuple[Gate, Pulled, Heard],
+) -> None:
+    inner, _, heard = gate
+    inner.coming.put_nowait(b"x" * (bounds.MAX_LINE + 1))
+    await heard.something()
+    assert heard.skipped == [(1024, 1024, bounds.MAX_LINE + 1)]
+    assert heard.messages == []
+
+
+async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, Pulled, Heard]) -> None:
+    inner, _, heard = gate
+    for _ in range(10_000):
+        inner.coming.put_nowait(b"{}")
+    turns = 0
+    async with asyncio.timeout(5):
+        while len(heard.messages) < 10_000:
+            turns += 1
+            await asyncio.sleep(0)
+    assert turns > 100
+
+
+async def test_disconnecting_twice_and_sending_afterwards_do_nothing(
+    gate: tuple[Gate, Pulled, Heard],
+) -> None:
+    inner, pulled, heard = gate
+    await asyncio.gather(pulled.disconnect(), pulled.disconnect())
+    pulled.send(b"{}\n", Slip())
+    assert (inner.closed, pulled.waiting(), heard.faults) == (1, 0, [])
+
+
+async def test_memory_carries_both_ways_and_tells_of_its_end() -> None:
+    near, far = MemoryTransport.pair()
+    here, there, early = Heard(), Heard(), Slip()
+    await near.connect(here)
+    near.send(b"early\n", early)
+    assert (near.stuck, near.waiting(), early.written) == (True, 6, False)
+    await far.connect(there)
+    far.send(b"back\n", Slip())
+    taken = Slip()
+    near.send(b"taken back\n", taken)
+    assert near.withdraw(taken)
+    await there.something()
+    await here.something()
+    assert (there.messages, here.messages) == ([b"early\n"], [b"back\n"])
+    assert early.written
+    await far.disconnect()
+    await far.disconnect()
+    await here.something()
+    assert [fault.reason.value for fault in here.faults] == ["SERVER_LOST"]
+    assert there.faults == []
+    await near.disconnect()
+
+
+async def test_memory_whose_other_end_has_gone_cannot_be_connected() -> None:
+    near, far = MemoryTransport.pair()
+    await far.disconnect()
+    with pytest.raises(Fault, match="was closed"):
+        await near.connect(Heard())

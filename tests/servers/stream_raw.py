@@ -1,0 +1,193 @@
+"""A hand-written legacy server over an event stream and over websockets, for one's own loop.
+
+Its one tool, `say`, answers its `text`, or does what `Deeds` has of that name. What a path of
+`STREAMS` and `SOCKETS` does wrong is in its name.
+"""
+
+import asyncio
+import itertools
+import json
+
+from aiohttp import web
+
+TOOLS = [{"name": "say", "inputSchema": {"type": "object"}}]
+FOREIGN = "http://127.0.0.2:1/messages"
+
+
+def event(data, kind="message"):
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def result(key, text):
+    content = {"content": [{"type": "text", "text": text}]}
+    return json.dumps({"jsonrpc": "2.0", "id": key, "result": content})
+
+
+class Deeds:
+    """One method a text: what is done instead of answering. `line` is the connection."""
+
+    async def never(self, line, key):
+        pass
+
+    async def garbage(self, line, key):
+        await line.say("a log line")
+        await line.say("[]")
+        await line.say(result(key, "after it"))
+
+    async def broken(self, line, key):
+        await line.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{"content":[}}')
+
+    async def oversize(self, line, key):
+        await line.say(result(key, "x" * (33 << 20)))
+
+    async def end(self, line, key):
+        await line.end()
+
+    async def abort(self, line, key):
+        line.request.transport.abort()
+
+    async def binary(self, line, key):
+        await line.response.send_bytes(result(key, "in bytes").encode())
+
+    async def seen(self, line, key):
+        await line.say(result(key, json.dumps(line.headers)))
+
+
+class Line:
+    """One client: its stream or socket."""
+
+    def __init__(self, request, response):
+        self.request, self.response = request, response
+        kept = ("authorization", "sec-websocket-protocol", "cookie")
+        self.headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in kept}
+        self.over = asyncio.Event()
+
+    async def take(self, text):
+        message = json.loads(text)
+        method, key = message.get("method"), message.get("id")
+        if method == "initialize":
+            info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "0"}}
+            await self.answer(key, {"protocolVersion": "2024-11-05", **info})
+        elif method == "tools/list":
+            await self.answer(key, {"tools": TOOLS})
+        elif method == "ping":
+            await self.answer(key, {})
+        elif method == "tools/call":
+            said = message["params"]["arguments"]["text"]
+            deed = getattr(Deeds(), said, None)
+            await (deed(self, key) if deed else self.say(result(key, said)))
+
+    async def answer(self, key, value):
+        await self.say(json.dumps({"jsonrpc": "2.0", "id": key, "result": value}))
+
+
+class Stream(Line):
+    async def say(self, text):
+        await self.response.write(event(text))
+
+    async def end(self):
+        self.over.set()
+
+
+class Socket(Line):
+    async def say(self, text):
+        await self.response.send_str(text)
+
+    async def end(self):
+        await self.response.close(code=1011, message=b"out of paper")
+
+
+class RawServer:
+    """The server; `base` is its address once started. `posts` notes texts of calls posted."""
+
+    def __init__(self):
+        self.numbers = itertools.count(1)
+        self.lines = {}
+        self.posts = []
+        self.busy = 0
+        self.most_busy = 0
+        self.hold = asyncio.Event()
+        self.runner = None
+        self.base = ""
+
+    async def start(self):
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_get("/sse/{how}", self.stream)
+        app.router.add_get("/ws/{how}", self.socket)
+        app.router.add_post("/messages/{number}", self.post)
+        self.runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self.runner.setup()
+        site = web.TCPSite(self.runner, "127.0.0.1", 0)
+        await site.start()
+        self.base = f"127.0.0.1:{self.runner.addresses[0][1]}"
+
+    async def stop(self):
+        self.hold.set()
+        for line in self.lines.values():
+            line.over.set()
+        await self.runner.cleanup()
+
+    async def stream(self, request):
+        how = request.match_info["how"]
+        refused = self.refusal(how)
+        if refused is not None:
+            return refused
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        if how == "early-end":
+            return response
+        line, number = Stream(request, response), next(self.numbers)
+        self.lines[number] = line
+        endpoints = {"foreign": FOREIGN, "no-url": "http://[::1", "silent": None}
+        endpoint = endpoints.get(how, f"../messages/{number}")
+        if endpoint is not None:
+            await response.write(b": hello\n\n" + event(endpoint, "endpoint"))
+        await line.over.wait()
+        return response
+
+    def refusal(self, how):
+        if how.isdigit():
+            return web.Response(status=int(how))
+        if how == "html":
+            return web.Response(text="<html>hi</html>", content_type="text/html")
+        if how == "moved":
+            return web.Response(status=307, headers={"Location": "good"})
+        if how == "away":
+            return web.Response(status=307, headers={"Location": "http://127.0.0.2:1/other"})
+        return None
+
+    async def post(self, request):
+        message = await request.json()
+        said = (message.get("params") or {}).get("arguments", {}).get("text", "")
+        self.posts.append(said)
+        if said.startswith("status "):
+            return web.Response(status=int(said.split()[1]), headers={"Retry-After": "2"})
+        if said == "reset":
+            request.transport.abort()
+            return web.Response()
+        if said == "redirect":
+            return web.Response(status=307, headers={"Location": FOREIGN})
+        if said == "hold":
+            self.busy += 1
+            self.most_busy = max(self.most_busy, self.busy)
+            await self.hold.wait()
+        await self.lines[int(request.match_info["number"])].take(json.dumps(message))
+        return web.Response(status=202, text="Accepted")
+
+    async def socket(self, request):
+        how = request.match_info["how"]
+        refused = self.refusal(how)
+        if refused is not None:
+            return refused
+        if how == "early-end":
+            request.transport.abort()
+            return web.Response()
+        response = web.WebSocketResponse(protocols=("mcp",), max_msg_size=64 << 20)
+        await response.prepare(request)
+        line = self.lines[next(self.numbers)] = Socket(request, response)
+        if how == "mute":
+            await line.over.wait()
+            return response
+        async for frame in response:
+            await line.take(frame.data)
+        return response
