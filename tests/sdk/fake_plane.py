@@ -129,6 +129,12 @@ class FakeControlPlane(
         self.on_list()
         return answer
 
+    async def ListPrompts(self, request: Any, context: Any) -> Any:
+        return catalog_pb2.ListPromptsResponse(registry_version=self.version)
+
+    async def ListResources(self, request: Any, context: Any) -> Any:
+        return catalog_pb2.ListResourcesResponse(registry_version=self.version)
+
     async def ResolveTools(self, request: Any, context: Any) -> Any:
         self.clients.append(request.client)
         self.resolves.append(list(request.names))

@@ -210,3 +210,6 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
 
     def CallToolStreaming(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
+
+    def ReadArtifact(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError

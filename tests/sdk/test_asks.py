@@ -568,3 +568,21 @@ async def test_a_lost_stream_ends_the_handlers_of_its_calls(
         with pytest.raises(Exception, match="lost"):
             await call
         await ended.wait()
+
+
+async def test_a_clients_own_handlers_answer_prompts_and_resources_too(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = asking()
+
+    def work() -> None:
+        with Client(plane.address, on_elicitation=lambda _: ACCEPTED) as client:
+            client.session("a").get_prompt("time_now")
+
+    async with AsyncClient(plane.address, on_elicitation=lambda _: ACCEPTED) as client:
+        result = await client.read_resource("time_now", server="time")
+        assert json.loads(result.raw["content"][0]["text"]) == ACCEPTED
+    await in_thread(work)
+    assert [call.method for call in worker.calls] == ["resources/read", "prompts/get"]
+    assert [list(call.answers) for call in worker.calls] == [[ELICIT], [ELICIT]]
+    assert [json.loads(answer.result) for answer in worker.answers] == [ACCEPTED, ACCEPTED]

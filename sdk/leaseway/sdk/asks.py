@@ -188,8 +188,8 @@ class Handlers:
         wrong = isinstance(error, UnusableAnswer)
         why = str(error) if wrong else f"the caller's handler failed ({type(error).__name__})"
         _log.warning(
-            "What the server of tool '%s' asked (%s) was not answered: %s. It was told so, and the "
-            "call goes on.",
+            "What its server asked during the call of '%s' (%s) was not answered: %s. It was told "
+            "so, and the call goes on.",
             tool,
             question.method,
             why,

@@ -62,7 +62,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         tenant: Whose tools to see; None means the default tenant.
         key: The shared key; None means LEASEWAY_KEY, or none.
         on_elicitation: Answers what servers want to know of a person, in every call that names
-            no other; see `call_tool`.
+            no other, and while prompts and resources are got; see `call_tool`.
         on_sampling: Answers what servers ask of a model, likewise.
         roots: What servers may work on, likewise.
 

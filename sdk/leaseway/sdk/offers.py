@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from leaseway.sdk import requests
+from leaseway.sdk.asks import AskTasks, Handlers
+from leaseway.sdk.callbacks import Callbacks
 from leaseway.sdk.checks import check_seconds
 from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.events import CallEvents
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
 from leaseway.sdk.requests import OfferRequest
+from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.streams import AsyncToolStream
 from leaseway.sdk.subscriptions import AsyncResourceUpdates
 from leaseway.wire.fault import Fault
 
@@ -26,8 +31,11 @@ class AsyncOffers(ABC):
     """The part of `AsyncClient` and `AsyncSession` that uses prompts and resources.
 
     A server that is leased is asked on the session's lease, which is acquired where there is none.
-    All of it can be repeated and is, where a worker or server is lost meanwhile.
+    All of it can be repeated and is, where a worker or server is lost meanwhile. What the server
+    asks meanwhile is answered by the client's own handlers.
     """
+
+    _handlers: Handlers | None = None
 
     @abstractmethod
     def _at(self) -> tuple[Runtime, str]:
@@ -148,11 +156,39 @@ class AsyncOffers(ABC):
         if timeout is not None:
             check_seconds("timeout", timeout)
         runtime, session = self._at()
+        if self._handlers is not None:
+            answer = await self._stream(make, timeout, self._handlers, tasks=True).tell(Callbacks())
+            return result(answer.payload, answer.new_lease)
         try:
             answer = await runtime.caller.request(session, make(), timeout)
         except Fault as fault:
             raise error_from_fault(fault) from None
         return result(answer.payload, answer.new_lease)
+
+    def _stream(
+        self,
+        make: Callable[[], OfferRequest],
+        timeout: float | None,
+        handlers: Handlers,
+        *,
+        tasks: bool,
+    ) -> AsyncToolStream:
+        """Return a request as a stream, on which handlers answer what its server asks."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        runtime, session = self._at()
+        try:
+            request = make()
+        except Fault as fault:
+            raise error_from_fault(fault) from None
+
+        def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
+            return runtime.caller.request(session, request, timeout, events)
+
+        name = request.offer.name
+        answering = AskTasks(handlers, name) if tasks else None
+        events = CallEvents(answers=handlers.methods, tasks=answering)
+        return AsyncToolStream(name, events, begin, self)
 
 
 def completion_request(

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
+from leaseway.sdk import requests
+from leaseway.sdk.asks import Handlers
 from leaseway.sdk.background import background
+from leaseway.sdk.callbacks import Callbacks
+from leaseway.sdk.lease import Lease
 from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
-from leaseway.sdk.offers import AsyncOffers
+from leaseway.sdk.offers import AsyncOffers, completion_request
+from leaseway.sdk.requests import OfferRequest
+from leaseway.sdk.streams import AsyncToolStream, ToolStream
 from leaseway.sdk.subscriptions import AsyncResourceUpdates, ResourceUpdates
 
 __all__ = ["Offers"]
+
+ResultT = TypeVar("ResultT")
 
 
 class Offers:
     """The part of `Client` and `Session` that uses prompts and resources."""
 
     _inner: AsyncOffers
+    _handlers: Handlers | None = None
 
     def get_prompt(
         self,
@@ -26,17 +37,14 @@ class Offers:
         timeout: float | None = None,
     ) -> PromptResult:
         """Get a prompt with its arguments filled in; see `AsyncClient.get_prompt`."""
-        inner = self._inner
-        return background().run(
-            lambda: inner.get_prompt(name, arguments, server=server, timeout=timeout)
-        )
+        request = partial(requests.get, name, arguments, server)
+        return self._request(request, timeout, PromptResult)
 
     def read_resource(
         self, uri: str, *, server: str | None = None, timeout: float | None = None
     ) -> ResourceResult:
         """Read a resource; see `AsyncClient.read_resource`."""
-        inner = self._inner
-        return background().run(lambda: inner.read_resource(uri, server=server, timeout=timeout))
+        return self._request(partial(requests.read, uri, server), timeout, ResourceResult)
 
     def complete(
         self,
@@ -50,18 +58,8 @@ class Offers:
         timeout: float | None = None,
     ) -> Completion:
         """Ask how an argument or a variable may go on; see `AsyncClient.complete`."""
-        inner = self._inner
-        return background().run(
-            lambda: inner.complete(
-                argument,
-                value,
-                prompt=prompt,
-                template=template,
-                context=context,
-                server=server,
-                timeout=timeout,
-            )
-        )
+        request = partial(completion_request, argument, value, prompt, template, context, server)
+        return self._request(request, timeout, Completion)
 
     def subscribe_resource(
         self, uri: str, *, server: str | None = None, timeout: float | None = None
@@ -78,3 +76,19 @@ class Offers:
             return inner.subscribe_resource(uri, server=server, timeout=timeout)
 
         return ResourceUpdates(background().run(make))
+
+    def _request(
+        self,
+        make: Callable[[], OfferRequest],
+        timeout: float | None,
+        result: Callable[[bytes, Lease | None], ResultT],
+    ) -> ResultT:
+        inner, handlers = self._inner, self._handlers
+        if handlers is None:
+            return background().run(lambda: inner._request(make, timeout, result))
+
+        async def open_stream() -> AsyncToolStream:  # in the loop, which the client belongs to
+            return inner._stream(make, timeout, handlers, tasks=False)
+
+        answer = ToolStream(background().run(open_stream), handlers).tell(Callbacks())
+        return result(answer.payload, answer.new_lease)
