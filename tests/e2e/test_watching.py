@@ -1,0 +1,67 @@
+"""Those who watch tools see each change of the configuration, and nothing of a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import python_server, running
+
+from leaseway.sdk import AsyncToolWatch, project_tools
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+BOUND = 40.0
+ONE = {"one": python_server("counter.py", transform=[{"prefix": "one_"}])}
+TWO = {"two": python_server("counter.py", transform=[{"prefix": "two_"}])}
+
+
+def owners(tools: object) -> set[str]:
+    return {tool.server_id for tool in tools} - {"mcp_admin"}  # type: ignore[attr-defined]
+
+
+async def until_owned(watch: AsyncToolWatch, servers: set[str]) -> int:
+    """Read lists until one is of these servers and complete; return how many came before."""
+    async with asyncio.timeout(BOUND):
+        before = 0
+        async for tools in watch:
+            if owners(tools) == servers and not tools.pending:
+                return before
+            before += 1
+    raise AssertionError("The watch has ended.")
+
+
+async def test_a_watch_follows_the_configuration_over_restarts_of_the_control_plane(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, ONE) as (system, client):
+        watch = client.watch_tools()
+        assert await until_owned(watch, {"one"}) == 0
+        system.write({**ONE, **TWO})
+        await until_owned(watch, {"one", "two"})
+        following = asyncio.create_task(until_owned(watch, {"two"}))
+        for _ in range(2):
+            assert system.control_plane is not None
+            await system.control_plane.end(signal.SIGKILL)
+            await system.start_control_plane()
+            await system.ready()
+        assert not following.done()
+        system.write(TWO)
+        assert await following == 0  # nothing of the restarts, nor anything in between
+        await client.close()
+        assert [tools async for tools in watch] == []
+
+
+async def test_a_refusal_of_a_provider_is_a_problem_that_operators_see(tmp_path: Path) -> None:
+    async with running(tmp_path, ONE) as (_, client):
+        tools = await client.list_tools(["one"])
+        offered, problems = project_tools("openai", tools)
+        assert (len(offered), problems) == (len(tools), [])
+        said = "Invalid schema for function 'one_add': no such keyword"
+        for _ in range(2):
+            await client.report_refusal("openai", said, offered=tools, session="chat-7")
+        (problem,) = [one for one in await client.problems() if one.scope == "client"]
+    assert (problem.reason, problem.server_id, problem.count) == ("PROVIDER_REFUSED", "one", 2)
+    assert all(part in problem.message for part in ("openai", "chat-7", "one_add", said))
