@@ -47,6 +47,8 @@ OF_A_WORKER = EVERYWHERE | {
     "leaseway_replies_late": "counter",
     "leaseway_exchange_streams": "gauge",
     "leaseway_exchange_queue_size_bytes": "gauge",
+    "leaseway_artifacts": "gauge",
+    "leaseway_artifacts_size_bytes": "gauge",
 }
 OF_A_CONTROL_PLANE = EVERYWHERE | {
     "leaseway_config_reloads": "counter",

@@ -15,7 +15,6 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,19 +52,18 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.resolve import Resolved, resolve
 from leaseway.data_plane.mcp.vault import WorkerVault
+from leaseway.data_plane.options import WorkerOptions
 from leaseway.v1 import catalog_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault
-from leaseway.wire.http_listener import ArtifactsListener
+from leaseway.wire.http_listener import ARTIFACTS_LABEL
 from leaseway.wire.measuring import measuring
 from leaseway.wire.metrics import Meter
-from leaseway.wire.metrics_http import MetricsListener
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.spec import ServerSpec
-from leaseway.wire.vault_key import VaultPlace
 
 __all__ = ["Retention", "Stop", "Worker", "WorkerOptions", "run", "serve"]
 
@@ -73,42 +71,6 @@ _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
 _STOP_GRACE: Final = 1.0
 _ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """How a worker runs.
-
-    Attributes:
-        control_plane: Whom it joins.
-        listen: Where it listens; port 0 lets the system choose.
-        advertise: Where callers reach it, or None for where it listens; port 0 is the port that
-            it got.
-        id: Its name, stable over restarts.
-        capacity: The most leases that it takes.
-        key: The shared key, or None where anybody on this machine may call.
-        labels: What it says of itself, for placement.
-        vault: Where secrets are that its environment does not have, or None for nowhere.
-        metrics: Where Prometheus asks for metrics, or None for nowhere.
-        artifacts: The folder that images and sounds of results are kept in, in one of this run's
-            own; None means the system's folder for temporary files.
-        retention: What of them is kept.
-        artifacts_http: Where pages that show them ask for them, or None for nowhere.
-
-    """
-
-    control_plane: Endpoint
-    listen: Endpoint
-    advertise: Endpoint | None = None
-    id: str = field(default_factory=socket.gethostname)
-    capacity: int = bounds.MAX_LEASES
-    key: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    vault: VaultPlace | None = None
-    metrics: MetricsListener | None = None
-    artifacts: Path | None = None
-    retention: Retention = field(default_factory=Retention)
-    artifacts_http: ArtifactsListener | None = None
 
 
 class Stop:
@@ -266,12 +228,14 @@ class Worker:
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)
         self._exchanges = Exchanges(self.executor, self.leases, describe, me)
-        if meters is not None:
-            StateMeters(meters, self.pool, self.leases, self.executor, self._exchanges)
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
         self.executor.artifacts = self.artifacts
+        if meters is not None:
+            StateMeters(
+                meters, self.pool, self.leases, self.executor, self._exchanges, self.artifacts
+            )
         self.execution = ExecutionService(
             self._exchanges,
             self.executor,
@@ -281,8 +245,9 @@ class Worker:
             describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
+        labels = _labels(options, _advertised(options, bound).host)
         self.sync = SyncClient(
-            Introduction(me, options.capacity, options.control_plane, options.key, options.labels),
+            Introduction(me, options.capacity, options.control_plane, options.key, labels),
             self.pool,
             self.leases,
             self.executor,
@@ -325,6 +290,17 @@ class Worker:
             wait.cancel()
         if self.executor.in_flight:
             _logger.warning("%d calls in flight are cut off.", self.executor.in_flight)
+
+
+def _labels(options: WorkerOptions, host: str) -> Mapping[str, str]:
+    """Return what a worker says of itself, so that a page's backend finds its artifacts."""
+    listener = options.artifacts_http
+    if listener is None:
+        return options.labels
+    endpoint = listener.endpoint
+    if endpoint.host in _ANY_ADDRESS:
+        endpoint = Endpoint(host, endpoint.port)
+    return {ARTIFACTS_LABEL: f"http://{endpoint}{listener.path}", **options.labels}
 
 
 def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:

@@ -103,7 +103,10 @@ def call(
 
     async def question(client: AsyncClient) -> ToolResult:
         caller = client if session is None else client.session(session)
-        result: ToolResult = await caller.call_tool(tool, values, timeout=timeout, **heard)
+        # The session of a call outside of any ends with this command: nobody could read artifacts.
+        result: ToolResult = await caller.call_tool(
+            tool, values, timeout=timeout, inline_media=session is None, **heard
+        )
         return result
 
     result = ask(connection, question, agent=agent, keep_leases=session is not None)
@@ -167,6 +170,8 @@ def describe_item(item: dict[str, Any]) -> str:
         facts.append(str(item["resource"].get("uri", "")))
     if isinstance(item.get("data"), str):
         facts.append(f"{len(item['data']) * 3 // 4} bytes")
+    if isinstance(item.get("byteLength"), int):
+        facts.append(f"{item['byteLength']} bytes")
     return f"[{' '.join([str(kind), *facts])}; --json prints it]"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import socket
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from leaseway.wire.auth import check_listen
 from leaseway.wire.endpoint import Endpoint
 
-__all__ = ["ArtifactsListener", "HttpListener"]
+__all__ = ["ARTIFACTS_LABEL", "ArtifactsListener", "HttpListener"]
+
+ARTIFACTS_LABEL: Final = "artifacts-http"
+"""The label in which a worker says where it serves artifacts."""
 
 
 class HttpListener:

@@ -217,6 +217,13 @@ async def test_with_the_key_it_is_served(page: Page) -> None:
     assert answer[:2] == (200, PNG)
 
 
+async def test_the_worker_says_where_it_serves_them(page: Page) -> None:
+    assert dict(page.bench.first_hello.labels) == {
+        "zone": "a",
+        "artifacts-http": f"{page.base}/artifacts/",
+    }
+
+
 async def test_a_port_in_use_is_told_at_once_with_its_option() -> None:
     taken = ArtifactsListener(Endpoint("127.0.0.1", 0), None)
     with pytest.raises(OSError, match=r"Cannot serve artifacts on .* --artifacts-http"):

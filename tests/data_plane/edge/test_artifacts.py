@@ -22,6 +22,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark, reference_mark
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
+from leaseway.wire.metrics import Meter
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 
@@ -375,3 +376,17 @@ async def test_no_more_than_a_number_of_artifacts_are_sent_at_once(
     assert (fault.reason, fault.retry_delay) == (Reason.OVERLOADED, 0.2)
     await parts.aclose()
     assert await read(shots, ref)
+
+
+async def test_what_is_kept_is_measured() -> None:
+    meter = Meter()
+    async with worker_bench(meter=meter) as bench:
+        await bench.serve("shots")
+        bench.servers.holds = True
+        await kept(bench)
+        await kept(bench)
+        values = {
+            family.name: [point.value for point in family.points] for family in meter.collect()
+        }
+    assert values["leaseway.artifacts"] == [2]
+    assert values["leaseway.artifacts.size"] == [2 * len(PNG)]

@@ -34,6 +34,7 @@ _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Referrer-Policy": "no-referrer",
+    "Server": "leaseway",
 }
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

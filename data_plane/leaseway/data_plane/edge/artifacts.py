@@ -77,6 +77,8 @@ class ArtifactStore:
         call = run.call
         if call.inline_media or not may_hold_media(outcome.payload):
             return None
+        if run.trace is not None:
+            run.trace.event("images and sounds are kept")
         what = f"keep the media of {call.server_id}:{call.tool}"
         self._background.spawn(self._keep(run, outcome), what)
         return _ANSWERED

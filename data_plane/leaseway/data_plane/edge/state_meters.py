@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import instance_statuses
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.executor import Executor
@@ -29,6 +30,7 @@ class StateMeters:
         leases: What is held.
         executor: What is in flight.
         exchanges: What waits to be sent.
+        artifacts: What is kept of results.
         clock: Seconds, monotonic.
 
     """
@@ -40,6 +42,7 @@ class StateMeters:
         leases: LeaseKeeper,
         executor: Executor,
         exchanges: Exchanges,
+        artifacts: ArtifactStore,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._meters = meters
@@ -82,6 +85,18 @@ class StateMeters:
                 "By",
                 "Results and other frames that wait to be sent to callers.",
                 lambda: exchanges.queued_bytes,
+            ),
+            (
+                "leaseway.artifacts",
+                "{artifact}",
+                "Images and sounds of results that are kept.",
+                lambda: artifacts.held,
+            ),
+            (
+                "leaseway.artifacts.size",
+                "By",
+                "What they have together.",
+                lambda: artifacts.space,
             ),
             (
                 "leaseway.registry.version",
