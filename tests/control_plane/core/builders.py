@@ -41,6 +41,29 @@ def listing(*names: str) -> Listing:
     )
 
 
+def recorded(*names: str, member: str = "name", definition: bytes = b"") -> tuple[Recorded, ...]:
+    """Return prompts of these names, or resources or templates with these URIs as `member`."""
+    return tuple(
+        Recorded(name, definition or json.dumps({"name": "n", member: name}).encode())
+        for name in names
+    )
+
+
+def offering(
+    *tools: str,
+    prompts: tuple[str, ...] = (),
+    resources: tuple[str, ...] = (),
+    templates: tuple[str, ...] = (),
+) -> Listing:
+    """Return the listing of a server with these tools, and other things besides."""
+    return replace(
+        listing(*tools),
+        prompts=recorded(*prompts),
+        resources=recorded(*resources, member="uri"),
+        templates=recorded(*templates, member="uriTemplate"),
+    )
+
+
 def hello(worker_id: str = "w1", **changes: object) -> WorkerHello:
     """Return a worker's hello."""
     base = WorkerHello(WorkerAddress(worker_id, f"run-{worker_id}", "127.0.0.1:1"), capacity=8)

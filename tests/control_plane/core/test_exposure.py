@@ -14,6 +14,7 @@ from leaseway.control_plane.core.exposure import (
     resolve_clashes,
     transformed,
 )
+from leaseway.control_plane.core.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.wire.spec import NameFilter, ServerSpec, Transform, VariantKey
 
 NAME_RULE = "a tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
@@ -24,10 +25,12 @@ def server(
     blacklist: tuple[str, ...] = (),
     transforms: tuple[Transform, ...] = (),
 ) -> ServerSpec:
+    """Return a server with one filter, of its tools and of its prompts."""
     return ServerSpec(
         VariantKey("time"),
         "stdio",
         tools=NameFilter(whitelist, blacklist),
+        prompts=NameFilter(whitelist, blacklist),
         transforms=transforms,
     )
 
@@ -36,18 +39,18 @@ def names(exposure: Exposure) -> list[str]:
     return [exposed for _, exposed in exposure.exposed]
 
 
-TOOLS = ["open", "open_unsafe", "page_close", "search"]
+LISTED = ["open", "open_unsafe", "page_close", "search"]
 
 
 @pytest.mark.parametrize(
     ("whitelist", "blacklist", "expected"),
     [
-        pytest.param((), (), TOOLS, id="no filter registers all"),
+        pytest.param((), (), LISTED, id="no filter registers all"),
         pytest.param(("open*",), (), ["open", "open_unsafe"], id="whitelist alone restricts"),
         pytest.param(("none",), (), [], id="whitelist alone may leave nothing"),
         pytest.param((), ("*_unsafe",), ["open", "page_close", "search"], id="blacklist alone"),
         pytest.param((), ("*",), [], id="blacklist of everything"),
-        pytest.param(("open_unsafe",), ("*_unsafe",), TOOLS, id="whitelist overrides blacklist"),
+        pytest.param(("open_unsafe",), ("*_unsafe",), LISTED, id="whitelist overrides blacklist"),
         pytest.param(
             ("search",), ("page_*",), ["open", "open_unsafe", "search"], id="no restriction"
         ),
@@ -58,7 +61,7 @@ TOOLS = ["open", "open_unsafe", "page_close", "search"]
 def test_the_filters_choose_what_registers(
     whitelist: tuple[str, ...], blacklist: tuple[str, ...], expected: list[str]
 ) -> None:
-    assert names(expose(server(whitelist, blacklist), TOOLS)) == expected
+    assert names(expose(server(whitelist, blacklist), LISTED)) == expected
 
 
 PREFIX = Transform("prefix", "playwright_")
@@ -176,7 +179,7 @@ def test_a_tool_listed_twice_is_registered_once_with_a_warning() -> None:
 def test_filtered_tools_are_one_warning_that_lists_them(
     whitelist: tuple[str, ...], blacklist: tuple[str, ...], subject: str, message: str
 ) -> None:
-    (problem,) = expose(server(whitelist, blacklist), TOOLS).problems
+    (problem,) = expose(server(whitelist, blacklist), LISTED).problems
     assert (problem.reason, problem.severity, problem.subject) == (
         "TOOLS_FILTERED",
         "warning",
@@ -186,7 +189,7 @@ def test_filtered_tools_are_one_warning_that_lists_them(
 
 
 def test_a_filter_that_leaves_nothing_out_is_no_problem() -> None:
-    assert expose(server(("*",), ("zzz",)), TOOLS).problems == ()
+    assert expose(server(("*",), ("zzz",)), LISTED).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -237,11 +240,22 @@ def test_what_one_server_loses_to_another_is_one_problem_that_names_it_all() -> 
     pairs = [(name, name) for name in names]
     result = resolve_clashes({"a": pairs, "b": pairs, "c": [("t00", "t00")]})
     folded, single = result.problems
-    assert (folded.server_id, folded.subject, single.subject) == ("b", "a", "t00")
+    assert (folded.server_id, folded.subject, single.subject) == ("b", "a:*", "t00")
     assert "30 tools are left out: server 'a' has their names" in folded.message
     assert "'t00', 't01'" in folded.message
     assert " more." in folded.message, "however many, the message is bounded"
     assert len(result.skipped) == 31
+
+
+def test_a_name_that_is_another_servers_id_has_a_problem_of_its_own() -> None:
+    result = resolve_clashes(
+        {
+            "A": [("p", "b")],
+            "b": [("p", "a"), ("q", "c")],
+            "z": [("p", "a"), ("q", "b"), ("r", "c")],
+        }
+    )
+    assert {problem.subject for problem in result.problems} == {"b:*", "b"}
 
 
 def test_the_rest_of_a_clashing_server_keeps_its_names() -> None:
@@ -256,6 +270,18 @@ def test_no_server_takes_a_name_of_the_admin_toolset(name: str) -> None:
     (problem,) = result.problems
     assert problem.reason == "TOOL_NAME_RESERVED"
     assert f"the name '{name}' is reserved for 'mcp_admin'" in problem.message
+
+
+def test_prompts_clash_with_prompts_in_their_own_words() -> None:
+    result = resolve_clashes({"b": [("x", "ask")], "a": [("y", "ask")]}, PROMPTS)
+    assert result.owner == {"ask": ("a", "y")}
+    (problem,) = result.problems
+    assert problem.reason == "PROMPT_NAME_CLASH"
+    assert problem.message.startswith("Server 'b': prompt 'x' is left out: server 'a' has the name")
+
+
+def test_a_prompt_may_have_a_name_of_the_admin_toolset() -> None:
+    assert resolve_clashes({"a": [("x", "mcp_release")]}, PROMPTS).problems == ()
 
 
 def test_the_admin_toolset_comes_before_every_server() -> None:
@@ -273,16 +299,17 @@ _TRANSFORMS = st.lists(
     max_size=3,
 ).map(tuple)
 _SERVERS = st.builds(server, _PATTERNS, _PATTERNS, _TRANSFORMS)
+_KINDS = st.sampled_from([TOOLS, PROMPTS])
 
 
 @settings(deadline=None)
-@given(_SERVERS, st.lists(_NAMES, max_size=30), st.randoms(use_true_random=False))
+@given(_SERVERS, st.lists(_NAMES, max_size=30), _KINDS, st.randoms(use_true_random=False))
 def test_exposure_is_valid_sorted_unique_and_independent_of_the_listing_order(
-    spec: ServerSpec, originals: list[str], rng: random.Random
+    spec: ServerSpec, originals: list[str], kind: NamedKind, rng: random.Random
 ) -> None:
-    exposure = expose(spec, originals)
+    exposure = expose(spec, originals, kind)
     shuffled = rng.sample(originals, len(originals))
-    assert expose(spec, shuffled) == exposure
+    assert expose(spec, shuffled, kind) == exposure
     pairs = exposure.exposed
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for pair in pairs for name in pair)
     assert [original for original, _ in pairs] == sorted({original for original, _ in pairs})
@@ -299,13 +326,13 @@ _EXPOSURES = st.dictionaries(st.sampled_from(["A", "a", "b", "mcp_admin", "z-1"]
 
 
 @settings(deadline=None)
-@given(_EXPOSURES, st.randoms(use_true_random=False))
+@given(_EXPOSURES, _KINDS, st.randoms(use_true_random=False))
 def test_clashes_are_settled_whatever_the_order_of_the_servers(
-    exposures: dict[str, list[tuple[str, str]]], rng: random.Random
+    exposures: dict[str, list[tuple[str, str]]], kind: NamedKind, rng: random.Random
 ) -> None:
-    result = resolve_clashes(exposures)
+    result = resolve_clashes(exposures, kind)
     order = rng.sample(list(exposures), len(exposures))
-    assert resolve_clashes({each: exposures[each] for each in order}) == result
+    assert resolve_clashes({each: exposures[each] for each in order}, kind) == result
     tools = {(each, original) for each, pairs in exposures.items() for original, _ in pairs}
     assert set(result.owner.values()) | result.skipped == tools
     assert set(result.owner.values()).isdisjoint(result.skipped)

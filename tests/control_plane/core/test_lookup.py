@@ -1,4 +1,4 @@
-"""Where a name leads and where a lease goes."""
+"""Where a lease goes."""
 
 from __future__ import annotations
 
@@ -17,74 +17,13 @@ from tests.control_plane.core.builders import (
 from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.finding import find_name
-from leaseway.control_plane.core.lookup import Denied, Waiting, ask_for_room, place
+from leaseway.control_plane.core.lookup import Denied, ask_for_room, place
 from leaseway.control_plane.core.placement import LeaseKey, Placement
-from leaseway.control_plane.core.snapshot import NamedTarget
 from leaseway.wire import bounds
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy
 
 KEY = LeaseKey("default", "dialog", "a")
-
-
-def test_exposed_and_qualified_names_lead_to_the_same_tool() -> None:
-    state, _ = started(spec("a"))
-    for name in ("a_echo", "a:echo"):
-        target = find_name(state, "default", name, START)
-        assert isinstance(target, NamedTarget)
-        assert (target.served.key.server_id, target.item.original) == ("a", "echo")
-
-
-def test_an_unknown_tool_names_the_nearest() -> None:
-    state, _ = started(spec("a"))
-    for name, near in (("a_ecco", "a_echo"), ("a:ecco", "a:echo")):
-        denied = find_name(state, "default", name, START)
-        assert isinstance(denied, Denied)
-        assert denied.reason is Reason.TOOL_NOT_FOUND
-        assert denied.message == f"There is no tool '{name}'. Did you mean '{near}'?"
-
-
-def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
-    state, _ = started(spec("everything"))
-    denied = find_name(state, "default", "everythin:echo", START)
-    assert isinstance(denied, Denied)
-    assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
-
-
-def test_a_name_like_no_other_leads_to_what_there_is() -> None:
-    state, _ = started(spec("a"))
-    for name, said in (
-        ("nosuch:zzz", "There is no server 'nosuch'. See `leaseway servers`."),
-        ("nosuch", "There is no tool 'nosuch'. See `leaseway tools`."),
-    ):
-        denied = find_name(state, "default", name, START)
-        assert isinstance(denied, Denied)
-        assert denied.message == said
-
-
-def test_a_skipped_tool_does_not_exist_by_its_qualified_name_either() -> None:
-    state, _ = started(spec("a", prefix=""), spec("b", prefix=""))
-    target = find_name(state, "default", "echo", START)
-    assert isinstance(target, NamedTarget)
-    assert target.served.key.server_id == "a"
-    denied = find_name(state, "default", "b:echo", START)
-    assert isinstance(denied, Denied)
-    assert "'a' has the name 'echo'" in denied.message
-
-
-def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
-    state, worker = coordinator(), FakeWorker()
-    load(state, spec("a"))
-    state.worker_joined(hello(), START)
-    run(state, [worker])
-    assert find_name(state, "default", "a_echo", START) == Waiting(("a",))
-    assert find_name(state, "default", "a:echo", START) == Waiting(("a",))
-    answer(state, worker, FAILED)
-    denied = find_name(state, "default", "a:echo", START)
-    assert isinstance(denied, Denied)
-    assert denied.reason is Reason.SERVER_NOT_READY
-    assert "exited at once" in denied.message
 
 
 def test_a_shared_server_is_not_leasable() -> None:
@@ -137,20 +76,6 @@ def never_up() -> tuple[Coordinator, FakeWorker]:
     run(state, [worker])
     answer(state, worker, FAILED)
     return state, worker
-
-
-def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try() -> None:
-    state, worker = never_up()
-    denied = find_name(state, "default", "a:echo", at(1))
-    assert isinstance(denied, Denied)
-    assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
-    assert "has not come up. It is tried again in 3.0 s. The last try" in denied.message
-    state.tick(at(4.5))
-    run(state, [worker])
-    denied = find_name(state, "default", "a:echo", at(4.5))
-    assert isinstance(denied, Denied)
-    assert "It is being tried again right now." in denied.message
-    assert denied.retry_delay == 0.5
 
 
 def test_who_waits_for_room_does_not_wait_for_a_server_that_never_came_up() -> None:

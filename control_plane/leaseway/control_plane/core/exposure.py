@@ -208,7 +208,8 @@ def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: Kind) -> tuple[st
         count = count_of(len(lost), kind.noun)
         taken = f"{count} are left out: server '{winner}' has their names already, and"
         names = named([name for _, name in lost])
-        return winner, f"{taken} {remedy.format('them')} They are: {names}."
+        # No name of a tool or prompt, for each of those may be a subject, too.
+        return f"{winner}:*", f"{taken} {remedy.format('them')} They are: {names}."
     ((original, name),) = lost
     what = f"{kind.noun} {shown(original)} is left out:"
     taken = f"{what} server '{winner}' has the name '{name}' already,"
