@@ -1,7 +1,8 @@
 """A server that asks its callers, without a transport: `asking_stdio` and `asking_http` add one.
 
 Legacy: `ask` sends its `questions` as requests and answers with the replies; `late` does not wait
-for them, `withdraw` takes them back, `later` asks after its end. Modern: `ask` wants its
+for them, `withdraw` takes them back, `later` asks after its end, `visit` fails with its `times`
+first answers, as long as a person has not visited an address. Modern: `ask` wants its
 `questions` in as many `rounds` as it is told, `patience` asks only to be called again, `demand`
 wants what the caller's capabilities lack. Of both: `capabilities`, `seen`, `echo`.
 """
@@ -10,7 +11,7 @@ import json
 
 PREFIX = "io.modelcontextprotocol/"
 TOOLS = ["ask", "late", "withdraw", "later", "patience", "demand", "endless", "capabilities"]
-TOOLS += ["seen", "echo"]
+TOOLS += ["seen", "echo", "visit"]
 MODERN = "2026-07-28"
 ROOTS = {"method": "roots/list"}
 
@@ -26,6 +27,7 @@ class Asking:
         self.legacy = legacy
         self.soon = soon
         self.numbers = 0
+        self.visits = 0
         self.waiting = {}
         self.capabilities = None
         self.seen = {"replies": [], "cancelled": [], "ids": []}
@@ -81,10 +83,21 @@ class Asking:
             answer(text(self.seen))
         elif name == "echo":
             answer(text(arguments))
+        elif name == "visit":
+            self.visit(key, arguments, send, answer)
         elif self.legacy:
             self.call_legacy(name, arguments, send, answer)
         else:
             self.call_modern(key, name, params, send, answer)
+
+    def visit(self, key, arguments, send, answer):
+        self.visits += 1
+        if self.visits > arguments["times"]:
+            answer(text("visited"))
+            return
+        visit = {"mode": "url", "url": f"http://127.0.0.1/{self.visits}", "message": "Visit"}
+        data = {"elicitations": [{**visit, "elicitationId": str(self.visits)}]}
+        send({"id": key, "error": {"code": -32042, "message": "Visit first", "data": data}})
 
     def question(self, send, question, on_reply):
         self.numbers += 1

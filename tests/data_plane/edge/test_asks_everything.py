@@ -63,6 +63,10 @@ class Answering:
         self.caller.close()
 
 
+def _params(ask: execution_pb2.Ask) -> Any:
+    return json.loads(ask.params)
+
+
 @pytest.mark.usefixtures("leak_guard")
 async def test_the_reference_server_asks_through_a_worker(running: Bench, npm_server: Any) -> None:
     (command,) = npm_server("mcp-server-everything")
@@ -78,7 +82,17 @@ async def test_the_reference_server_asks_through_a_worker(running: Bench, npm_se
         assert "test-model" in sampled
         roots = await answering.text("get-roots-list", *METHODS)
         assert "file:///srv/data" in roots
+        visited = await answering.text(
+            "trigger-url-elicitation",
+            *METHODS,
+            url="https://127.0.0.1/",
+            message="Visit",
+            errorPath=True,
+        )
+        assert "accept" in visited
         assert {ask.method for ask in answering.asked} == METHODS
+        urls = [params["url"] for params in map(_params, answering.asked) if "url" in params]
+        assert len(set(urls)) == 2, "one address that the error names, one that the call asks"
         (sampling,) = [ask for ask in answering.asked if ask.method == SAMPLE]
         assert "6 times 7?" in json.loads(sampling.params)["messages"][0]["content"]["text"]
     finally:

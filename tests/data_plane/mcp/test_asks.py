@@ -19,9 +19,10 @@ from leaseway.data_plane.mcp.asks import (
     answerable,
     lacking,
     params_of,
+    url_questions,
 )
 from leaseway.data_plane.mcp.asks_legacy import LegacyAsks, asked_of
-from leaseway.data_plane.mcp.asks_modern import Rounds
+from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import decode, encode_call
 from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.session import era_of
@@ -35,7 +36,7 @@ class Calls:
 
     era = LEGACY
 
-    def ask_first(self, call: ToolCall, result: bytes) -> None:
+    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
         """Nothing is asked here."""
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
@@ -105,7 +106,8 @@ def test_params_are_kept_as_they_come_if_they_are_an_object(
 def test_what_a_server_demands_is_compared_with_what_the_caller_answers(
     data: Any, answers: list[str], method: str | None
 ) -> None:
-    assert lacking(raw(data), answerable(answers)) == method
+    assert lacking(-32021, raw(data), answerable(answers)) == method
+    assert lacking(-32602, raw(data), answerable(answers)) is None
 
 
 def test_a_question_belongs_to_the_oldest_call_whose_caller_answers_it() -> None:
@@ -199,6 +201,10 @@ class Modern:
             self.faults.append,
         )
 
+    def repeat_plainly(self) -> None:
+        """Note what is added to a call that is made again as it came."""
+        self.rounds._repeat = self.repeated.append
+
     def begin(self, **result: Any) -> None:
         """Have the server want something."""
         self.rounds.begin(json.dumps({"resultType": "input_required", **result}).encode())
@@ -283,6 +289,39 @@ def test_a_cancelled_call_withdraws_its_questions() -> None:
     call.rounds.cancel()
     assert withdrawn == [True]
     assert (call.repeated, call.faults) == ([], [])
+
+
+VISIT = {"mode": "url", "url": "http://127.0.0.1/", "message": "Visit", "elicitationId": "e"}
+
+
+def test_addresses_to_visit_are_questions_if_the_caller_answers_them() -> None:
+    data = raw({"elicitations": [VISIT]})
+    assert url_questions(data, answerable([ROOTS])) is None
+    assert lacking(-32042, data, answerable([ROOTS])) == ELICIT
+    assert url_questions(raw({"elicitations": []}), answerable(METHODS)) is None
+    assert url_questions(raw({"elicitations": 1}), answerable(METHODS)) is None
+    wanted = url_questions(data, answerable(METHODS))
+    assert wanted is not None
+    assert json.loads(wanted) == {"inputRequests": {"0": {"method": ELICIT, "params": VISIT}}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_on"), [(b'{"action":"accept"}', True), (b'{"action":"decline"}', False)]
+)
+def test_a_call_is_made_again_as_it_was_once_all_addresses_were_visited(
+    answer: bytes, goes_on: bool
+) -> None:
+    call = Modern(ELICIT)
+    wanted = url_questions(raw({"elicitations": [VISIT, VISIT]}), answerable([ELICIT]))
+    assert wanted is not None
+    call.repeat_plainly()
+    call.rounds.begin(wanted, Fault(Reason.SERVER_ERROR, "Visit first.", "yes"))
+    call.asks[0].answer(b'{"action":"accept"}')
+    call.asks[1].answer(answer)
+    if goes_on:
+        assert (call.repeated, call.faults) == ([b""], [])
+    else:
+        assert call.reason is Reason.SERVER_ERROR
 
 
 async def test_a_call_without_questions_is_repeated_after_a_pause_that_grows() -> None:

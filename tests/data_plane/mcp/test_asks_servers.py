@@ -149,6 +149,29 @@ async def test_a_modern_question_that_nobody_answers_names_what_to_pass(
         assert instance.in_flight == 0
 
 
+@pytest.mark.parametrize("how", ["stdio legacy", "http legacy"])
+async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how) as instance:
+        unasked = await bench.call(instance, "visit", {"times": 1}, **Asked(ROOTS).request)
+        assert unasked.fault.reason is Reason.INPUT_REQUIRED
+        assert "http://127.0.0.1/1" in unasked.fault.metadata["data"]
+        caller = Asked(ELICIT, holds=True)
+        _, outcome = bench.begin(instance, "visit", {"times": 2}, **caller.request)
+        ask = await caller.next()
+        assert json.loads(ask.params)["url"] == "http://127.0.0.1/2"
+        ask.answer(b'{"action":"accept"}')
+        async with asyncio.timeout(10):
+            assert b"visited" in (await outcome).payload
+        _, outcome = bench.begin(instance, "visit", {"times": 9}, **caller.request)
+        (await caller.next()).answer(b'{"action":"accept"}')
+        async with asyncio.timeout(10):
+            again = (await outcome).fault
+        assert (again.reason, again.metadata["code"]) == (Reason.SERVER_ERROR, "-32042")
+        assert caller.asks.empty()
+
+
 async def test_a_demand_for_what_no_caller_can_answer_stays_the_servers_error(
     bench: Bench,
 ) -> None:

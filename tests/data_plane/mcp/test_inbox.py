@@ -9,6 +9,7 @@ from leaseway.data_plane.mcp.codec import decode
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest
+from leaseway.wire.fault import Fault
 
 
 class Said:
@@ -37,7 +38,7 @@ class Said:
             lambda: None,
         )
 
-    def ask_first(self, call: ToolCall, result: bytes) -> None:
+    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
         """Nothing is asked here."""
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:

@@ -1,7 +1,7 @@
 """What servers ask of callers during a call: elicitation, sampling, roots (DESIGN §6). Pure.
 
-Legacy servers send requests for it (`asks_legacy`), modern ones end a round of the call with it
-(`asks_modern`). Either way the caller sees an `Ask`, whatever method its call has.
+Legacy servers send requests for it (`asks_legacy`), modern ones answer the call with it, which is
+then made again (`asks_rounds`). Either way the caller sees an `Ask`, whatever method its call has.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import Any, Final
 
 import msgspec
+from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 
 from leaseway.wire.fault import Fault, Reason
 
@@ -30,6 +31,7 @@ __all__ = [
     "lacking",
     "nobody_answers",
     "params_of",
+    "url_questions",
 ]
 
 ELICIT: Final = "elicitation/create"
@@ -137,20 +139,23 @@ def nobody_answers(method: str) -> str:
     return f"The caller does not answer {method}: it has to {_how_to_answer(method)}."
 
 
-def input_required(server: str, name: str, method: str) -> Fault:
+def input_required(
+    server: str, name: str, method: str, facts: Mapping[str, str] | None = None
+) -> Fault:
     """Return the fault for a call whose server wants what its caller does not answer.
 
     Args:
         server: The server's id.
         name: What was called.
         method: What it asks for.
+        facts: What else is known, for programs.
     """
     return Fault(
         Reason.INPUT_REQUIRED,
         f"{server}:{name} asks its caller for input ({method}), which this call does not answer: "
         f"{_how_to_answer(method)}.",
         started="yes",
-        metadata={"server": server, "method": method},
+        metadata={**(facts or {}), "server": server, "method": method},
     )
 
 
@@ -158,13 +163,18 @@ def _how_to_answer(method: str) -> str:
     return f"pass {_PARAMETERS[method]} to the call or to the client"
 
 
-def lacking(data: msgspec.Raw, answers: Answers) -> str | None:
-    """Return the method that a server demands of its caller, who does not answer it.
+def lacking(code: int, data: msgspec.Raw, answers: Answers) -> str | None:
+    """Return the method that a server's error demands of its caller, who does not answer it.
 
     Args:
-        data: The `data` of a MissingRequiredClientCapability error.
+        code: The JSON-RPC error's code.
+        data: Its data.
         answers: What the caller answers.
     """
+    if code == URL_ELICITATION_REQUIRED:
+        return ELICIT if ELICIT not in answers else None
+    if code != MISSING_REQUIRED_CLIENT_CAPABILITY:
+        return None
     try:
         required = _decode_required(data).requiredCapabilities
     except ValueError:
@@ -173,6 +183,26 @@ def lacking(data: msgspec.Raw, answers: Answers) -> str | None:
         if capability in required and method not in answers:
             return method
     return None
+
+
+def url_questions(data: msgspec.Raw, answers: Answers) -> bytes | None:
+    """Return what a UrlElicitationRequired error asks, in the form of an `input_required` result.
+
+    Args:
+        data: The error's data.
+        answers: What the caller answers.
+
+    Returns:
+        None where it asks nothing that the caller answers.
+    """
+    try:
+        asked = _decode_required(data).elicitations
+    except ValueError:
+        return None
+    if not asked or ELICIT not in answers:
+        return None
+    questions = {str(n): {"method": ELICIT, "params": each} for n, each in enumerate(asked)}
+    return msgspec.json.encode({"inputRequests": questions})
 
 
 def params_of(raw: msgspec.Raw) -> bytes | None:
@@ -189,7 +219,8 @@ def params_of(raw: msgspec.Raw) -> bytes | None:
 
 
 class _Required(msgspec.Struct):
-    requiredCapabilities: dict[str, msgspec.Raw] = {}  # noqa: N815 - MCP's; never changed
+    requiredCapabilities: dict[str, msgspec.Raw] = {}  # noqa: N815 - MCP's name
+    elicitations: list[msgspec.Raw] = []
 
 
 _decode_required: Final = msgspec.json.Decoder(_Required).decode

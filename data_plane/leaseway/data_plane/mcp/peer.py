@@ -23,7 +23,7 @@ from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from leaseway.data_plane.mcp.asks import LEGACY_CAPABILITIES
 from leaseway.data_plane.mcp.asks_legacy import asked_of
-from leaseway.data_plane.mcp.asks_modern import Rounds
+from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import (
     Envelope,
     encode_call,
@@ -164,8 +164,8 @@ class Peer(Dispatcher[TransportContext]):
 
     # What servers ask of callers.
 
-    def ask_first(self, call: ToolCall, result: bytes) -> None:
-        """Ask a call's caller for what its server wants, and make the call again with that.
+    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
+        """Ask a call's caller for what its server wants, and make the call again (see `Rounds`).
 
         Meanwhile the call is under way: with the id that it will be made again with.
         """
@@ -178,7 +178,7 @@ class Peer(Dispatcher[TransportContext]):
                 lambda continuation: self._repeat(call, continuation),
                 lambda fault: self._give_up(call, fault),
             )
-        call.rounds.begin(result)
+        call.rounds.begin(wanted, otherwise)
 
     def _repeat(self, call: ToolCall, continuation: bytes) -> None:
         request = dataclasses.replace(call.request, continuation=continuation)

@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, MISSING_REQUIRED_CLIENT_CAPABILITY
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
-from leaseway.data_plane.mcp.asks import input_required, lacking
-from leaseway.data_plane.mcp.asks_modern import Rounds
+from leaseway.data_plane.mcp.asks import input_required, lacking, url_questions
+from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import Envelope, RpcError, read_flags
 from leaseway.data_plane.mcp.wire import Era, Outcome, PendingCall, ToolRequest
 from leaseway.wire import bounds
@@ -60,7 +60,7 @@ class _Calls(Protocol):
 
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
 
-    def ask_first(self, call: ToolCall, result: bytes) -> None: ...
+    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None: ...
 
 
 class ToolCall:
@@ -100,9 +100,7 @@ class ToolCall:
     def resolve(self, answer: Envelope) -> None:
         """Take the server's answer; one that wants input first is not the end."""
         outcome = self._outcome(answer)
-        if outcome is None:
-            self._connection.ask_first(self, bytes(answer.result))
-        else:
+        if outcome is not None:
             self._end(outcome)
 
     def fail(self, fault: Fault) -> None:
@@ -117,9 +115,9 @@ class ToolCall:
             request.on_log(level, logger, data)
 
     def _outcome(self, answer: Envelope) -> Outcome | None:
-        """Return what the answer means, or None where it wants input first."""
+        """Return what the answer means, or None where the caller is asked something first."""
         if memoryview(answer.error):
-            return Outcome(b"", fault=_fault_of_error(self._server, self.request, answer.error))
+            return self._outcome_of_error(_parse_error(answer.error))
         payload = bytes(answer.result)
         if len(payload) > bounds.MAX_RESULT:
             return Outcome(b"", fault=too_large(self._server, len(payload)))
@@ -130,8 +128,18 @@ class ToolCall:
         except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
             return Outcome(b"", fault=no_result(self._server))
         if flags.resultType == "input_required" and self._connection.era.modern:
+            self._connection.ask_first(self, payload)
             return None
         return Outcome(payload, flags.isError is True)
+
+    def _outcome_of_error(self, error: RpcError) -> Outcome | None:
+        fault = _fault_of_error(self._server, self.request, error)
+        if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
+            wanted = url_questions(error.data, self.request.answers)
+            if wanted is not None:
+                self._connection.ask_first(self, wanted, otherwise=fault)
+                return None
+        return Outcome(b"", fault=fault)
 
     def _end(self, outcome: Outcome) -> None:
         done, self._done = self._done, None
@@ -192,19 +200,17 @@ def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
     return _Refused(done, fault)
 
 
-def _fault_of_error(server: str, request: ToolRequest, error: msgspec.Raw) -> Fault:
+def _fault_of_error(server: str, request: ToolRequest, error: RpcError) -> Fault:
     """Return the fault that a JSON-RPC error means."""
-    parsed = _parse_error(error)
-    if parsed.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
-        method = lacking(parsed.data, request.answers)
-        if method is not None:
-            return input_required(server, request.name, method)
-    message = parsed.message[:_MAX_TEXT]
-    metadata = {"server": server, "code": str(parsed.code), "message": message}
-    data = bytes(parsed.data)
+    message = error.message[:_MAX_TEXT]
+    metadata = {"server": server, "code": str(error.code), "message": message}
+    data = bytes(error.data)
     if data and len(data) <= _MAX_TEXT:
         metadata["data"] = data.decode(errors="replace")
-    text = f"The server {server} answered with error {parsed.code}: {message or 'no message'}"
+    method = lacking(error.code, error.data, request.answers)
+    if method is not None:
+        return input_required(server, request.name, method, metadata)
+    text = f"The server {server} answered with error {error.code}: {message or 'no message'}"
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 

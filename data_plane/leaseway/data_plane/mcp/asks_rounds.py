@@ -1,7 +1,8 @@
-"""Questions of modern servers: a result that wants input, and the same call again with it.
+"""Questions that end a request: an answer that wants input, and the same call again with it.
 
-A server asks for all that it needs at once. When every answer is there, the call is made again
-with them and with the state that the server gave, under the same deadline (DESIGN §6).
+Modern servers ask for all that they need at once. When every answer is there, the call is made
+again with them and with the state that the server gave, under the same deadline (DESIGN §6).
+Legacy ones may have a person visit addresses first; then the call is made again as it was.
 """
 
 from __future__ import annotations
@@ -71,25 +72,33 @@ class Rounds:
         self._number = 0
         self._pauses = 0
         self._state: str | None = None
+        self._otherwise: Fault | None = None
         self._answers: dict[str, bytes | None] = {}
         self._asks: list[Ask] = []
         self._pause: asyncio.TimerHandle | None = None
 
-    def begin(self, result: bytes) -> None:
-        """Ask the caller for what a result wants, or end the call where that can't be."""
+    def begin(self, wanted: bytes, otherwise: Fault | None = None) -> None:
+        """Ask the caller for what an answer wants, or end the call where that can't be.
+
+        Args:
+            wanted: An `input_required` result.
+            otherwise: How the call ends unless everything is accepted; it is then made again
+                as it was. None where the answers are the server's to judge.
+        """
         self._number += 1
+        self._otherwise = otherwise
         self.waiting = True
         try:
-            wanted = _decode(result)
+            parsed = _decode(wanted)
         except ValueError as error:
             self._give_up(self._odd(f"a request for input that can't be read ({error})"))
             return
-        questions = wanted.inputRequests or {}
-        fault = self._unanswerable(questions, wanted.requestState)
+        questions = parsed.inputRequests or {}
+        fault = self._unanswerable(questions, parsed.requestState)
         if fault is not None:
             self._give_up(fault)
             return
-        self._state = wanted.requestState
+        self._state = parsed.requestState
         if questions:
             self._pauses = 0
             self._ask(questions)
@@ -168,13 +177,30 @@ class Rounds:
         self._fail(fault)
 
     def _go_on(self) -> None:
-        self.waiting = False
+        answers, self._answers = self._answers, {}
         self._asks = []
+        if self._otherwise is not None and not all(map(_accepts, answers.values())):
+            self._give_up(self._otherwise)
+            return
+        self.waiting = False
         parts: list[bytes] = []
-        if self._answers:
-            answers = b",".join(b"%b:%b" % (_encode(k), v) for k, v in self._answers.items())
-            parts.append(b',"inputResponses":{%b}' % answers)
-            self._answers = {}
+        if answers and self._otherwise is None:
+            members = b",".join(b"%b:%b" % (_encode(key), each) for key, each in answers.items())
+            parts.append(b',"inputResponses":{%b}' % members)
         if self._state is not None:
             parts.append(b',"requestState":%b' % _encode(self._state))
         self._repeat(b"".join(parts))
+
+
+class _Action(msgspec.Struct):
+    action: str = ""
+
+
+_decode_action: Final = msgspec.json.Decoder(_Action).decode
+
+
+def _accepts(answer: bytes | None) -> bool:
+    try:
+        return answer is not None and _decode_action(answer).action == "accept"
+    except ValueError:
+        return False
