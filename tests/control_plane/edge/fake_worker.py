@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import grpc
@@ -86,8 +86,14 @@ class FakeWorker:
                     return message
                 assert heard == "delta", f"heard {heard}, not {kind}"
 
-    async def serve(self, *tools: str) -> str:
-        """Answer the next probe with these tools; return the server's id."""
+    async def serve(
+        self,
+        *tools: str,
+        prompts: Iterable[bytes] = (),
+        resources: Iterable[bytes] = (),
+        templates: Iterable[bytes] = (),
+    ) -> str:
+        """Answer the next probe with these tools and definitions; return the server's id."""
         probe = (await self.hear("probe")).probe
         await self.say(
             probe_result=sync_pb2.ProbeResult(
@@ -96,6 +102,9 @@ class FakeWorker:
                 launch_hash=probe.launch_hash,
                 tools=recorded(*tools),
                 protocol_version="2025-11-25",
+                prompts=prompts,
+                resources=resources,
+                resource_templates=templates,
             )
         )
         return probe.spec.key.server_id
