@@ -1,0 +1,135 @@
+"""What a test has calls meet: errors, delays, and what tools say on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.sdk.fakes import BOUND
+
+from leaseway.sdk import (
+    DeadlineExceeded,
+    Draining,
+    InputRequired,
+    LogMessage,
+    PermissionDenied,
+    Progress,
+    RateLimited,
+    ServerError,
+    ServerLost,
+)
+from leaseway.sdk.testing import CallContext, FakeLeaseway
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerLost("It died.", metadata={"exit_status": "137", "stderr": "oh"}),
+        ServerError("No.", metadata={"code": "-32000", "data": '{"a": 1}'}),
+        RateLimited("Slower.", retry_after=3.5),
+        DeadlineExceeded("Late."),
+        PermissionDenied("No.", started="unknown"),
+    ],
+)
+def test_an_injected_error_arrives_as_it_was_made(fake: FakeLeaseway, error: Any) -> None:
+    client = fake.client()
+    fake.fail_next("add", error)
+    with pytest.raises(type(error)) as caught:
+        client.call_tool("add", {"a": 1})
+    assert caught.value.message == error.message
+    assert caught.value.retry_after == error.retry_after
+    assert dict(caught.value.metadata) == dict(error.metadata)
+    assert client.call_tool("add", {"a": 1}).text == "2"
+    assert len(fake.calls) == 2
+
+
+def test_what_is_safe_to_repeat_is_repeated_as_ever(fake: FakeLeaseway) -> None:
+    fake.fail_next("add", Draining("Going."), times=2)
+    assert fake.client().call_tool("add", {"a": 1}).text == "2"
+    assert len(fake.calls) == 3
+
+
+def test_a_late_call_meets_the_timeout_of_its_caller(fake: FakeLeaseway) -> None:
+    client = fake.client()
+    client.list_tools()
+    fake.delay_next("add", 30)
+    with pytest.raises(DeadlineExceeded):
+        client.call_tool("add", {"a": 1}, timeout=0.2)
+    assert client.call_tool("add", {"a": 1}, timeout=BOUND).text == "2"
+
+
+def test_behaviour_of_an_unknown_tool_is_a_mistake_of_the_test(fake: FakeLeaseway) -> None:
+    for use in (
+        lambda: fake.fail_next("ad", ServerLost("x")),
+        lambda: fake.delay_next("ad", 1),
+        lambda: fake.hold("ad"),
+        lambda: fake.remove_tool("ad"),
+    ):
+        with pytest.raises(ValueError, match="Did you mean 'add'"):
+            use()
+
+
+async def test_a_cancelled_call_cancels_the_tool(fake: FakeLeaseway) -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    @fake.tool
+    async def forever() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with fake.async_client() as client:
+        call = asyncio.create_task(client.call_tool("forever"))
+        await asyncio.to_thread(begun.wait, BOUND)
+        call.cancel()
+        assert await asyncio.to_thread(ended.wait, BOUND)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_progress_and_logs_come_in_order_before_the_result(
+    fake: FakeLeaseway, kind: str
+) -> None:
+    def say(context: CallContext) -> str:
+        context.progress(1, 2, "half")
+        context.log({"n": 1}, "warning", "builder")
+        context.log("too little", "debug")
+        context.progress(2)
+        return "built"
+
+    async def say_async(context: CallContext) -> str:
+        return say(context)
+
+    fake.tool(name="build")(say if kind == "plain" else say_async)
+    seen: list[Progress | LogMessage] = []
+    async with (
+        fake.async_client() as client,
+        client.stream_tool("build", log_level="info") as stream,
+    ):
+        seen = [event async for event in stream]
+        assert stream.result.text == "built"
+        assert (await client.call_tool("build")).text == "built"
+    logs = [event for event in seen if isinstance(event, LogMessage)]
+    steps = [event.progress for event in seen if isinstance(event, Progress)]
+    assert [(one.level, one.logger, one.data) for one in logs] == [("warning", "builder", {"n": 1})]
+    assert steps == [1, 2]
+
+
+async def test_a_tool_asks_its_caller(fake: FakeLeaseway) -> None:
+    @fake.tool
+    async def order(context: CallContext) -> str:
+        answer = await context.ask("elicitation/create", {"message": "Sure?"})
+        return str(answer["action"])
+
+    def agree(params: dict[str, Any]) -> dict[str, Any]:
+        assert params == {"message": "Sure?"}
+        return {"action": "decline"}
+
+    async with fake.async_client() as client:
+        assert (await client.call_tool("order", on_elicitation=agree)).text == "decline"
+        with pytest.raises(InputRequired, match="elicitation/create"):
+            await client.call_tool("order")

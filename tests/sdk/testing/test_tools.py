@@ -1,0 +1,190 @@
+"""Functions as tools: their schemas, their arguments, what they return."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from leaseway.sdk import (
+    InvalidArguments,
+    PermissionDenied,
+    ToolNotFound,
+)
+from leaseway.sdk.testing import FakeLeaseway, Media, Reply
+
+
+def test_tools_are_listed_with_the_schema_of_their_parameters(fake: FakeLeaseway) -> None:
+    tools = fake.client().list_tools()
+    assert [tool.name for tool in tools] == ["add", "desk_open", "desk_read", "echo", "mcp_release"]
+    assert tools[0].description == "Add two numbers."
+    assert tools[0].input_schema == {
+        "type": "object",
+        "properties": {
+            "a": {"title": "A", "type": "integer"},
+            "b": {"title": "B", "type": "integer", "default": 1},
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    assert tools[0].shared
+    assert not tools[1].shared
+    assert list(tools) == fake.tools
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"a": "one"}, "$.a"), ({}, "$"), ({"a": 1, "c": 2}, "$"), ({"a": 1.5}, "$.a")],
+)
+def test_arguments_that_break_the_schema_never_reach_the_tool(
+    fake: FakeLeaseway, arguments: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidArguments) as caught:
+        fake.client().call_tool("add", arguments)
+    assert [one.field for one in caught.value.violations] == [field]
+    assert "one" not in str(caught.value.violations)
+    assert fake.calls == []
+
+
+def test_an_unknown_tool_names_the_nearest(fake: FakeLeaseway) -> None:
+    with pytest.raises(ToolNotFound, match="Did you mean 'desk_read'"):
+        fake.client().call_tool("desk_red")
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+class Shape(BaseModel):
+    name: Annotated[str, Field(min_length=2)]
+    at: Point
+
+
+def test_tools_get_arguments_as_the_types_that_they_name(fake: FakeLeaseway) -> None:
+    class Local(BaseModel):
+        depth: int
+
+    seen: list[Any] = []
+
+    @fake.tool
+    def draw(
+        shape: Shape, colour: Colour, local: Local, mode: Literal["a", "b"] = "a", **rest: int
+    ) -> Point:
+        seen.append((shape, colour, local, mode, rest))
+        return shape.at
+
+    shape = {"name": "box", "at": {"x": 1, "y": 2}}
+    given = {"shape": shape, "colour": "red", "local": {"depth": 3}, "more": 7}
+    result = fake.client().call_tool("draw", given)
+    box = Shape(name="box", at=Point(1, 2))
+    assert seen == [(box, Colour.RED, Local(depth=3), "a", {"more": 7})]
+    assert result.structured == {"x": 1, "y": 2}
+    with pytest.raises(InvalidArguments) as caught:
+        fake.client().call_tool("draw", {**given, "shape": {"name": "b", "at": {"x": 1}}})
+    assert sorted(one.field for one in caught.value.violations) == ["$.shape.at", "$.shape.name"]
+
+
+def test_a_schema_of_ones_own_gives_the_tool_its_arguments_as_they_are(fake: FakeLeaseway) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}}
+
+    @fake.tool(
+        name="thrice", description="Counts.", schema=schema, annotations={"idempotentHint": True}
+    )
+    def anything(**arguments: Any) -> str:
+        return str(arguments)
+
+    client = fake.client()
+    assert client.call_tool("thrice", {"n": 6, "free": [1]}).text == "{'n': 6, 'free': [1]}"
+    with pytest.raises(InvalidArguments):
+        client.call_tool("thrice", {"n": 7})
+    listed = next(tool for tool in fake.tools if tool.name == "thrice")
+    assert (listed.input_schema, listed.description) == (schema, "Counts.")
+
+
+def test_functions_that_can_be_no_tools_are_told_why(fake: FakeLeaseway) -> None:
+    with pytest.raises(ValueError, match="is no name for a tool"):
+        fake.tool(name="a b")(lambda: None)
+    with pytest.raises(TypeError, match="'_hidden' of tool 'f'"):
+        fake.tool(name="f")(lambda _hidden: None)
+    with pytest.raises(TypeError, match="cannot be an argument"):
+        fake.tool(name="f")(lambda *many: None)
+    with pytest.raises(TypeError, match="No JSON Schema can be made for tool 'locked'"):
+
+        @fake.tool
+        def locked(done: Callable[[], None]) -> None: ...
+
+    with pytest.raises(ValueError, match="has a tool 'add' already"):
+        fake.server("other").tool(name="add")(lambda: None)
+    with pytest.raises(ValueError, match="a server 'desk' already"):
+        fake.server("desk")
+    with pytest.raises(ValueError, match="no id"):
+        fake.server("mcp_admin")
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "structured"),
+    [
+        (None, "", None),
+        ("text", "text", None),
+        ({"a": [1]}, '{"a": [1]}', {"a": [1]}),
+        ([], "[]", {"result": []}),
+        (Point(1, 2), '{"x": 1, "y": 2}', {"x": 1, "y": 2}),
+        (Reply(["a", {"type": "text", "text": "b"}], structured={"n": 1}), "a\nb", {"n": 1}),
+    ],
+)
+def test_what_a_tool_returns_becomes_its_result(
+    fake: FakeLeaseway, value: Any, text: str, structured: Any
+) -> None:
+    fake.tool(name="give")(lambda: value)
+    result = fake.client().call_tool("give")
+    assert (result.text, result.structured, result.is_error) == (text, structured, False)
+
+
+def test_what_json_cannot_hold_is_a_fault_of_the_test(fake: FakeLeaseway) -> None:
+    fake.tool(name="give")(lambda: object())
+    with pytest.raises(Exception, match="which JSON cannot hold"):
+        fake.client().call_tool("give")
+
+
+def test_an_exception_of_a_tool_is_a_result_and_a_leaseway_error_is_that_error(
+    fake: FakeLeaseway,
+) -> None:
+    @fake.tool
+    def fail(kind: str) -> Reply:
+        if kind == "plain":
+            raise KeyError("no such thing")
+        if kind == "reply":
+            return Reply(["went wrong"], is_error=True)
+        raise PermissionDenied("Not you.", metadata={"tool": "fail"})
+
+    client = fake.client()
+    assert client.call_tool("fail", {"kind": "plain"}).is_error
+    assert "no such thing" in client.call_tool("fail", {"kind": "plain"}).text
+    reply = client.call_tool("fail", {"kind": "reply"})
+    assert (reply.is_error, reply.text) == (True, "went wrong")
+    with pytest.raises(PermissionDenied, match="Not you") as caught:
+        client.call_tool("fail", {"kind": "error"})
+    assert caught.value.metadata["tool"] == "fail"
+
+
+async def test_media_come_by_reference_unless_they_are_wanted_in_place(fake: FakeLeaseway) -> None:
+    @fake.tool
+    def shoot() -> list[Any]:
+        return ["here", Media(b"\x89PNG...", "image/png"), Media(b"RIFF", "audio/wav")]
+
+    async with fake.async_client() as client:
+        content = (await client.call_tool("shoot")).content
+        assert [item["type"] for item in content] == ["text", "image", "audio"]
+        assert "data" not in content[1]
+        assert (content[1]["mimeType"], content[1]["byteLength"]) == ("image/png", 7)
+        assert content[1]["artifact"].startswith("artifacts/mcp/tools/shoot/")
