@@ -1,7 +1,7 @@
 """The server of `script_tools` over the transport that the first argument names.
 
-`stdio`, `http`, `sse` or `websocket`; all but the first print their port, then serve. Over http
-and sse the official package carries the messages.
+`stdio`, `http`, `sse` or `websocket`; all but the first print their port, which a second argument
+may choose, then serve. Over http and sse the official package carries the messages.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def run(app):
 def listen():
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", int(sys.argv[2]) if sys.argv[2:] else 0))
     listener.listen(128)
     print(listener.getsockname()[1], flush=True)
     return listener
