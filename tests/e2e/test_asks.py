@@ -95,7 +95,8 @@ async def test_a_unary_caller_goes_on_with_its_answers(tmp_path: Path) -> None:
                 session="unary",
                 answers=["elicitation/create", "roots/list"],
             )
-            request.arguments.update({"questions": [ELICIT, ROOTS], "rounds": 2})
+            arguments: Any = {"questions": [ELICIT, ROOTS], "rounds": 2}
+            request.arguments.update(arguments)
             for _ in range(2):
                 response = await service.CallTool(request, timeout=20)
                 assert [each.method for each in response.input_required] == [

@@ -73,7 +73,8 @@ class Rounds:
         self._pauses = 0
         self._state: str | None = None
         self._otherwise: Fault | None = None
-        self._answers: dict[str, bytes | None] = {}
+        self._left: set[str] = set()
+        self._answers: dict[str, bytes] = {}
         self._asks: list[Ask] = []
         self._pause: asyncio.TimerHandle | None = None
 
@@ -144,7 +145,7 @@ class Rounds:
 
     def _ask(self, questions: dict[str, _Question]) -> None:
         assert self._request.on_ask is not None  # it names methods that it answers
-        self._answers = dict.fromkeys(questions)
+        self._left = set(questions)
         self._asks = [self._made(key, question) for key, question in questions.items()]
         for ask in tuple(self._asks):
             if ask.is_open:
@@ -154,7 +155,8 @@ class Rounds:
         def answer(result: bytes) -> None:
             if self.waiting:
                 self._answers[key] = result
-                if all(each is not None for each in self._answers.values()):
+                self._left.discard(key)
+                if not self._left:
                     self._go_on()
 
         def refuse(_code: int, message: str) -> None:
@@ -199,8 +201,8 @@ class _Action(msgspec.Struct):
 _decode_action: Final = msgspec.json.Decoder(_Action).decode
 
 
-def _accepts(answer: bytes | None) -> bool:
+def _accepts(answer: bytes) -> bool:
     try:
-        return answer is not None and _decode_action(answer).action == "accept"
+        return _decode_action(answer).action == "accept"
     except ValueError:
         return False
