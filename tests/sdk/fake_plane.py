@@ -48,7 +48,10 @@ class FakeControlPlane(
         self.version = 1
         self.page_size = 1000
         self.pending: list[str] = []
+        self.prompts: list[catalog_pb2.Prompt] = []
+        self.resources: list[catalog_pb2.Resource] = []
         self.resolves: list[list[str]] = []
+        self.meant: list[tuple[int, str]] = []
         self.places: list[leases_pb2.PlaceRequest] = []
         self.place_faults: list[Fault] = []
         self.finds: list[leases_pb2.FindLeaseRequest] = []
@@ -130,14 +133,36 @@ class FakeControlPlane(
         return answer
 
     async def ListPrompts(self, request: Any, context: Any) -> Any:
-        return catalog_pb2.ListPromptsResponse(registry_version=self.version)
+        page, token = self._page(self.prompts, request)
+        self.on_list()
+        return catalog_pb2.ListPromptsResponse(
+            prompts=page,
+            registry_version=self.version,
+            pending=self.pending,
+            next_page_token=token,
+        )
 
     async def ListResources(self, request: Any, context: Any) -> Any:
-        return catalog_pb2.ListResourcesResponse(registry_version=self.version)
+        page, token = self._page(self.resources, request)
+        self.on_list()
+        return catalog_pb2.ListResourcesResponse(
+            resources=page,
+            registry_version=self.version,
+            pending=self.pending,
+            next_page_token=token,
+        )
+
+    def _page(self, listed: list[Any], request: Any) -> tuple[list[Any], str]:
+        chosen = [one for one in listed if not request.servers or one.server_id in request.servers]
+        start = int(request.page_token or 0)
+        more = start + self.page_size < len(chosen)
+        token = str(start + self.page_size) if more else ""
+        return chosen[start : start + self.page_size], token
 
     async def ResolveTools(self, request: Any, context: Any) -> Any:
         self.clients.append(request.client)
         self.resolves.append(list(request.names))
+        self.meant.append((request.kind, request.server_id))
         for name in request.names:
             if name in self.hold_resolve:
                 await self.hold_resolve[name].wait()

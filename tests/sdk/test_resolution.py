@@ -3,13 +3,80 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, DeadlineExceeded, ServerNotReady, ToolNotFound
+from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.identity import identify
+from leaseway.sdk.resolution import Offer, Resolver
+from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
+
+
+@pytest.fixture
+async def resolver(plane: FakeControlPlane) -> AsyncIterator[Resolver]:
+    control = ControlPlane(identify(plane.address, None, None, None))
+    made = Resolver(control)
+    yield made
+    await made.close()
+    await control.close()
+
+
+async def test_what_is_asked_together_is_asked_by_kind_and_server(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    asked = [
+        "time_now",
+        Offer(NAME_KIND_PROMPT, "time_now"),
+        Offer(NAME_KIND_RESOURCE, "time_now"),
+        "desk_open",
+        Offer(NAME_KIND_RESOURCE, "time_now", "time"),
+        Offer(NAME_KIND_RESOURCE, "desk_open"),
+    ]
+    targets = await asyncio.gather(*(resolver.resolve(each, deadline) for each in asked))
+    assert sorted(zip(plane.meant, plane.resolves, strict=True)) == [
+        ((NAME_KIND_TOOL, ""), ["time_now", "desk_open"]),
+        ((NAME_KIND_PROMPT, ""), ["time_now"]),
+        ((NAME_KIND_RESOURCE, ""), ["time_now", "desk_open"]),
+        ((NAME_KIND_RESOURCE, "time"), ["time_now"]),
+    ]
+    assert [target.asked for target in targets] == asked
+    assert [target.what.split()[0] for target in targets] == [
+        "tool",
+        "prompt",
+        "resource",
+        "tool",
+        "resource",
+        "resource",
+    ]
+
+
+async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    prompt = Offer(NAME_KIND_PROMPT, "time_now")
+    found = await resolver.resolve(prompt, deadline)
+    assert resolver.cached(prompt, 0.0) is found
+    assert resolver.cached("time_now", 0.0) is None
+    resolver.moved(plane.version + 1)
+    assert resolver.cached(prompt, 0.0) is None, "a newer registry may say otherwise"
+
+
+async def test_an_offer_that_is_refused_is_not_remembered(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    uri = Offer(NAME_KIND_RESOURCE, "file:///a")
+    with pytest.raises(Fault, match="There is no"):
+        await resolver.resolve(uri, deadline)
+    plane.tools["file:///a"] = plane.tools["time_now"]
+    assert (await resolver.resolve(uri, deadline)).server_id == "time"
 
 
 async def test_a_name_is_asked_for_once(client: AsyncClient, plane: FakeControlPlane) -> None:

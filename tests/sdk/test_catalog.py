@@ -1,0 +1,147 @@
+"""Prompts, resources and templates as the SDK lists them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.sdk.fakes import FakeControlPlane
+
+from leaseway.sdk import (
+    AsyncClient,
+    Client,
+    Overloaded,
+    Prompt,
+    PromptArgument,
+    Resource,
+    ResourceTemplate,
+)
+from leaseway.v1 import catalog_pb2
+
+ARGUMENTS = [{"name": "city", "title": 7, "required": True}, "odd", {"name": "unit"}]
+
+
+@pytest.fixture
+def plane(plane: FakeControlPlane) -> FakeControlPlane:
+    """Lists two prompts, two resources and a template."""
+    plane.prompts = [
+        catalog_pb2.Prompt(
+            name=f"{server}_ask",
+            original_name="ask",
+            server_id=server,
+            title="Ask",
+            description="Asks.",
+            arguments=json.dumps(ARGUMENTS).encode(),
+            extra=b'{"icons": []}',
+            shared=server == "time",
+        )
+        for server in ("desk", "time")
+    ]
+    plane.resources = [
+        catalog_pb2.Resource(
+            uri=f"{server}:///a",
+            server_id=server,
+            name="a",
+            mime_type="text/plain",
+            extra=b'{"size": 3}',
+        )
+        for server in ("desk", "time")
+    ]
+    template = catalog_pb2.Resource(
+        uri="time:///{x}", is_template=True, server_id="time", name="any", shared=True
+    )
+    plane.resources.append(template)
+    return plane
+
+
+async def test_prompts_come_with_their_arguments(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.pending = ["slow"]
+    prompts = await client.list_prompts()
+    assert prompts[0] == Prompt(
+        name="desk_ask",
+        server_id="desk",
+        original_name="ask",
+        title="Ask",
+        description="Asks.",
+        arguments=(
+            PromptArgument("city", "", "", required=True),
+            PromptArgument("unit", "", "", required=False),
+        ),
+        extra={"icons": []},
+        shared=False,
+    )
+    assert prompts[0].qualified_name == "desk:ask"
+    assert (len(prompts), prompts.registry_version, prompts.pending) == (2, 1, ("slow",))
+    assert repr(prompts) == "PromptList(2 at version 1)"
+    assert [prompt.name for prompt in prompts[1:]] == ["time_ask"]
+
+
+async def test_resources_and_templates_are_two_lists(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    resources = await client.list_resources()
+    assert resources[0] == Resource(
+        "desk:///a", "desk", "a", "", "", "text/plain", {"size": 3}, False
+    )
+    assert len(resources) == 2
+    templates = await client.list_resource_templates()
+    assert list(templates) == [ResourceTemplate("time:///{x}", "time", "any", "", "", "", {}, True)]
+
+
+async def test_lists_are_of_some_servers_and_come_in_pages(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.page_size = 1
+    assert [one.server_id for one in await client.list_prompts()] == ["desk", "time"]
+    assert [one.server_id for one in await client.list_prompts(["time"])] == ["time"]
+    assert [one.uri for one in await client.list_resources(servers=["time"])] == ["time:///a"]
+    assert len(await client.list_resources()) == 2
+    assert len(await client.list_resource_templates(["desk"])) == 0
+
+
+async def test_a_registry_that_moves_between_pages_is_read_anew(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.page_size = 1
+    moves = iter([plane.move])
+    plane.on_list = lambda: next(moves, lambda: None)()
+    resources = await client.list_resources()
+    assert (len(resources), resources.registry_version) == (2, 2)
+    plane.on_list = plane.move
+    with pytest.raises(Overloaded, match="changed 5 times"):
+        await client.list_prompts()
+
+
+async def test_a_timeout_is_a_number(client: AsyncClient) -> None:
+    with pytest.raises(TypeError, match="timeout"):
+        await client.list_prompts(timeout="soon")  # type: ignore[arg-type]
+
+
+async def test_a_closed_client_lists_nothing(client: AsyncClient) -> None:
+    await client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await client.list_resources()
+
+
+async def test_the_synchronous_client_lists_the_same(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    def lists() -> list[list[object]]:
+        with Client(plane.address) as plain:
+            return [
+                list(plain.list_tools()),
+                list(plain.list_prompts()),
+                list(plain.list_resources()),
+                list(plain.list_resource_templates(timeout=5)),
+            ]
+
+    found = await asyncio.to_thread(lists)
+    assert found == [
+        list(await client.list_tools()),
+        list(await client.list_prompts()),
+        list(await client.list_resources()),
+        list(await client.list_resource_templates()),
+    ]
