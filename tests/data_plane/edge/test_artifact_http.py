@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -12,7 +13,11 @@ import pytest
 from tests.data_plane.edge.conftest import Bench, worker_bench
 from yarl import URL
 
+from leaseway.data_plane.core.artifact_index import Artifact
+from leaseway.data_plane.edge import artifact_http
+from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.http_listener import ArtifactsListener
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
@@ -215,6 +220,44 @@ async def test_with_the_key_it_is_served(page: Page) -> None:
     ref = await page.kept()
     answer = await page.ask(ref, OWNER, headers={"Authorization": "Bearer a-key"})
     assert answer[:2] == (200, PNG)
+
+
+async def test_what_goes_while_it_is_sent_breaks_the_connection(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = await page.kept()
+    store = page.bench.worker.artifacts
+
+    async def half(artifact: Artifact, begin: int, end: int) -> AsyncIterator[bytes]:
+        yield PNG[:100]
+        raise Fault(Reason.ARTIFACT_LOST, "It is gone.")
+
+    monkeypatch.setattr(store, "parts", half)
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await page.ask(ref, OWNER)
+    monkeypatch.undo()
+    assert (await page.ask(ref, OWNER))[1] == PNG
+
+
+async def test_too_many_readers_are_told_to_come_back(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "ARTIFACT_READERS", 0)
+    ref = await page.kept()
+    status, _, headers = await page.ask(ref, OWNER)
+    assert (status, headers["Retry-After"]) == (503, "1")
+
+
+async def test_no_more_than_a_number_of_connections_are_kept(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_http, "_MOST_CONNECTIONS", 2)
+    host, _, port = page.base.removeprefix("http://").partition(":")
+    idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+    async with asyncio.timeout(10):
+        assert await idle[2][0].read() == b""
+    for _, writer in idle:
+        writer.close()
 
 
 async def test_the_worker_says_where_it_serves_them(page: Page) -> None:

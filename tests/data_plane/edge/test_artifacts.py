@@ -17,6 +17,7 @@ from tests.data_plane.edge.conftest import Bench, worker_bench
 
 from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.media import Kept, Media
+from leaseway.data_plane.edge.artifact_reads import send_artifact
 from leaseway.data_plane.edge.artifact_storage import DirectoryStorage, MemoryStorage
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -390,3 +391,18 @@ async def test_what_is_kept_is_measured() -> None:
         }
     assert values["leaseway.artifacts"] == [2]
     assert values["leaseway.artifacts.size"] == [2 * len(PNG)]
+
+
+async def test_a_caller_that_does_not_read_makes_room_for_others(shots: Bench) -> None:
+    ref = await kept(shots)
+    store = shots.worker.artifacts
+    request = execution_pb2.ReadArtifactRequest(ref=ref, session="s1")
+    blocked = asyncio.Event()
+
+    async def write(_: execution_pb2.ReadArtifactResponse) -> None:
+        await blocked.wait()
+
+    with pytest.raises(Fault, match="read on from the offset") as error:
+        await send_artifact(store, request, write, patience=0.01)
+    assert error.value.reason is Reason.OVERLOADED
+    assert store._readers == 0

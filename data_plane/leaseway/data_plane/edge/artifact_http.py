@@ -12,6 +12,7 @@ import contextlib
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -26,7 +27,10 @@ __all__ = ["serve_artifacts"]
 
 _PATIENCE: Final = 30.0
 """Seconds that a reader may take for one part."""
+_IDLE: Final = 15.0
+"""Seconds that a connection may wait for another request."""
 _SHUTDOWN: Final = 1.0
+_MOST_CONNECTIONS: Final = 256
 _OTHER: Final = "application/octet-stream"
 _ACTIVE: Final = frozenset({"image/svg+xml", "image/svg"})
 """Pictures that can hold scripts: saved, not shown."""
@@ -50,13 +54,29 @@ async def serve_artifacts(
     site = _Site(listener.key, store)
     app = web.Application(middlewares=[site.guard])
     app.router.add_get("/artifacts/{rest:.+}", site.get)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=_IDLE
+    )
     await runner.setup()
+    connect = partial(_connect, runner)
+    server = await asyncio.get_running_loop().create_server(connect, sock=listener.socket)
     try:
-        await web.SockSite(runner, listener.socket).start()
         yield
     finally:
+        server.close()
         await runner.cleanup()
+
+
+def _connect(runner: web.AppRunner) -> asyncio.Protocol:
+    """Return what serves a new connection; beyond the bound, what closes it."""
+    server = runner.server
+    assert server is not None
+    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class _Site:
@@ -115,10 +135,15 @@ class _Site:
             # The first part comes before the head: until then a failure has a status of its own.
             part = await anext(parts, b"")
             await response.prepare(request)
-            while part:
-                async with asyncio.timeout(_PATIENCE):
-                    await response.write(part)
-                part = await anext(parts, b"")
+            try:
+                while part:
+                    async with asyncio.timeout(_PATIENCE):
+                        await response.write(part)
+                    part = await anext(parts, b"")
+            except (Fault, TimeoutError):
+                # Only a connection that breaks tells that this is not all.
+                if request.transport is not None:
+                    request.transport.abort()
 
     def _headers(self, artifact: Artifact) -> dict[str, str]:
         shown = artifact.mime_type.startswith(("image/", "audio/"))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
 from typing import Any, Final
 
 import grpc
 
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
-from leaseway.data_plane.edge.artifact_reads import read_artifact
+from leaseway.data_plane.edge.artifact_reads import send_artifact
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
@@ -180,14 +179,12 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             known.extend(variant.toolset.by_exposed_name)
         raise tool_not_found(request.tool, f"Worker {self._pool.around.worker_id}", known)
 
-    async def ReadArtifact(  # noqa: N802 - gRPC's name
+    async def ReadArtifact(  # type: ignore[override]  # noqa: N802 - writes to the context
         self, request: execution_pb2.ReadArtifactRequest, context: Context
-    ) -> AsyncIterator[execution_pb2.ReadArtifactResponse]:
+    ) -> None:
         """Stream the bytes of an artifact."""
         try:
-            async with aclosing(read_artifact(self._artifacts, request)) as parts:
-                async for part in parts:
-                    yield part
+            await send_artifact(self._artifacts, request, context.write)
         except Fault as fault:
             await refuse(context, fault)
 

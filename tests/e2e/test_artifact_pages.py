@@ -1,0 +1,71 @@
+"""Artifacts over HTTP from `leaseway up`: found by a page's backend, behind the key."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.e2e.system import python_server
+from tests.e2e.test_up import start_up
+from tests.servers.pictures import png
+
+from leaseway.sdk import AsyncClient
+from leaseway.wire.artifact_refs import incarnation_mark, reference_mark
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+
+async def page_of(client: AsyncClient, ref: str) -> str:
+    """Return where a page's backend finds an artifact: at the worker that its reference names."""
+    mark = reference_mark(ref)
+    [worker] = [
+        each for each in await client.workers() if incarnation_mark(each.incarnation) == mark
+    ]
+    return worker.labels["artifacts-http"].removesuffix("artifacts/") + ref
+
+
+async def test_a_page_finds_each_image_at_the_worker_that_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_KEY", "a-key")
+    folder = tmp_path / "kept"
+    servers: dict[str, object] = {
+        "pictures": python_server("pictures.py", **{"truely-stateless": True})
+    }
+    options = ("--artifacts-http", "127.0.0.1:0", "--artifacts", str(folder), "--workers", "2")
+    up = await start_up(tmp_path, *options, servers=servers)
+    try:
+        assert up.process.stdout is not None
+        said = [(await up.process.stdout.readline()).decode().split() for _ in range(2)]
+        assert [(word, name) for word, _, name in said] == [
+            ("artifacts", "worker-1"),
+            ("artifacts", "worker-2"),
+        ]
+        async with AsyncClient(up.address, key="a-key") as client, aiohttp.ClientSession() as http:
+            session = client.session("talk")
+            refs = []
+            for shade in range(8):  # shared: both workers have a share of them
+                result = await session.call_tool("pixel", {"color": [shade, 0, 0]})
+                refs.append(result.content[0]["artifact"])
+            prompt = await session.get_prompt("describe")
+            refs.append(prompt.messages[0]["content"]["artifact"])
+            wanted = [png(shade, 0, 0) for shade in range(8)] + [png(0, 0, 255)]
+            urls = [await page_of(client, ref) for ref in refs]
+            assert {url.partition("mcp")[0] for url in urls} == {url for _, url, _ in said}
+            for ref, url, content in zip(refs, urls, wanted, strict=True):
+                assert await session.read_artifact(ref) == content
+                key = {"Authorization": "Bearer a-key"}
+                async with http.get(url, params={"session": "talk"}, headers=key) as answer:
+                    assert (answer.status, await answer.read()) == (200, content)
+                async with http.get(url, params={"session": "talk"}) as answer:
+                    assert answer.status == 401
+                async with http.get(url, params={"session": "other"}, headers=key) as answer:
+                    assert answer.status == 404
+        assert len(list(folder.rglob("*.png"))) == len(refs)
+    finally:
+        up.process.terminate()
+        async with asyncio.timeout(60):
+            await up.process.wait()
+    assert list(folder.iterdir()) == []
