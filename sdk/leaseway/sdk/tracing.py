@@ -65,18 +65,10 @@ class CallTracer:
         return self._start(self._tracer, name, about, session)
 
     def _start(self, tracer: trace.Tracer, name: str, about: dict[str, str], session: str) -> Span:
-        span = tracer.start_span(name, kind=SpanKind.CLIENT)
-        if span.is_recording():
-            span.set_attributes(
-                {
-                    **about,
-                    "leaseway.tenant": self._tenant,
-                    "leaseway.session": session,
-                }
-            )
-            if self._agent:
-                span.set_attribute("leaseway.agent", self._agent)
-        return span
+        about |= {"leaseway.tenant": self._tenant, "leaseway.session": session}
+        if self._agent:
+            about["leaseway.agent"] = self._agent
+        return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=about)
 
     def _follow(self, provider: object) -> None:
         """Take note that the program set up OpenTelemetry, before or after making the client."""
@@ -90,10 +82,10 @@ class CallTracer:
 def describe(span: Span, server: str, worker: str, lease: str) -> None:
     """Say where a call goes."""
     if span.is_recording():
-        span.set_attribute("leaseway.server", server)
-        span.set_attribute("leaseway.worker", worker)
+        where = {"leaseway.server": server, "leaseway.worker": worker}
         if lease:
-            span.set_attribute("leaseway.lease", lease)
+            where["leaseway.lease"] = lease
+        span.set_attributes(where)
 
 
 def fail(span: Span, fault: Fault) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -132,7 +132,8 @@ class TraceCollector:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
         lines = b"".join(
-            json.dumps(asdict(span), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            json.dumps(vars(span), default=vars, ensure_ascii=False, separators=(",", ":")).encode()
+            + b"\n"
             for span in _records(request)
         )
         self._append(lines)
