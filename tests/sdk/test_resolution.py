@@ -30,7 +30,7 @@ async def test_what_is_asked_together_is_asked_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
-    asked = [
+    asked: list[str | Offer] = [
         "time_now",
         Offer(NAME_KIND_PROMPT, "time_now"),
         Offer(NAME_KIND_RESOURCE, "time_now"),

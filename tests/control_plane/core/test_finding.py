@@ -251,3 +251,12 @@ def test_what_a_person_gets_to_see_cannot_steer_a_terminal() -> None:
     denied = find_resource(state, "default", "x:\x1b[2J", START)
     assert isinstance(denied, Denied)
     assert "\x1b" not in denied.message
+
+
+@pytest.mark.parametrize("uri", ["FILE:///secret/x", "file:///%73ecret/x", "file:///a/../secret/x"])
+@pytest.mark.parametrize("server_id", ["", "a"])
+def test_another_spelling_of_a_uri_passes_no_filter(uri: str, server_id: str) -> None:
+    limited = replace(spec("a"), resources=NameFilter((), ("file:///secret/*",)))
+    state = offered(a=(limited, offering(resources=(uri,), templates=("{+any}",))))
+    assert isinstance(find_resource(state, "default", uri, START, server_id), Denied)
+    assert state.visible.view("default").resources == {}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, Offered, admit, compile_prompts
-from leaseway.data_plane.core.uris import UriFilter, as_read
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.uris import UriFilter, as_read
 
 OFFERED = Offered(
     prompts={"greet": "hello_greet"},

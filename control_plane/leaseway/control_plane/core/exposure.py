@@ -8,7 +8,7 @@ matters. Tools and prompts follow the same rules, each kind in a name space of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -21,12 +21,14 @@ from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.names import is_valid_name
 from leaseway.wire.spec import NameFilter, ServerSpec, Transform
+from leaseway.wire.uris import UriFilter
 
 __all__ = [
     "ClashResult",
     "Exposure",
     "expose",
     "filtered",
+    "passing",
     "resolve_clashes",
     "transformed",
     "unique",
@@ -156,12 +158,20 @@ def unique(names: Iterable[str], kind: Kind, problems: LeftOut) -> list[str]:
     return sorted(set(ordered))
 
 
+def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
+    """Return what says whether a filter lets a name pass, or a URI in each of its spellings."""
+    if isinstance(kind, NamedKind):
+        return rules.passes
+    return UriFilter(rules.whitelist, rules.blacklist).allows
+
+
 def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: LeftOut) -> list[str]:
     """Return which names or URIs a filter lets pass; what it holds back is one problem."""
     kept: list[str] = []
     out: list[str] = []
+    allows = passing(rules, kind)
     for name in names:
-        (kept if rules.passes(name) else out).append(name)
+        (kept if allows(name) else out).append(name)
     if out and rules.blacklist:
         rule, text = "blacklist", "its blacklist matches and its whitelist does not"
     else:

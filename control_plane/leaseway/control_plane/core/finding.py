@@ -101,7 +101,7 @@ def _find_at(
     listed = view.resources.get(key) or view.templates.get(key)
     if listed is not None:
         return listed
-    if len(uri) <= MAX_URI and served.resource_filter.passes(uri):
+    if len(uri) <= MAX_URI and served.readable.allows(uri):
         return ResourceTarget(served, uri)
     known = [one.name for one in served.readable.resources]
     near = _nearest_uris(uri, known)
@@ -114,7 +114,7 @@ def _by_template(view: View, uri: str) -> ResourceTarget | None:
     if len(uri) > MAX_URI:
         return None
     for _, served in sorted(view.servers.items()):
-        if not served.resource_filter.passes(uri):
+        if not served.readable.allows(uri):
             continue
         if any(matches_template(one.name, uri) for one in served.readable.every_template):
             return ResourceTarget(served, uri)

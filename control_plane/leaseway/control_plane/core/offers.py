@@ -6,10 +6,17 @@ in its server, and a filter says which URIs may be read, listed or not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from leaseway.control_plane.core.exposure import Exposure, expose, filtered, unique, usable
+from leaseway.control_plane.core.exposure import (
+    Exposure,
+    expose,
+    filtered,
+    passing,
+    unique,
+    usable,
+)
 from leaseway.control_plane.core.kinds import RESOURCE_TEMPLATES, RESOURCES, Kind, NamedKind
 from leaseway.control_plane.core.left_out import LeftOut
 from leaseway.control_plane.core.listing import Listing, Recorded
@@ -27,11 +34,13 @@ class ResourceExposure:
         resources: Those listed whose URIs the filter lets pass, ordered by URI.
         templates: The templates listed whose own text it lets pass, likewise.
         every_template: All templates listed: what they stand for is judged by its URI.
+        allows: Says whether a URI may be read, listed or not.
     """
 
     resources: tuple[Recorded, ...]
     templates: tuple[Recorded, ...]
     every_template: tuple[Recorded, ...]
+    allows: Callable[[str], bool] = field(compare=False)
 
 
 def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
@@ -44,12 +53,14 @@ def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedK
 
 def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:
     """Derive what callers see from the resources and templates that a server lists."""
+    allows = passing(rules, RESOURCES)
     resources = _each_once(listing.resources, RESOURCES)
     templates = _each_once(listing.templates, RESOURCE_TEMPLATES)
     return ResourceExposure(
-        tuple(one for one in resources if rules.passes(one.name)),
-        tuple(one for one in templates if rules.passes(one.name)),
+        tuple(one for one in resources if allows(one.name)),
+        tuple(one for one in templates if allows(one.name)),
         templates,
+        allows,
     )
 
 

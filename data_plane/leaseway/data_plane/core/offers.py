@@ -13,10 +13,10 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.arguments import parse_arguments
-from leaseway.data_plane.core.uris import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import nearest
+from leaseway.wire.uris import ALL_URIS, UriFilter
 
 __all__ = ["NOTHING_OFFERED", "SUBSCRIBE", "Asked", "Offered", "admit", "compile_prompts"]
 

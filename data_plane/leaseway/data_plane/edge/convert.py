@@ -13,7 +13,6 @@ from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.offers import Offered, compile_prompts
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
-from leaseway.data_plane.core.uris import UriFilter
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
@@ -22,6 +21,7 @@ from leaseway.wire.admin import reminder
 from leaseway.wire.spec import VariantKey
 from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
 from leaseway.wire.transports import is_available, unavailable
+from leaseway.wire.uris import UriFilter
 
 __all__ = [
     "LeaseMessages",

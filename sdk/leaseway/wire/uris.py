@@ -1,4 +1,4 @@
-"""Which URIs pass a filter, whichever way they are written. Pure.
+"""Which URIs pass a filter, whichever way they are written: both planes judge alike. Pure.
 
 A filter is no use if `file:///open/../secret` passes where `file:///secret` does not: servers read
 both as the same. So a URI passes only if it does so as it is and as servers may read it.
