@@ -93,11 +93,6 @@ class AsyncToolStream:
             raise StopAsyncIteration
         return event
 
-    @property
-    def name(self) -> str:
-        """The tool that is called."""
-        return self._name
-
     async def next_event(self) -> Progress | LogMessage | None:
         """Wait for what the server says next; None once the call has its result.
 
@@ -219,7 +214,7 @@ class ToolStream:
             if not isinstance(event, Question):
                 return event
             event.cross(background().loop)
-            self._handlers.answer_here(self._inner.name, event)
+            self._handlers.answer_here(self._inner._name, event)
 
     @property
     def result(self) -> ToolResult:
