@@ -98,7 +98,7 @@ class Socket(Line):
 
 
 class RawServer:
-    """The server; `base` is its address once started. `posts` notes texts of calls posted."""
+    """The server; `base` is its address once started; `posts` are the messages that were posted."""
 
     def __init__(self):
         self.numbers = itertools.count(1)
@@ -158,8 +158,8 @@ class RawServer:
 
     async def post(self, request):
         message = await request.json()
+        self.posts.append(message)
         said = (message.get("params") or {}).get("arguments", {}).get("text", "")
-        self.posts.append(said)
         if said.startswith("status "):
             return web.Response(status=int(said.split()[1]), headers={"Retry-After": "2"})
         if said == "reset":

@@ -52,6 +52,10 @@ _MAX_BACKGROUND: Final = 64
 class HttpConnection(Peer):
     """One MCP connection to a URL.
 
+    Of the `transport` seam it has `transport_type`, and `open` and `aclose` stand for `connect` and
+    `disconnect`. There is no `send` apart from a `receive`: an answer belongs to the POST that asks
+    for it, and so do a failure, a cancellation and what the server says meanwhile.
+
     Args:
         server: The server's id, for messages.
         url: The endpoint.
@@ -67,7 +71,7 @@ class HttpConnection(Peer):
         Fault: SERVER_NOT_READY: the URL is none.
     """
 
-    kind = "streamable-http"
+    transport_type = "streamable_http"
     correlates = True
 
     def __init__(

@@ -47,6 +47,7 @@ class Peer(Dispatcher[TransportContext]):
 
     Attributes:
         server: The server's id, for messages.
+        transport_type: The transport's name, as in `transport:`.
         era: What requests carry; set once negotiated.
         fault: Why the connection ended, or None while it is open or was closed by us.
         closed: Set when it has ended, whoever ended it.
@@ -56,7 +57,7 @@ class Peer(Dispatcher[TransportContext]):
         stray_replies: Answers to what was never asked.
     """
 
-    kind = "peer"
+    transport_type = ""
     correlates = False
     """Whether what a server sends says by its stream which call it belongs to."""
 
@@ -75,9 +76,8 @@ class Peer(Dispatcher[TransportContext]):
         self._next_id = 0
         self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
-        self._inbox = Inbox(
-            server, self.kind, self._answer, self._calls.get, self._asked, on_tools_changed
-        )
+        kind, asked = self.transport_type, self._asked
+        self._inbox = Inbox(server, kind, self._answer, self._calls.get, asked, on_tools_changed)
 
     # What a transport adds.
 

@@ -52,7 +52,7 @@ class StreamPeer(Peer):
         transport: Transport,
         on_tools_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.kind = transport.transport_type
+        self.transport_type = transport.transport_type
         super().__init__(server, on_tools_changed)
         self.transport = transport
         self.garbage = 0
@@ -148,7 +148,7 @@ class StreamPeer(Peer):
                 return
         try:
             message = decode(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._unreadable(line)
             return
         if message.method is not None:
@@ -181,7 +181,7 @@ class StreamPeer(Peer):
             _logger.warning(
                 "The server %s sends what are no JSON-RPC messages over %s; they are ignored. %s",
                 self.server,
-                self.kind,
+                self.transport_type,
                 self.transport.stray_advice,
             )
 
