@@ -86,6 +86,9 @@ class Calls:
     def broken_line(self, key, params):
         raw(b'{"jsonrpc":"2.0","id":%d,"result":{"content":[}\n' % key)
 
+    def deep_line(self, key, params):
+        raw(b'{"jsonrpc":"2.0","id":%d,"result":%b%b}\n' % (key, b"[" * 10**5, b"]" * 10**5))
+
     def half_line(self, key, params):
         raw(b'{"jsonrpc":"2.0","id":%d,"result":{"cont' % key)
         os._exit(3)

@@ -273,8 +273,9 @@ async def test_a_line_above_the_bound_that_answers_nothing_ends_the_connection(
     assert "32 MiB" in why.message
 
 
-async def test_a_broken_line_fails_the_call_that_it_names(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("faulty", "broken_line"))
+@pytest.mark.parametrize("how", ["broken_line", "deep_line"])
+async def test_a_broken_line_fails_the_call_that_it_names(bench: Bench, how: str) -> None:
+    instance = await bench.start(bench.stdio("faulty", how))
     fault = (await bench.call(instance, "call")).fault
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
