@@ -71,6 +71,29 @@ async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> Non
     await server.stop(None)
 
 
+async def test_a_call_in_which_nothing_is_said_is_not_cut_off_for_its_pings() -> None:
+    server = make_server(key=None)
+
+    async def wait(_request: bytes, context: Any) -> bytes:
+        await asyncio.Event().wait()  # its caller gives up first
+        return b""
+
+    method: Any = grpc.unary_unary_rpc_method_handler(wait)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("t.T", {"Wait": method}),)
+    )
+    address = str(bind(server, LOOPBACK))
+    await server.start()
+    # As often as a server allows: one that took them for abuse would cut it off within 5 s.
+    options = list({**dict(CHANNEL_OPTIONS), "grpc.keepalive_time_ms": 1_100}.items())
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        call: Any = channel.unary_unary("/t.T/Wait")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"", timeout=6)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await server.stop(None)
+
+
 async def test_health_says_what_was_set_service_by_service() -> None:
     server = make_server(key=None)
     health = HealthService(server)

@@ -47,7 +47,7 @@ SERVER_OPTIONS: Final[Options] = (
     # Two processes on one port would each get half of the connections, in silence.
     ("grpc.so_reuseport", 0),
     # Without this a server takes the pings of its clients for abuse and cuts the connection.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     *_PINGS,
 )
 """What each Leaseway server is made with."""
