@@ -49,6 +49,9 @@ class Deeds:
     async def binary(self, line, key):
         await line.response.send_bytes(result(key, "in bytes").encode())
 
+    async def deaf(self, line, key):
+        line.deaf = True
+
     async def seen(self, line, key):
         await line.say(result(key, json.dumps(line.headers)))
 
@@ -61,8 +64,12 @@ class Line:
         kept = ("authorization", "sec-websocket-protocol", "cookie")
         self.headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in kept}
         self.over = asyncio.Event()
+        self.deaf = False
+        self.pings = 0
 
     async def take(self, text):
+        if self.deaf:
+            return
         message = json.loads(text)
         method, key = message.get("method"), message.get("id")
         if method == "initialize":
@@ -71,6 +78,7 @@ class Line:
         elif method == "tools/list":
             await self.answer(key, {"tools": TOOLS})
         elif method == "ping":
+            self.pings += 1
             await self.answer(key, {})
         elif method == "tools/call":
             said = message["params"]["arguments"]["text"]

@@ -9,9 +9,11 @@ import pytest
 
 from leaseway.data_plane.mcp.memory import MemoryTransport
 from leaseway.data_plane.mcp.pulling import Pulled
+from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.transport import PullTransport, Receipt
+from leaseway.data_plane.mcp.wire import Outcome, ToolRequest, params_head
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault
+from leaseway.wire.fault import Fault, Reason
 
 
 class Slip:
@@ -140,6 +142,26 @@ async def test_disconnecting_twice_and_sending_afterwards_do_nothing(
     await asyncio.gather(pulled.disconnect(), pulled.disconnect())
     pulled.send(b"{}\n", Slip())
     assert (inner.closed, pulled.waiting(), heard.faults) == (1, 0, [])
+
+
+async def test_calls_beyond_the_bound_are_refused_while_nothing_gets_out() -> None:
+    gate = Gate()
+    peer = StreamPeer("s", Pulled("s", gate))
+    await peer.open()
+    outcomes: list[Outcome] = []
+    big = b'{"text":"' + b"x" * (bounds.MAX_ARGUMENTS - 1024) + b'"}'
+    calls = [peer.call(ToolRequest("t", params_head("t"), big), outcomes.append) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (refused,) = outcomes
+    assert refused.fault is not None
+    assert (refused.fault.reason, refused.fault.started) == (Reason.OVERLOADED, "no")
+    assert [call.written for call in calls] == [True, False, False]
+    calls[1].cancel("enough")
+    assert peer.transport.waiting() < MAX_QUEUED / 2
+    await peer.aclose()
+    assert [outcome.fault.started for outcome in outcomes if outcome.fault] == ["no", "yes"]
+    assert gate.sent == []
 
 
 async def test_memory_carries_both_ways_and_tells_of_its_end() -> None:

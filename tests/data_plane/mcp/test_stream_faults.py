@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
@@ -206,6 +207,27 @@ async def test_a_post_that_fails_fails_its_own_call_only(
     assert (fault.reason, fault.started) == (reason, started)
     assert not other.done()
     assert await said(bench, instance, "still here") == "still here"
+
+
+@BOTH
+async def test_a_server_that_falls_silent_is_asked_and_given_up(
+    bench: Bench, raw: RawServer, transport: str
+) -> None:
+    patience = Patience(idle=0.1, answer=1.0)
+    instance = await bench.start(at(bench, raw, transport), patience=patience)
+    (line,) = raw.lines.values()
+    async with asyncio.timeout(10):
+        while line.pings < 2:
+            await asyncio.sleep(0.001)
+    assert instance.state == "ready"
+    call, _ = bench.begin(instance, "say", {"text": "deaf"})
+    await bench.written(call)
+    call.cancel("enough")
+    async with asyncio.timeout(10):
+        closed, why = await bench.closed.get()
+    assert closed is instance
+    assert "has not answered a ping for 1 s" in why.message
+    assert bench.disconnected == ["disconnected"]
 
 
 async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -> None:

@@ -122,6 +122,7 @@ class Instance:
         self._subscriptions: Subscriptions | None = None
         self._peer: Peer | None = None
         self._phase: Phase = "connect"
+        self._deadline = 0.0
         self._has_tools = True
         self._changed_early = False
         self._broken: Fault | None = None
@@ -275,7 +276,8 @@ class Instance:
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
         self.pid, self.warnings = connected.pid, connected.warnings
-        async with asyncio.timeout(self.spec.startup_timeout):
+        self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
+        async with asyncio.timeout_at(self._deadline):
             await self._peer.open()
 
     async def _live(self) -> None:
@@ -283,7 +285,7 @@ class Instance:
         async with ClientSession(
             dispatcher=self._peer, client_info=handshake.CLIENT_INFO
         ) as session:
-            async with asyncio.timeout(self.spec.startup_timeout):
+            async with asyncio.timeout_at(self._deadline):
                 await self._introduce(session, self._peer)
             self._subscriptions = Subscriptions(
                 self._server, session, self._peer, self.spec.call_timeout
