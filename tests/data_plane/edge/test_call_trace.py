@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from leaseway.data_plane.edge import call_trace, deltas, executor, probes
@@ -87,6 +88,24 @@ async def test_an_unsampled_call_has_no_span(spans: InMemorySpanExporter, bench:
     await bench.serve("time")
     spans.clear()
     await bench.caller().call("time", traceparent=SAMPLED[:-1] + "0")
+    assert not spans.get_finished_spans()
+
+
+async def test_a_call_that_the_sampler_leaves_out_tells_the_server_so(
+    spans: InMemorySpanExporter, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choosy = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    monkeypatch.setattr(call_trace, "_tracer", choosy.get_tracer("test"))
+    await bench.serve("time")
+    spans.clear()
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    (call,) = bench.servers.opened[0].calls
+    call.answer(b"{}")
+    await caller.result(call_id)
+    assert int(call.request.meta["traceparent"][-2:], 16) & 1 == 0
     assert not spans.get_finished_spans()
 
 

@@ -69,6 +69,8 @@ class CallTrace:
 
     def send(self, live: Live) -> dict[str, object]:
         """Open the span of the MCP request; return the `_meta` that carries it."""
+        if not self._worker.is_recording():
+            return _carrying(self._worker)  # the sampler decided for all of the call
         instance = live.instance
         stdio = live.spec.transport == "stdio"
         self._request = _tracer.start_span(
@@ -86,11 +88,7 @@ class CallTrace:
                 **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
             },
         )
-        meta: dict[str, object] = {"traceparent": traceparent_of(self._request)}
-        state = self._request.get_span_context().trace_state
-        if state:
-            meta["tracestate"] = state.to_header()
-        return meta
+        return _carrying(self._request)
 
     def sent(self, request_id: object) -> None:
         """Note the id of the JSON-RPC request."""
@@ -108,6 +106,15 @@ class CallTrace:
                 span.set_attribute(Attr.ERROR_TYPE, _TOOL_ERROR)
                 span.set_status(Status(StatusCode.ERROR, "the tool reported an error"))
             span.end()
+
+
+def _carrying(span: Span) -> dict[str, object]:
+    """Return the `_meta` of a request that belongs to a span."""
+    meta: dict[str, object] = {"traceparent": traceparent_of(span)}
+    state = span.get_span_context().trace_state
+    if state:
+        meta["tracestate"] = state.to_header()
+    return meta
 
 
 def _span_name(call: execution_pb2.Call) -> str:
