@@ -97,6 +97,12 @@ def test_what_belongs_to_a_process_is_not_for_the_network_transports(
 def test_a_websocket_wants_a_url_of_its_own_scheme() -> None:
     issue = only(entry("url: 'http://a/ws'", "transport: websocket, "))
     assert "must begin with ws:// or wss://" in issue.message
+    issue = only(entry("url: 'ws:///ws'", "transport: websocket, "))
+    assert "names no host; write, for example, ws://127.0.0.1:3000/mcp." in issue.message
+
+
+def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
+    assert only(entry("url: 'ws://a/ws'", "transport: ws, ")).reason == "UNSUPPORTED_TRANSPORT"
 
 
 def test_keys_of_transports_that_come_later_are_not_judged() -> None:

@@ -234,19 +234,20 @@ def _wired(node: Tree, where: Where, what: str) -> bool:
 
 def _schemes(transport: str | None) -> tuple[str, ...]:
     """Return the schemes of a transport's urls; of one that is not built in, none are known."""
-    if transport is None or transport in TRANSPORTS:
+    if transport in TRANSPORTS:
         return ("ws", "wss") if transport == "websocket" else _SCHEMES
     return ()
 
 
 def _url_fault(text: str, schemes: tuple[str, ...]) -> str | None:
+    example = f"{schemes[0] if schemes else 'http'}://127.0.0.1:3000/mcp"
     if any(character <= " " or character == "\x7f" for character in _filled(text)):
         return "holds a space or a control character."
     try:
         parts = urlsplit(_filled(text))
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return "is no valid URL; write, for example, http://127.0.0.1:3000/mcp."
+        return f"is no valid URL; write, for example, {example}."
     if "@" in parts.netloc:
         return "holds credentials, which logs would show; pass them under 'headers'."
     if not schemes:
@@ -256,7 +257,7 @@ def _url_fault(text: str, schemes: tuple[str, ...]) -> str | None:
             return None  # scheme and host come with the reference, on the worker
         found = f"not with {shown(parts.scheme)}" if parts.scheme else "but has no scheme"
         return f"must begin with {schemes[0]}:// or {schemes[1]}://, {found}."
-    return None if host else "names no host; write, for example, http://127.0.0.1:3000/mcp."
+    return None if host else f"names no host; write, for example, {example}."
 
 
 def _filled(text: str) -> str:
