@@ -53,15 +53,15 @@ def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
 
 def test_a_malformed_prompt_is_left_out_with_a_problem_and_the_rest_stays() -> None:
     huge = recorded("huge", definition=b"x" * (MAX_DEFINITION + 1))
-    exposure = expose_recorded(SPEC, (Recorded("", b"7"), *huge, *recorded("ok")), PROMPTS)
+    nameless = (Recorded("", b"7"), Recorded("", b"{}"))
+    exposure = expose_recorded(SPEC, (*nameless, *huge, *recorded("ok")), PROMPTS)
     assert exposure.exposed == (("ok", "a_ok"),)
-    assert reasons(exposure.problems) == [("INVALID_PROMPT", ""), ("INVALID_PROMPT", "huge")]
-    assert exposure.problems[0].message == (
-        "Server 'a': prompt '' is left out: its definition is not an object with the text 'name'."
-        " Ask the server's maintainer to mend it."
-    )
-    assert f"has {MAX_DEFINITION + 1} bytes, at most {MAX_DEFINITION}" in (
-        exposure.problems[1].message
+    assert reasons(exposure.problems) == [("INVALID_PROMPT", "huge"), ("INVALID_PROMPT", "")]
+    too_large, malformed = exposure.problems
+    assert f"has {MAX_DEFINITION + 1} bytes, at most {MAX_DEFINITION}" in too_large.message
+    assert malformed.message == (
+        "Server 'a': 2 prompts left out: no object with the text 'name'. Ask the server's"
+        " maintainer to mend it."
     )
 
 

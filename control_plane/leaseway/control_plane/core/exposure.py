@@ -35,6 +35,7 @@ __all__ = [
     "usable",
 ]
 
+_MEND: Final = "Ask the server's maintainer to mend it."
 _RULE: Final = "a {} name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
 
 
@@ -134,14 +135,18 @@ def usable(recorded: Sequence[Recorded], kind: Kind, problems: LeftOut) -> list[
     Left out with a problem is what has no name or URI, what is larger than a page of a list
     (1 MiB), and what comes after the first 10,000.
     """
-    found = []
+    found, nameless = [], 0
     for item in recorded[:MAX_LISTED]:
-        fault = _fault(item, kind)
-        if not fault:
+        if not item.name:
+            nameless += 1
+        elif fault := _fault(item, kind):
+            text = f"{kind.noun} {shown(item.name)} is left out: {fault}. {_MEND}"
+            problems.add(kind.malformed, item.name, text)
+        else:
             found.append(item)
-            continue
-        text = f"{kind.noun} {shown(item.name)} is left out: {fault}."
-        problems.add(kind.malformed, item.name, f"{text} Ask the server's maintainer to mend it.")
+    if nameless:
+        text = f"{count_of(nameless, kind.noun)} left out: no object with the text '{kind.member}'."
+        problems.add(kind.malformed, "", f"{text} {_MEND}")
     if len(recorded) > MAX_LISTED:
         count = count_of(len(recorded) - MAX_LISTED, kind.noun)
         text = f"{count} left out: at most {MAX_LISTED} of a server are taken."
@@ -200,9 +205,7 @@ def _name_fault(
 
 
 def _fault(item: Recorded, kind: Kind) -> str:
-    """Return why a definition cannot be used, or an empty text."""
-    if not item.name:
-        return f"its definition is not an object with the text '{kind.member}'"
+    """Return why a definition with a name cannot be used, or an empty text."""
     if len(item.name) > MAX_URI:
         return f"its '{kind.member}' has {len(item.name)} characters, at most {MAX_URI} are taken"
     size = len(item.definition)
