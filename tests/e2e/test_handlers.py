@@ -1,0 +1,160 @@
+"""Both clients answer servers of both eras, built on the official package, and read typed results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, TypedDict
+
+import pytest
+from tests.e2e.system import System, python_server, running
+
+from leaseway.sdk import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    InputRequired,
+    ResultTypeError,
+    ServerError,
+)
+
+SERVERS = {
+    "legacy": python_server(
+        "official_asking.py", protocol="legacy", transform=[{"prefix": "legacy_"}]
+    ),
+    "modern": python_server("official_asking.py", transform=[{"prefix": "modern_"}]),
+}
+SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Good day."}}
+
+
+@dataclass
+class Visit:
+    name: str
+    greeting: str
+    folders: list[str]
+
+
+class Weather(TypedDict):
+    day: date
+    degrees: float
+
+
+EXPECTED = Visit("Ada", "Good day.", ["file:///work"])
+
+
+def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
+    assert params["message"] == "Who?"
+    assert params["requestedSchema"]["required"] == ["name"]
+    return {"action": "accept", "content": {"name": "Ada"}}
+
+
+def on_sampling(params: dict[str, Any]) -> dict[str, Any]:
+    assert params["messages"][0]["content"]["text"] == "Greet."
+    return SAMPLED
+
+
+async def greet_slowly(params: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    return SAMPLED
+
+
+@pytest.fixture(scope="module")
+async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
+    async with running(tmp_path_factory.mktemp("asking"), SERVERS) as (made, _):
+        yield made
+
+
+@pytest.fixture
+async def client(system: System) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(system.address, agent="test") as made:
+        yield made
+
+
+@pytest.mark.parametrize("era", SERVERS)
+async def test_what_servers_ask_is_answered_by_the_asynchronous_client(
+    system: System, client: AsyncClient, era: str
+) -> None:
+    session = client.session(f"{era} async")
+    visit = await session.call_tool(
+        f"{era}_visit",
+        on_elicitation=on_elicitation,
+        on_sampling=greet_slowly,
+        roots=["file:///work"],
+        result_type=Visit,
+    )
+    assert visit == EXPECTED
+    weather = await session.call_tool(f"{era}_weather", result_type=Weather)
+    assert weather == {"day": date(2026, 11, 22), "degrees": 4.0}
+    with pytest.raises(ResultTypeError, match="returned is no Visit: "):
+        await session.call_tool(f"{era}_weather", result_type=Visit)
+    async with (
+        AsyncClient(
+            system.address,
+            on_elicitation=lambda _: {"action": "decline"},
+            on_sampling=on_sampling,
+            roots=[],
+        ) as own,
+        own.session(session.key).stream_tool(f"{era}_visit") as stream,
+    ):
+        assert [event async for event in stream] == []
+    expected = {"name": "decline", "greeting": "Good day.", "folders": []}
+    assert stream.result.structured == expected
+
+
+@pytest.mark.parametrize("era", SERVERS)
+async def test_what_servers_ask_is_answered_by_the_synchronous_client(
+    system: System, era: str
+) -> None:
+    def work() -> None:
+        with Client(
+            system.address,
+            on_elicitation=on_elicitation,
+            on_sampling=on_sampling,
+            roots=["file:///work"],
+        ) as client:
+            assert client.call_tool(f"{era}_visit", result_type=Visit) == EXPECTED
+            with client.stream_tool(f"{era}_visit") as stream:
+                assert list(stream) == []
+            assert stream.result.structured == vars(EXPECTED)
+
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(work)
+
+
+async def test_a_caller_without_handlers_is_told_what_to_pass(client: AsyncClient) -> None:
+    with pytest.raises(InputRequired, match="on_elicitation=") as caught:
+        await client.call_tool("modern_visit", timeout=20)
+    assert caught.value.method == "elicitation/create"
+    with pytest.raises(ServerError, match="on_elicitation="):
+        await client.call_tool("legacy_visit", timeout=20)
+
+
+@pytest.mark.parametrize("era", SERVERS)
+async def test_a_handler_that_hangs_ends_with_its_call_and_the_next_one_is_answered(
+    system: System, era: str
+) -> None:
+    hanging, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(params: dict[str, Any]) -> dict[str, Any]:
+        hanging.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {}
+
+    async with AsyncClient(
+        system.address, on_sampling=on_sampling, roots=["file:///work"]
+    ) as client:
+        session = client.session(f"{era} hang")
+        await session.call_tool(f"{era}_weather")  # its instance has started by now
+        with pytest.raises(DeadlineExceeded):
+            await session.call_tool(f"{era}_visit", timeout=2, on_elicitation=hang)
+        assert hanging.is_set()
+        assert ended.is_set()
+        visit = await session.call_tool(
+            f"{era}_visit", on_elicitation=on_elicitation, result_type=Visit
+        )
+        assert visit == EXPECTED
