@@ -1,4 +1,4 @@
-"""Both clients answer servers of both eras, built on the official package, and read typed results."""
+"""Both clients answer official servers of both eras, and have their results as instances."""
 
 from __future__ import annotations
 
