@@ -183,3 +183,31 @@ async def test_a_reload_is_traced_through_probe_and_apply(
         assert parent is not None
         assert f"{parent.trace_id:032x}" == TRACE
     assert attributes(found["leaseway.apply"])["leaseway.registry_version"] == 1
+
+
+async def test_other_requests_are_named_by_their_method(
+    spans: InMemorySpanExporter, bench: Bench
+) -> None:
+    spec = bench.spec("notes")
+    upsert = bench.upsert(spec)
+    upsert.toolset.recorded_prompts.append(b'{"name":"greet"}')
+    upsert.toolset.prompts.add(original_name="greet", name="greet")
+    await bench.push(upsert)
+    caller = bench.caller()
+    for method, name, params in (
+        ("prompts/get", "greet", b'{"name": "greet"}'),
+        ("resources/read", "note://a", b'{"uri": "note://a"}'),
+    ):
+        await caller.call("notes", name, method=method, arguments=params, traceparent=SAMPLED)
+    found = by_name(spans)
+    prompt, resource = found["prompts/get greet"], found["resources/read"]
+    assert attributes(prompt) | {
+        "mcp.method.name": "prompts/get",
+        "gen_ai.prompt.name": "greet",
+    } == attributes(prompt)
+    assert attributes(resource) | {
+        "mcp.method.name": "resources/read",
+        "mcp.resource.uri": "note://a",
+    } == attributes(resource)
+    for span in spans.get_finished_spans():
+        assert "gen_ai.tool.name" not in attributes(span)

@@ -194,8 +194,10 @@ async def test_what_is_filtered_or_unknown_is_not_found(bench: Bench) -> None:
     assert "prompt" in prompt.message
     method = await caller.refused("notes", "x", method="roots/list")
     assert method.reason is Reason.INVALID_REQUEST
-    own = await caller.refused("mcp_admin", "mcp_release", **about("note://a"))
-    assert own.reason is not Reason.INTERNAL
+    own = await caller.refused(
+        "mcp_admin", "mcp_release", method="resources/read", arguments=b'{"serverId": "notes"}'
+    )
+    assert own.reason is Reason.TOOL_NOT_FOUND
     assert not any(instance.calls for instance in bench.servers.opened)
 
 

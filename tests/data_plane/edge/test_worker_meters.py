@@ -8,7 +8,7 @@ import pytest
 from tests.data_plane.edge.conftest import Bench, worker_bench
 
 from leaseway.data_plane.edge.meters import WorkerMeters
-from leaseway.v1 import leases_pb2
+from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.metrics import Buckets, Meter
@@ -67,6 +67,26 @@ async def test_calls_are_timed_by_tool_and_by_how_they_ended(measured: Bench, me
         (*CALL, "files", "pipe", "-32602", "-32602"): 1,
     }
     assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 0}
+
+
+async def test_other_requests_are_timed_by_method_and_subscriptions_until_they_hold(
+    measured: Bench, meter: Meter
+) -> None:
+    await measured.serve("files")
+    caller = measured.caller()
+    for uri in ("note://a", "note://b"):
+        params = f'{{"uri": "{uri}"}}'.encode()
+        await caller.call("files", uri, method="resources/read", arguments=params)
+        call_id = await caller.begin("files", uri, method="resources/subscribe", arguments=params)
+        await caller.until(lambda: any(message.updates for message in caller.frames))
+        await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id)])
+        await caller.result(call_id)
+        caller.frames.clear()
+    assert totals(read(meter, "mcp.client.operation.duration")) == {
+        ("resources/read", "files", "pipe"): 2,
+        ("resources/subscribe", "files", "pipe"): 2,
+    }
+    assert read(meter, "leaseway.calls.refused") == {}
 
 
 async def test_calls_that_no_server_had_are_counted_by_reason(

@@ -18,7 +18,15 @@ from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.names import nearest
 from leaseway.wire.uris import ALL_URIS, UriFilter
 
-__all__ = ["NOTHING_OFFERED", "SUBSCRIBE", "Asked", "Offered", "admit", "compile_prompts"]
+__all__ = [
+    "NOTHING_OFFERED",
+    "SUBSCRIBE",
+    "Asked",
+    "Offered",
+    "admit",
+    "compile_prompts",
+    "offers_nothing",
+]
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The one request that goes on until it is cancelled."""
@@ -135,6 +143,14 @@ def admit(offered: Offered, server_id: str, method: str, params: bytes) -> Asked
     name = read(offered, server_id, parsed)
     said = meta if isinstance(meta, dict) else None
     return Asked(method, name, msgspec.json.encode(parsed), said)
+
+
+def offers_nothing(server_id: str) -> Fault:
+    """Return the refusal of a request to what has tools only."""
+    return Fault(
+        Reason.TOOL_NOT_FOUND,
+        f"{server_id} has no prompt and no resource, only tools.",
+    )
 
 
 def _read_prompt(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:

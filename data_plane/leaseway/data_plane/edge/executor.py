@@ -15,7 +15,7 @@ from typing import Any
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
-from leaseway.data_plane.core.offers import NOTHING_OFFERED, SUBSCRIBE, Asked, admit
+from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, admit, offers_nothing
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.edge.admin_tools import AdminTools
 from leaseway.data_plane.edge.artifacts import ArtifactStore
@@ -118,7 +118,7 @@ class Executor:
     def _administer(self, run: Run) -> None:
         """Run a call of Leaseway's own tools; it is not of any registry version."""
         if run.call.method:
-            admit(NOTHING_OFFERED, ADMIN_TOOLSET, run.call.method, run.arguments)
+            raise offers_nothing(ADMIN_TOOLSET)
         parsed = self._check(run, self._admin.plan(run.call.tool))
         run.done(self._admin.run(run.call, parsed))
 

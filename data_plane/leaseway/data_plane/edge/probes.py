@@ -194,8 +194,8 @@ class Prober:
         self._asked[generation.key] = now
         generation.report(
             "TOOLS_CHANGED",
-            f"A leased instance of server {generation.key} says that its tools changed; the "
-            "listed ones stay as they are until the server is tried again.",
+            f"A leased instance of server {generation.key} says that what it offers "
+            "changed; what is listed stays as it is until the server is tried again.",
             severity="warning",
         )
 
