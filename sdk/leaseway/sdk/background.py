@@ -26,6 +26,8 @@ _REST_BOUND: Final = 2.0
 """Seconds that a fork waits for the clients to disconnect."""
 _WORK: Final = "leaseway work"
 """The name of every task that somebody waits for."""
+_BUSY: Final = (_WORK, "call ", "follow ")
+"""How the names of tasks begin that a fork would harm: streams and subscriptions too."""
 
 ResultT = TypeVar("ResultT")
 
@@ -180,7 +182,7 @@ class Background:
 
     async def _disconnect(self) -> bool:
         """Disconnect all clients, unless something is under way; say whether that was done."""
-        busy = any(task.get_name() == _WORK for task in asyncio.all_tasks())
+        busy = any(task.get_name().startswith(_BUSY) for task in asyncio.all_tasks())
         clients = list(self._clients)
         if busy or self._inbox or any(client._busy for client in clients):
             return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls import Caller
 from leaseway.sdk.control import ControlPlane
@@ -16,9 +18,11 @@ from leaseway.sdk.workers import WorkerPool
 __all__ = ["Runtime"]
 
 _CLOSE_BOUND = 10.0
-_SETTLE = 0.005
-"""Seconds in which gRPC tells this loop the last of what was cancelled. The loop may be closed
-next (`asyncio.run`), and what came after that would be an error in whatever loop runs by then."""
+_SETTLE_BOUND = 0.2
+"""Seconds that gRPC is given to tell a loop the last of what was cancelled."""
+
+_open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Runtime]] = WeakKeyDictionary()
+"""What is open in each loop."""
 
 
 class Runtime:
@@ -37,6 +41,7 @@ class Runtime:
         opened(self)
         self.loop = asyncio.get_running_loop()
         self.identity = identity
+        self._siblings().add(self)
         self.own_session = f"client-{secrets.token_hex(8)}"
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity)
@@ -62,7 +67,10 @@ class Runtime:
             await self.pool.close()
             await self.control.close()
             closed(self)
-            await asyncio.sleep(_SETTLE)
+            siblings = self._siblings()
+            siblings.discard(self)
+            if not siblings:
+                await _settled()
 
     def abort(self) -> None:
         """End all tasks without waiting for anybody; safe from any thread."""
@@ -73,7 +81,26 @@ class Runtime:
             except RuntimeError:
                 return  # the loop was closed in between: its tasks are gone
 
+    def _siblings(self) -> WeakSet[Runtime]:
+        return _open.setdefault(self.loop, WeakSet())
+
     def _abort(self) -> None:
+        self._siblings().discard(self)
         self.desk.abort()
         self.resolver.abort()
         self.pool.abort()
+
+
+async def _settled() -> None:
+    """Wait until gRPC has nothing to tell this loop any more.
+
+    The loop may be closed next (`asyncio.run`), and what came for it after that would be an error
+    in whatever loop runs by then: they share one queue.
+    """
+    ending = [task for task in asyncio.all_tasks() if _is_end_of_call(task)]
+    if ending:
+        await asyncio.wait(ending, timeout=_SETTLE_BOUND)
+
+
+def _is_end_of_call(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__qualname__", "") == "_AioCall._handle_status_once_received"

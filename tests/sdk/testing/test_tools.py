@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from leaseway.sdk import (
+    ArtifactLost,
     InvalidArguments,
     PermissionDenied,
     ToolNotFound,
@@ -188,3 +189,8 @@ async def test_media_come_by_reference_unless_they_are_wanted_in_place(fake: Fak
         assert "data" not in content[1]
         assert (content[1]["mimeType"], content[1]["byteLength"]) == ("image/png", 7)
         assert content[1]["artifact"].startswith("artifacts/mcp/tools/shoot/")
+        assert await client.read_artifact(content[1]["artifact"]) == b"\x89PNG..."
+        with pytest.raises(ArtifactLost):
+            await client.session("another").read_artifact(content[1]["artifact"])
+        inline = await client.call_tool("shoot", inline_media=True)
+        assert inline.content[1]["data"] == "iVBORy4uLg=="

@@ -54,7 +54,7 @@ except ImportError as error:
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.fake import FakeLeaseway
-from leaseway.sdk.testing.registry import FakeServer
+from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.values import Media, Reply
 from leaseway.sdk.testing.worker import RecordedCall
 

@@ -75,12 +75,18 @@ class FakeControlPlane(
         return answer
 
     async def ListPrompts(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List no prompts: a fake has tools only."""
-        return catalog_pb2.ListPromptsResponse(registry_version=self._registry.version)
+        """List all prompts in one page."""
+        return catalog_pb2.ListPromptsResponse(
+            registry_version=self._registry.version,
+            prompts=self._registry.prompt_messages(list(request.servers)),
+        )
 
     async def ListResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List no resources: a fake has tools only."""
-        return catalog_pb2.ListResourcesResponse(registry_version=self._registry.version)
+        """List all resources in one page."""
+        return catalog_pb2.ListResourcesResponse(
+            registry_version=self._registry.version,
+            resources=self._registry.resource_messages(list(request.servers)),
+        )
 
     async def ResolveTools(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Find out where names lead."""
@@ -88,27 +94,41 @@ class FakeControlPlane(
         for name in request.names:
             resolved = answer.tools.add(name=name)
             try:
-                self._resolve(request.kind, name, resolved)
+                self._resolve(request, name, resolved)
             except Fault as fault:
                 resolved.error.CopyFrom(status_from_fault(fault))
         return answer
 
-    def _resolve(self, kind: int, name: str, resolved: catalog_pb2.ResolvedTool) -> None:
-        if kind not in (catalog_pb2.NAME_KIND_UNSPECIFIED, catalog_pb2.NAME_KIND_TOOL):
-            what = "prompt" if kind == catalog_pb2.NAME_KIND_PROMPT else "resource"
-            message = f"There is no {what} '{name}': leaseway.sdk.testing offers tools only."
-            raise Fault(Reason.TOOL_NOT_FOUND, message)
+    def _resolve(
+        self,
+        request: catalog_pb2.ResolveToolsRequest,
+        name: str,
+        resolved: catalog_pb2.ResolvedTool,
+    ) -> None:
+        if request.kind == catalog_pb2.NAME_KIND_PROMPT:
+            prompt = self._registry.find_prompt(request.server_id, name)
+            self._lead(resolved, prompt.server_id, prompt.original_name)
+        elif request.kind == catalog_pb2.NAME_KIND_RESOURCE:
+            resource = self._registry.find_resource(request.server_id, name)
+            self._lead(resolved, resource.server_id, name)
+        else:
+            self._resolve_tool(name, resolved)
+        resolved.workers.append(self.worker)
+
+    def _lead(self, resolved: catalog_pb2.ResolvedTool, server_id: str, original: str) -> None:
+        resolved.server_id, resolved.original_name = server_id, original
+        resolved.shared = not self._registry.servers[server_id].stateful
+
+    def _resolve_tool(self, name: str, resolved: catalog_pb2.ResolvedTool) -> None:
         original = name.removeprefix(f"{ADMIN_TOOLSET}:")
         if original in TOOL_DEFINITIONS and self._registry.leased:
             resolved.server_id, resolved.original_name = ADMIN_TOOLSET, original
             resolved.shared = True
         else:
             tool = self._registry.find(name)
-            resolved.server_id, resolved.original_name = tool.server_id, tool.original_name
-            resolved.shared = not self._registry.servers[tool.server_id].stateful
+            self._lead(resolved, tool.server_id, tool.original_name)
             resolved.idempotent = tool.annotations.get("idempotentHint") is True
             resolved.read_only = tool.annotations.get("readOnlyHint") is True
-        resolved.workers.append(self.worker)
 
     async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Stream registry versions."""

@@ -114,6 +114,9 @@ class Stream:
             told = execution_pb2.LogMessage(call_id=call.id, level=level, logger=logger, data=data)
             self._here(lambda: self._put("logs", told))
 
+        def update(uri: str) -> None:
+            self._put("updates", execution_pb2.ResourceUpdate(call_id=call.id, uri=uri))
+
         def ask(method: str, params: bytes) -> asyncio.Future[bytes]:
             self._asked = number = self._asked + 1
             question: asyncio.Future[bytes] = self._loop.create_future()
@@ -127,6 +130,7 @@ class Stream:
             progress=progress if call.wants_progress else None,
             log=log if call.log_level else None,
             log_level=call.log_level,
+            update=update,
             ask=ask,
             answers=frozenset(call.answers),
         )

@@ -20,7 +20,8 @@ from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.control import FakeControlPlane
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.lease_table import LeaseTable
-from leaseway.sdk.testing.registry import FakeServer, Registry
+from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.worker import FakeWorker, RecordedCall
 from leaseway.sdk.tools import Tool, tool_from_wire
 from leaseway.sdk.views import LeaseInfo, ProblemInfo, lease_from_wire, problem_from_wire
@@ -51,8 +52,8 @@ class FakeLeaseway:
     Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
     and at any time within. It speaks the true protocol to true clients: arguments are checked
     against schemas, errors are those of a real system, leases are placed, kept alive and end.
-    What it lacks: prompts, resources, several workers, filters, transforms of names, and calls
-    over other RPCs than the SDK's.
+    What it lacks: templates of resources, several workers, filters, transforms of names, and
+    calls over other RPCs than the SDK's.
 
     It needs the extra `leaseway[testing]`. While it runs, this process cannot be forked for
     children that use clients.
@@ -63,6 +64,8 @@ class FakeLeaseway:
     Attributes:
         address: Where it is, once it runs.
         tool: Makes a function a tool of the shared server `tools`; see `FakeServer.tool`.
+        prompt: Makes a function a prompt of that server; see `FakeServer.prompt`.
+        resource: Offers a resource of that server; see `FakeServer.resource`.
     """
 
     def __init__(self, *, capacity: int = MAX_LEASES) -> None:
@@ -76,7 +79,10 @@ class FakeLeaseway:
         self._control = FakeControlPlane(self._registry, self._leases, capacity)
         self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases)
         self.address = ""
-        self.tool = self.server(_SERVER).tool
+        tools = self.server(_SERVER)
+        self.tool = tools.tool
+        self.prompt = tools.prompt
+        self.resource = tools.resource
 
     def __enter__(self) -> Self:
         background().serve(self)
@@ -105,7 +111,9 @@ class FakeLeaseway:
             ValueError: The id is taken, or none that a server may have.
 
         """
-        return FakeServer(self._registry, server_id, stateful=stateful, prefix=prefix)
+        return FakeServer(
+            self._registry, server_id, stateful=stateful, prefix=prefix, on_update=self._updated
+        )
 
     def remove_tool(self, name: str) -> None:
         """Offer a tool no more, as after a reload.
@@ -252,6 +260,9 @@ class FakeLeaseway:
     def _changed(self) -> None:
         if self._server is not None:
             self._do(self._control.changed)
+
+    def _updated(self, server_id: str, uri: str) -> None:
+        self._do(lambda: self._worker.requests.changed(server_id, uri))
 
     def _do(self, work: Callable[[], WorkT]) -> WorkT:
         """Do something where the fake lives; its state has that one writer."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
-from leaseway.sdk.testing.functions import FakeTool, make_tool
+from leaseway.sdk.testing.functions import FakeTool
+from leaseway.sdk.testing.offers import FakePrompt, FakeResource
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.fault import Fault
 from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.reasons import Reason
 
-__all__ = ["FakeServer", "Registry", "tool_message"]
+__all__ = ["Offering", "Registry"]
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+class Offering(Protocol):
+    """A server, as far as the registry needs to know it."""
+
+    id: str
+    stateful: bool
+    state: dict[str, Any]
 
 
 class Registry:
@@ -30,16 +36,20 @@ class Registry:
         version: The registry version.
         servers: The servers by id.
         tools: The tools by exposed name.
+        prompts: The prompts by exposed name.
+        resources: The resources by server and URI.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
         self.version = 1
-        self.servers: dict[str, FakeServer] = {}
+        self.servers: dict[str, Offering] = {}
         self.tools: dict[str, FakeTool] = {}
+        self.prompts: dict[str, FakePrompt] = {}
+        self.resources: dict[tuple[str, str], FakeResource] = {}
 
-    def add_server(self, server: FakeServer) -> None:
+    def add_server(self, server: Offering) -> None:
         """Offer a server.
 
         Raises:
@@ -75,6 +85,61 @@ class Registry:
             self.tools = {**self.tools, tool.name: tool}
             self.version += 1
         self._on_change()
+
+    def add_prompt(self, prompt: FakePrompt) -> None:
+        """Offer a prompt; one of the same name is replaced."""
+        with self._lock:
+            self.prompts = {**self.prompts, prompt.name: prompt}
+            self.version += 1
+        self._on_change()
+
+    def add_resource(self, resource: FakeResource) -> None:
+        """Offer a resource; one of the same server and URI is replaced."""
+        with self._lock:
+            self.resources = {**self.resources, (resource.server_id, resource.uri): resource}
+            self.version += 1
+        self._on_change()
+
+    def find_prompt(self, server_id: str, name: str) -> FakePrompt:
+        """Return the prompt behind an exposed, qualified or, of a server, original name.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, with the nearest names.
+
+        """
+        for prompt in self.prompts.values():
+            names = {prompt.name, prompt.qualified_name}
+            if server_id:
+                names.add(prompt.original_name)
+            if name in names and server_id in ("", prompt.server_id):
+                return prompt
+        raise _missing("prompt", name, self.prompts)
+
+    def find_resource(self, server_id: str, uri: str) -> FakeResource:
+        """Return the resource of a URI; of several servers that of the smallest id.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, with the nearest URIs.
+
+        """
+        for (owner, known), resource in sorted(self.resources.items(), key=lambda one: one[0]):
+            if known == uri and server_id in ("", owner):
+                return resource
+        raise _missing("resource", uri, [known for _, known in self.resources])
+
+    def prompt_messages(self, servers: list[str]) -> list[catalog_pb2.Prompt]:
+        """Return the prompts of some servers or of all, ordered by name."""
+        chosen = [one for one in self.prompts.values() if not servers or one.server_id in servers]
+        found = [one.message(shared=not self.servers[one.server_id].stateful) for one in chosen]
+        return sorted(found, key=lambda one: one.name)
+
+    def resource_messages(self, servers: list[str]) -> list[catalog_pb2.Resource]:
+        """Return the resources of some servers or of all, ordered by server and URI."""
+        return [
+            one.message(shared=not self.servers[server_id].stateful)
+            for (server_id, _), one in sorted(self.resources.items(), key=lambda item: item[0])
+            if not servers or server_id in servers
+        ]
 
     def remove(self, name: str) -> None:
         """Offer a tool no more.
@@ -131,7 +196,7 @@ class Registry:
 
     def messages(self, servers: list[str]) -> list[catalog_pb2.Tool]:
         """Return what is listed, of some servers or of all, ordered by name."""
-        found = [tool_message(t, self.servers[t.server_id]) for t in self.tools.values()]
+        found = [_tool_message(t, self.servers[t.server_id]) for t in self.tools.values()]
         if self.leased:
             found += [_admin_message(name) for name in TOOL_DEFINITIONS]
         chosen = [one for one in found if not servers or one.server_id in servers]
@@ -140,97 +205,10 @@ class Registry:
     def _not_found(self, name: str) -> Fault:
         qualified = ":" in name
         known = [t.qualified_name if qualified else t.name for t in self.tools.values()]
-        near = nearest(name, known)
-        hint = f" Did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
-        return Fault(
-            Reason.TOOL_NOT_FOUND,
-            f"There is no tool '{name}'.{hint}",
-            metadata={"nearest": ", ".join(near)},
-        )
+        return _missing("tool", name, known)
 
 
-class FakeServer:
-    """One server of a fake; `FakeLeaseway.server` makes it.
-
-    Attributes:
-        id: Its id.
-        stateful: Whether each session leases a client of its own.
-        prefix: What the exposed names of its tools begin with.
-        state: What tools of a shared server remember.
-    """
-
-    def __init__(self, registry: Registry, server_id: str, *, stateful: bool, prefix: str) -> None:
-        self._registry = registry
-        self.id = server_id
-        self.stateful = stateful
-        self.prefix = prefix
-        self.state: dict[str, Any] = {}
-        registry.add_server(self)
-
-    @overload
-    def tool(self, function: FunctionT, /) -> FunctionT: ...
-
-    @overload
-    def tool(
-        self,
-        *,
-        name: str | None = ...,
-        description: str | None = ...,
-        schema: Mapping[str, Any] | None = ...,
-        output_schema: Mapping[str, Any] | None = ...,
-        annotations: Mapping[str, Any] | None = ...,
-    ) -> Callable[[FunctionT], FunctionT]: ...
-
-    def tool(
-        self,
-        function: FunctionT | None = None,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        schema: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        annotations: Mapping[str, Any] | None = None,
-    ) -> FunctionT | Callable[[FunctionT], FunctionT]:
-        """Make a function a tool of this server, as a decorator with or without arguments.
-
-        It may be async, and may have a parameter annotated with `CallContext`. An exception that
-        it raises is a result with `is_error`; a `LeasewayError` is that error of the call.
-
-        Args:
-            function: What runs. One that is not async runs in a thread of its own.
-            name: The tool's name without the prefix; None means the function's.
-            description: What it does; None means the function's docstring.
-            schema: The JSON Schema of its arguments, which it then gets as they are; None makes
-                one of its parameters' types and gives it arguments of those types.
-            output_schema: The JSON Schema of its structured results, or None.
-            annotations: Hints, such as `{"readOnlyHint": True}`.
-
-        Raises:
-            ValueError: The name is taken, or none that tools may have.
-            TypeError: No schema can be made of the parameters.
-
-        """
-        names = sys._getframe(1).f_locals  # tests define the types of arguments in functions
-
-        def add(given: FunctionT) -> FunctionT:
-            made = make_tool(
-                self.id,
-                self.prefix,
-                given,
-                name=name,
-                description=description,
-                schema=schema,
-                output_schema=output_schema,
-                annotations=annotations,
-                names=names,
-            )
-            self._registry.add_tool(made)
-            return given
-
-        return add if function is None else add(function)
-
-
-def tool_message(tool: FakeTool, server: FakeServer) -> catalog_pb2.Tool:
+def _tool_message(tool: FakeTool, server: Offering) -> catalog_pb2.Tool:
     """Return a tool for the wire."""
     return catalog_pb2.Tool(
         name=tool.name,
@@ -241,6 +219,16 @@ def tool_message(tool: FakeTool, server: FakeServer) -> catalog_pb2.Tool:
         output_schema=json.dumps(tool.output_schema).encode() if tool.output_schema else b"",
         annotations=json.dumps(tool.annotations).encode() if tool.annotations else b"",
         shared=not server.stateful,
+    )
+
+
+def _missing(what: str, name: str, known: Iterable[str]) -> Fault:
+    near = nearest(name, known)
+    hint = f" Did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
+    return Fault(
+        Reason.TOOL_NOT_FOUND,
+        f"There is no {what} '{name}'.{hint}",
+        metadata={"nearest": ", ".join(near)},
     )
 
 

@@ -22,6 +22,7 @@ from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable, duration
 from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.requests import Requests
 from leaseway.sdk.testing.values import failure, result_of
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.admin import ADMIN_TOOLSET, release_target
@@ -73,6 +74,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
 
     Attributes:
         behaviour: What calls meet before their tool runs.
+        requests: What is no tool call.
         calls: The calls that have reached a tool, the oldest first; the last 100,000.
     """
 
@@ -86,6 +88,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self._artifacts = FakeArtifacts(incarnation)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "leaseway fake tool")
         self.behaviour = Behaviour()
+        self.requests = Requests(registry)
         self.calls: deque[RecordedCall] = deque(maxlen=_MAX_RECORDED)
 
     def close(self) -> None:
@@ -111,8 +114,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
 
         """
         if call.method:
-            message = "leaseway.sdk.testing offers tools only, no prompts and no resources."
-            raise Fault(Reason.TOOL_NOT_FOUND, message)
+            lease = self._lease_of(call, result)
+            asked = self.requests.answer(call, arguments, line.update)
+            return _encode(await self._on(lease, asked))
         if call.server_id == ADMIN_TOOLSET:
             released = self._release_by_tool(call, arguments)
             result.is_error = released.get("isError") is True

@@ -1,0 +1,92 @@
+"""Prompts and resources of a fake: listed, got, read, followed, completed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.sdk.fakes import BOUND
+
+from leaseway.sdk import ServerError, ToolNotFound
+from leaseway.sdk.testing import FakeLeaseway
+
+
+@pytest.fixture
+def offers(fake: FakeLeaseway) -> FakeLeaseway:
+    """Add a prompt and a resource of a shared server, and one of a leased one."""
+
+    @fake.prompt(completions={"topic": ["ships", "shoes", "wax"]})
+    def explain(topic: str, tone: str = "plain") -> str:
+        """Explain something."""
+        return f"Explain {topic} in a {tone} tone."
+
+    fake.resource("note://one", "first", mime_type="text/markdown", description="A note.")
+    shop = fake.server("shop", stateful=True, prefix="shop_")
+    shop.resource("shop://logo", lambda: b"\x00\x01", mime_type="image/png")
+
+    @shop.prompt(name="offer")
+    async def make_offer() -> list[dict[str, Any]]:
+        return [{"role": "assistant", "content": {"type": "text", "text": "Cheap!"}}]
+
+    return fake
+
+
+async def test_prompts_are_listed_and_got(offers: FakeLeaseway) -> None:
+    async with offers.async_client() as client:
+        explain, offer = await client.list_prompts()
+        assert [(one.name, one.required) for one in explain.arguments] == [
+            ("topic", True),
+            ("tone", False),
+        ]
+        assert (explain.description, explain.shared) == ("Explain something.", True)
+        assert (offer.name, offer.qualified_name, offer.shared) == (
+            "shop_offer",
+            "shop:offer",
+            False,
+        )
+        got = await client.get_prompt("explain", {"topic": "wax"})
+        assert got.text == "Explain wax in a plain tone."
+        async with client.session("one") as session:
+            assert (await session.get_prompt("shop:offer")).messages[0]["role"] == "assistant"
+            assert [lease.server_id for lease in offers.leases] == ["shop"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"topic": "wax", "volume": "11"}])
+def test_arguments_that_a_prompt_does_not_take_are_refused(
+    offers: FakeLeaseway, arguments: dict[str, str]
+) -> None:
+    with pytest.raises(ServerError) as caught:
+        offers.client().get_prompt("explain", arguments)
+    assert caught.value.code == -32602
+
+
+async def test_resources_are_listed_read_and_followed(offers: FakeLeaseway) -> None:
+    async with offers.async_client() as client, asyncio.timeout(BOUND):
+        assert [one.uri for one in await client.list_resources()] == ["shop://logo", "note://one"]
+        assert (await client.read_resource("note://one")).text == "first"
+        logo = (await client.session("one").read_resource("shop://logo")).raw["contents"][0]
+        assert (logo["mimeType"], logo["blob"]) == ("image/png", "AAE=")
+        async with client.subscribe_resource("note://one") as updates:
+            offers.resource("note://one", "second")
+            assert await updates.next() == "note://one"
+            assert (await client.read_resource("note://one")).text == "second"
+
+
+def test_what_is_not_offered_names_the_nearest(offers: FakeLeaseway) -> None:
+    client = offers.client()
+    with pytest.raises(ToolNotFound, match=r"no prompt 'explan'. Did you mean 'explain'"):
+        client.get_prompt("explan")
+    with pytest.raises(ToolNotFound, match=r"no resource 'note://on'. Did you mean 'note://one'"):
+        client.read_resource("note://on")
+
+
+def test_arguments_are_completed(offers: FakeLeaseway) -> None:
+    client = offers.client()
+    assert client.complete("topic", "sh", prompt="explain").values == ["ships", "shoes"]
+    assert client.complete("tone", "", prompt="explain").values == []
+
+
+def test_a_prompt_needs_a_name_that_prompts_may_have(fake: FakeLeaseway) -> None:
+    with pytest.raises(ValueError, match="no name for a prompt"):
+        fake.prompt(name="a b")(lambda: "")
