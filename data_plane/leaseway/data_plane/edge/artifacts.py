@@ -75,7 +75,10 @@ class ArtifactStore:
     def keep(self, run: Run, outcome: Outcome) -> PendingCall | None:
         """End a call once the media of its result are kept; None where it has none to keep."""
         call = run.call
-        if call.inline_media or not may_hold_media(outcome.payload):
+        payload = outcome.payload
+        # Looking all through a large result is left to the thread, too.
+        is_small = len(payload) <= bounds.BATCH_SIZE
+        if call.inline_media or (is_small and not may_hold_media(payload)):
             return None
         if run.trace is not None:
             run.trace.event("images and sounds are kept")

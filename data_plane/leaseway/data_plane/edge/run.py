@@ -129,7 +129,7 @@ class Run:
         if fault is not None:
             self.fail(self._owner.explain(self, fault))
         elif not self.over:
-            if DATA_MARK in outcome.payload:
+            if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
                 self._pending = self._owner.keep_media(self, outcome)
                 if self._pending is not None:
                     return  # `finish` follows
