@@ -22,6 +22,7 @@ options.add_argument("--sse", action="store_true")
 options.add_argument("--legacy", action="store_true")
 options.add_argument("--get", action="store_true")
 options.add_argument("--no-get", action="store_true")
+options.add_argument("--follow", action="store_true")
 options.add_argument("--log")
 options.add_argument("--port", type=int, default=0)
 args = options.parse_args()
@@ -38,6 +39,7 @@ seen = {
     "full": False,
 }
 seen["forgetful"] = False
+seen["followed"] = []
 PARAM = {"type": "string", "x-mcp-header": "Region"}
 TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object"}, "x-unknown": {"kept": 1.0}},
@@ -171,6 +173,8 @@ def respond(message, modern):
     cache = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
     tools = {"tools": {"listChanged": True} if args.legacy else {}}
     if method == "initialize" and args.legacy:
+        if args.follow:
+            tools["resources"] = {"subscribe": True}
         info = {"name": "http-raw", "version": "0"}
         return {"protocolVersion": "2025-11-25", "capabilities": tools, "serverInfo": info}
     if method == "server/discover" and not args.legacy:
@@ -178,6 +182,9 @@ def respond(message, modern):
     if method == "tools/list":
         return {"tools": TOOLS, **cache}
     if method == "ping":
+        return {}
+    if method == "resources/subscribe" and args.follow:
+        seen["followed"].append(message["params"]["uri"])
         return {}
     return None
 
@@ -302,6 +309,14 @@ async def change(request):
     return web.Response()
 
 
+async def update(request):
+    params = {"uri": await request.text()}
+    changed = {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": params}
+    for stream in streams:
+        await stream.write(event(changed))
+    return web.Response()
+
+
 async def main():
     app = web.Application(client_max_size=64 << 20)
     for path in ("/mcp", "/moved"):
@@ -312,6 +327,7 @@ async def main():
     for path in ("/mute", "/full", "/forgetful"):
         app.router.add_post(path, turn)
     app.router.add_post("/change", change)
+    app.router.add_post("/update", update)
     app.router.add_get("/state", state)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()

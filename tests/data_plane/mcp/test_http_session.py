@@ -168,3 +168,22 @@ async def test_a_leased_server_that_forgets_its_session_is_lost(bench: Bench, ad
     assert why is not None
     assert "does not know its MCP session any more" in why.message
     assert (await state(bench, address))["sessions"] == []
+
+
+async def test_who_follows_a_resource_does_so_in_the_other_session_too(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--get", "--follow") as address:
+        instance = await shared(bench, address)
+        told: asyncio.Queue[str] = asyncio.Queue()
+        followed = instance.follow("note://a", told.put_nowait, lambda _: None)
+        async with asyncio.timeout(10):
+            assert await told.get() == ""
+            await tell(bench, address, "forget")
+            await bench.text(instance, "echo")
+            # What changed between the two sessions nobody knows.
+            assert [await told.get(), await told.get()] == ["", "note://a"]
+            while (await state(bench, address))["streams"] != 1:
+                await asyncio.sleep(0.005)
+            async with bench.http.post(f"{address}/update", data="note://a/part"):
+                assert await told.get() == "note://a/part"
+        assert (await state(bench, address))["followed"] == ["note://a"] * 2
+        followed.cancel("enough")
