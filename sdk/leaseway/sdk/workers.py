@@ -25,6 +25,7 @@ class WorkerLink:
 
     Attributes:
         worker: Which worker.
+        asking: Requests that wait for an answer, and artifacts that are being read.
         leases: Grants and ends leases.
         execution: Carries calls and reads logs.
     """
@@ -34,7 +35,7 @@ class WorkerLink:
         self._identity = identity
         self._left = False
         self._suspect = False
-        self._asking = 0
+        self.asking = 0
         self._exchange: Exchange | None = None
         self._channel = grpc.aio.insecure_channel(
             worker.address, options=channel_options(worker.address)
@@ -62,7 +63,7 @@ class WorkerLink:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way, not even an open stream."""
-        return self._exchange is None and not self._asking
+        return self._exchange is None and not self.asking
 
     @property
     def exchange(self) -> Exchange:
@@ -97,13 +98,13 @@ class WorkerLink:
             Fault: The worker refused, or could not be reached.
 
         """
-        self._asking += 1
+        self.asking += 1
         try:
             return await rpc(request, timeout=timeout, metadata=self._identity.metadata)
         except grpc.aio.AioRpcError as error:
             raise fault_of_worker(error, self.worker.id) from None
         finally:
-            self._asking -= 1
+            self.asking -= 1
 
     @contextmanager
     def stream(
@@ -120,7 +121,7 @@ class WorkerLink:
             raises a Fault: the worker refused, was silent for that long, or cannot be reached.
 
         """
-        self._asking += 1
+        self.asking += 1
         call = rpc(request, metadata=self._identity.metadata)
 
         async def next_message(timeout: float) -> Any:
@@ -136,7 +137,7 @@ class WorkerLink:
         try:
             yield next_message
         finally:
-            self._asking -= 1
+            self.asking -= 1
             call.cancel()
 
     def abort(self) -> None:
@@ -168,8 +169,8 @@ class WorkerPool:
 
     @property
     def load(self) -> int:
-        """Calls in flight, on all workers."""
-        return sum(link.load for link in self._links.values())
+        """Calls in flight and artifacts that are being read, on all workers."""
+        return sum(link.load + link.asking for link in self._links.values())
 
     @property
     def workers(self) -> Collection[Worker]:
