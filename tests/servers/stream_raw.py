@@ -38,7 +38,7 @@ class Deeds:
         await line.say(f'{{"jsonrpc":"2.0","id":{key},"result":{{"content":[}}')
 
     async def oversize(self, line, key):
-        await line.say(result(key, "x" * (33 << 20)))
+        await line.say(result(key, "x" * (2 << 20)))
 
     async def end(self, line, key):
         await line.end()

@@ -153,12 +153,13 @@ async def test_a_binary_frame_is_taken_for_a_message(bench: Bench, raw: RawServe
 
 @BOTH
 async def test_a_message_above_the_bound_ends_the_connection(
-    bench: Bench, raw: RawServer, transport: str
+    bench: Bench, raw: RawServer, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(bounds, "MAX_LINE", bounds.MIB)
     instance = await bench.start(at(bench, raw, transport))
     fault = await fault_of(bench, instance, "oversize")
     assert fault.reason is Reason.SERVER_LOST
-    assert f"{bounds.MAX_LINE} bytes (32 MiB" in fault.message
+    assert f"{bounds.MIB} bytes (1 MiB" in fault.message
     async with asyncio.timeout(10):
         assert (await bench.closed.get())[1] is not None
 
