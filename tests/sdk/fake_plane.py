@@ -64,6 +64,7 @@ class FakeControlPlane(
         self.problems: list[admin_pb2.Problem] = []
         self.on_list: Callable[[], None] = lambda: None
         self.on_status: Callable[[], None] = lambda: None
+        self.on_problem: Callable[[object], None] = lambda _: None
         self.mute = False
         self.address = ""
         self._watchers: set[asyncio.Event] = set()
@@ -258,6 +259,7 @@ class FakeControlPlane(
 
     async def ReportProblem(self, request: Any, context: Any) -> Any:
         self.problems.append(request.problem)
+        self.on_problem(request.problem)
         return admin_pb2.ReportProblemResponse()
 
     async def DrainWorker(self, request: Any, context: Any) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
 
+from leaseway.sdk import forks
 from leaseway.v1 import execution_pb2
 
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
@@ -258,3 +259,48 @@ async def test_pools_of_every_start_method_make_calls(
     results = ['{"n":0}', '{"n":1}', '{"n":2}', '{"n":3}']
     expected = [f"{method} {results}" for method in ("fork", "spawn", "forkserver")]
     assert done.stdout.splitlines() == expected, done.stderr
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_where_threads_cannot_be_seen_only_a_process_that_used_nothing_may_fork(
+    used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "_THREADS", tmp_path / "absent")
+    monkeypatch.setattr(forks, "_used", used)
+    assert forks._grpc_has_ended() is not used
+
+
+async def test_a_watch_goes_on_after_a_fork_on_both_sides(plane: FakeControlPlane) -> None:
+    program = """
+client = Client(address)
+watch = client.watch_tools()
+print(len(next(watch)))
+in_child(lambda: call(client))
+client.report_problem("ADD_A_TOOL", "for the watch")
+print(len(next(watch)))
+client.close()
+print(list(watch))
+"""
+
+    def report(problem: object) -> None:
+        plane.add("time", "zones")
+        plane.move()
+
+    plane.on_problem = report
+    lines = await lines_of(plane.address, program)
+    assert lines == ["2", "child {}", "3", "[]"]
+
+
+async def test_a_block_of_a_call_that_has_ended_is_left_as_ever_after_a_fork(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+client = Client(address)
+with client.stream_tool("time_now", {"n": 1}) as stream:
+    list(stream)
+    in_child(lambda: None)
+    print(stream.result.text)
+print(call(client))
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ["child None", '{"n":1}', "{}"]

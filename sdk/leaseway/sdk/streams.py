@@ -78,8 +78,9 @@ class AsyncToolStream:
                 self._events.dropped,
                 self._name,
             )
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        if not self._task.done():  # else its loop may be gone, as after a fork
+            self._task.cancel()
+            await asyncio.wait([self._task])
         await self._events.settled()
         if not self._task.cancelled():
             self._task.exception()  # seen: it was raised to whoever read to the end

@@ -47,9 +47,8 @@ class AsyncToolWatch:
     the client is closed. Breaking off needs no clean-up.
     """
 
-    def __init__(self, owner: object, runtime: Runtime, servers: Sequence[str] | None) -> None:
-        self._owner = owner  # so that a client lives as long as somebody watches
-        self._runtime = runtime
+    def __init__(self, client: AsyncToolWatches, servers: Sequence[str] | None) -> None:
+        self._client = client
         self._servers = list(servers) if servers is not None else None
         self._last: ToolList | None = None
         self._read_at = 0
@@ -58,12 +57,14 @@ class AsyncToolWatch:
         return self
 
     async def __anext__(self) -> ToolList:
-        runtime = self._runtime
+        if self._client._closed:
+            raise StopAsyncIteration
+        runtime, _ = self._client._at()  # another one than before where a fork came between
         moves = runtime.resolver.watch()
         while not moves.ended:
             if self._last is not None:
                 await moves.beyond(self._read_at)
-            tools = await self._read()
+            tools = await self._read(runtime)
             if tools is None or moves.ended:
                 break
             self._read_at = max(self._read_at, tools.registry_version)
@@ -72,9 +73,9 @@ class AsyncToolWatch:
                 return tools
         raise StopAsyncIteration
 
-    async def _read(self) -> ToolList | None:
+    async def _read(self, runtime: Runtime) -> ToolList | None:
         """Return the list as it is now, or None where the client was closed meanwhile."""
-        runtime, attempt = self._runtime, 0
+        attempt = 0
         moves = runtime.resolver.moves
         while True:
             try:
@@ -125,6 +126,8 @@ class ToolWatch:
 class AsyncToolWatches(ABC):
     """The part of `AsyncClient` that watches tools."""
 
+    _closed: bool
+
     @abstractmethod
     def _at(self) -> tuple[Runtime, str]: ...
 
@@ -138,7 +141,8 @@ class AsyncToolWatches(ABC):
             What `async for` reads lists from, until the client is closed.
 
         """
-        return AsyncToolWatch(self, self._at()[0], servers)
+        self._at()  # which says where the client is closed
+        return AsyncToolWatch(self, servers)
 
 
 class ToolWatches(ABC):
