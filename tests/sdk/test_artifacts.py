@@ -302,8 +302,9 @@ async def test_the_synchronous_client_has_all_at_once(
 
 async def test_a_client_that_reads_an_artifact_is_busy(client: AsyncClient, worker: Keeper) -> None:
     artifact = client.read_artifact(worker.keep(bytes(64 * MIB)))
-    assert not client._busy
+    busy = [client._busy]
     await anext(artifact)
-    assert client._busy  # a fork would end its connection
+    busy.append(client._busy)
     await artifact.close()
-    assert not client._busy
+    busy.append(client._busy)
+    assert busy == [False, True, False]  # a fork would end its connection
