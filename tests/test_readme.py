@@ -16,11 +16,12 @@ from leaseway.cli.app import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text()
+SDK_PAGE = (REPOSITORY / "docs" / "sdk.md").read_text()
 DEFAULT = "127.0.0.1:7600"
 
 
-def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+def _blocks(language: str, page: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
 
 
 def _environment() -> dict[str, str]:
@@ -85,6 +86,12 @@ def test_each_program_works(system: tuple[Path, str], program: str) -> None:
     done = _run([sys.executable, "-c", program.replace(DEFAULT, address)], folder, address)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize("program", _blocks("python", SDK_PAGE))
+def test_each_program_of_the_sdk_page_runs(program: str, tmp_path: Path) -> None:
+    done = _run([sys.executable, "-c", program], tmp_path, DEFAULT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_each_command_that_is_spoken_of_exists() -> None:

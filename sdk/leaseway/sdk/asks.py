@@ -189,7 +189,7 @@ class Handlers:
         why = str(error) if wrong else f"the caller's handler failed ({type(error).__name__})"
         _log.warning(
             "What its server asked during the call of '%s' (%s) was not answered: %s. It was told "
-            "so, and the call goes on.",
+            "so.",
             tool,
             question.method,
             why,
