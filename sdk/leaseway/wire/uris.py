@@ -6,6 +6,7 @@ both as the same. So a URI passes only if it does so as it is and as servers may
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote
@@ -13,6 +14,10 @@ from urllib.parse import unquote
 from leaseway.wire.patterns import passes
 
 __all__ = ["ALL_URIS", "UriFilter", "as_read"]
+
+
+_AFTER_PATH: Final = re.compile(r"[?#]")
+_PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443", "ftp": ":21"}
 
 
 class UriFilter:
@@ -46,16 +51,25 @@ def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
 def as_read(uri: str, *, has_host: bool = True) -> str:
     """Return a URI as a server may read it: unquoted, its scheme in small letters, no `..` left.
 
+    Of schemes that everybody reads alike the host is read, too: `file:/a` is `file:///a`, and
+    `https://me@HOST:443/` is `https://host/`.
+
     Args:
         uri: A URI, a template or a pattern of them.
         has_host: Whether what follows `//` is a host, which no `..` leaves; a server with a
             scheme of its own may take it for the first step of a path.
     """
-    scheme, colon, rest = unquote(uri).partition(":")
+    is_file = uri[:5].lower() == "file:"
+    # What follows a file's path names no other file, so it is left out.
+    scheme, colon, rest = unquote(_AFTER_PATH.split(uri)[0] if is_file else uri).partition(":")
     if not colon:
         return scheme
     path, mark, query = rest.replace("\\", "/").partition("?")
+    if is_file and path.startswith("/") and not path.startswith("//"):
+        path = "//" + path
     steps = path.split("/")
+    if path.startswith("//"):
+        steps[2] = _host(scheme.lower(), steps[2])
     fixed = 2 + has_host if path.startswith("//") else 0  # nothing and nothing and the host
     kept: list[str] = []
     for step in steps[fixed:]:
@@ -68,6 +82,16 @@ def as_read(uri: str, *, has_host: bool = True) -> str:
     if not fixed and path.startswith("/"):
         kept.insert(0, "")
     return scheme.lower() + colon + "/".join((*steps[:fixed], *kept)) + mark + query
+
+
+def _host(scheme: str, host: str) -> str:
+    """Return a host as it is looked up; of a server's own scheme it may be any name, as it is."""
+    if scheme == "file":
+        return "" if host.lower() == "localhost" else host.lower()
+    port = _PORTS.get(scheme)
+    if port is None:
+        return host
+    return host.rpartition("@")[2].lower().removesuffix(port).removesuffix(".")
 
 
 ALL_URIS: Final = UriFilter()

@@ -152,6 +152,11 @@ def test_other_lists_than_the_recorded_are_noticed() -> None:
         ("x://host/a/./b/", "x://host/a/b/"),
         ("x:a/../b", "x:b"),
         ("x:/a/..", "x:/"),
+        ("x://Host/A", "x://Host/A"),
+        ("https://Host:443/A", "https://host/A"),
+        ("file:/a", "file:///a"),
+        ("file://LOCALHOST/a", "file:///a"),
+        ("file:///a?b#c", "file:///a"),
         ("nothing", "nothing"),
         ("note://a", "note://a"),
         ("file:///", "file:///"),
@@ -172,11 +177,32 @@ def test_a_uri_is_read_as_servers_do(uri: str, read: str) -> None:
         "file:////secret/x",
         "file:///./secret/x",
         "file://host/../../secret/x",
+        "file:/secret/x",
+        "file:/open/..//secret/x",
+        "file://localhost/secret/x",
+        "FILE://LocalHost/open/../secret/x",
+        "file:///secret/x?a",
     ],
 )
 def test_no_other_spelling_gets_past_a_filter(uri: str) -> None:
     assert not UriFilter((), ["file:///secret/*"]).allows(uri)
     assert not UriFilter(["file:///open/*"], ()).allows(uri)
+
+
+def test_what_comes_after_a_files_path_is_no_other_file() -> None:
+    for uri in ("file:///one.txt?a", "file:///one.txt#a", "file:///one.txt?#", "file:/one.txt"):
+        assert not UriFilter((), ["file:///one.txt"]).allows(uri)
+    assert UriFilter((), ["note://one#a"]).allows("note://one")
+    assert UriFilter((), ["note://one"]).allows("note://one?id=2")
+
+
+def test_no_spelling_of_a_host_gets_past_a_filter() -> None:
+    assert not UriFilter((), ["https://intranet/*"]).allows("https://INTRANET/x")
+    assert not UriFilter((), ["https://Intranet/*"]).allows("https://intranet/x")
+    assert UriFilter(["https://Host/*"], ()).allows("https://host/x")
+    assert not UriFilter((), ["https://host/*"]).allows("https://me@Host.:443/x")
+    assert UriFilter((), ["https://host/*"]).allows("https://host:8443/x")
+    assert UriFilter((), ["note://one"]).allows("note://One")
 
 
 def test_a_host_of_a_servers_own_scheme_may_be_left() -> None:
