@@ -113,6 +113,18 @@ async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) 
     assert list(result.prompts) == [GREET, b'{"name":"more"}']
 
 
+async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: Bench) -> None:
+    await serve(bench)
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    assert bench.servers.live[0].offers is None
+    bench.servers.offers = Offers((), (NOTE, b'{"uri":"note://b"}'), gaps=("prompts/list failed.",))
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    result = await bench.plane.expect("probe_result")
+    assert list(result.prompts) == [GREET]
+    assert list(result.resources) == [NOTE, b'{"uri":"note://b"}']
+    assert list(result.resource_templates) == [TEMPLATE]
+
+
 async def test_a_leased_instance_that_offers_more_asks_for_a_probe(bench: Bench) -> None:
     await serve(bench, shared=False)
     await read(bench.caller(), "note://a", session="s1")
@@ -282,6 +294,35 @@ async def test_a_worker_that_leaves_ends_what_is_followed(bench: Bench) -> None:
         await bench.worker.executor.drain()
     fault = await end_of(caller, call_id)
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
+
+
+async def test_a_worker_that_leaves_begins_to_follow_nothing(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    bench.servers.gate = asyncio.Event()
+    caller = bench.caller()
+    about_it = about("note://a", "resources/subscribe")
+    call_id = await caller.begin("notes", "note://a", session="s1", **about_it)
+    await bench.until(lambda: bench.servers.live)
+    leaving = asyncio.create_task(bench.worker.executor.drain())
+    await bench.until(lambda: bench.worker.executor.draining)
+    bench.servers.gate.set()
+    assert (await end_of(caller, call_id)).reason is Reason.DRAINING
+    async with asyncio.timeout(5):
+        await leaving
+
+
+async def test_what_a_caller_says_it_asks_about_is_what_it_asks_about(bench: Bench) -> None:
+    await serve(bench)
+    bench.servers.holds = True
+    caller = bench.caller()
+    params = b'{"name":"greet"}'
+    call_id = await caller.begin("notes", "no/such", method="prompts/get", arguments=params)
+    image = b'{"type":"image","mimeType":"image/png","data":"AAAA"}'
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].calls)
+    bench.servers.live[0].calls[0].answer(b'{"messages":[{"role":"user","content":%b}]}' % image)
+    await caller.result(call_id)
+    kept = json.loads(caller.payloads[call_id])["messages"][0]["content"]["artifact"]
+    assert kept.startswith("artifacts/mcp/notes/greet/")
 
 
 async def test_an_instance_that_is_followed_does_not_rest(bench: Bench) -> None:

@@ -91,11 +91,13 @@ class InstancePort(Protocol):
 
         """
 
-    async def list_offers(self, timeout: float) -> Offers:
+    async def list_offers(self, timeout: float, recorded: Offers) -> Offers:
         """List prompts, resources and templates; what cannot be listed is said in `gaps`.
 
         Args:
             timeout: Seconds for all lists together.
+            recorded: What another instance of the same server listed: a list that fails stays as
+                it was, here or there.
 
         Raises:
             Fault: The client has ended.

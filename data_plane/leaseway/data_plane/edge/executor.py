@@ -142,6 +142,7 @@ class Executor:
     def _admit_other(self, run: Run, generation: Generation) -> Asked:
         call, offered = run.call, generation.variant.toolset.offered
         asked = admit(offered, call.server_id, call.method, run.arguments)
+        call.tool = asked.name  # what the params say, whatever the caller wrote beside them
         if asked.method == SUBSCRIBE and not call.timeout_ms and not run.has_deadline:
             self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
         return asked
@@ -238,6 +239,8 @@ class Executor:
             run.timer = self.meters.timer(live.spec, label)
             run.sent_at = time.perf_counter()
         if request.method == SUBSCRIBE and isinstance(plan, Asked):
+            if self.draining:  # by now: it would go on for as long as its caller likes
+                raise self.leaving()
             self._following.begin(run, live, plan)
             return
         run.live = live

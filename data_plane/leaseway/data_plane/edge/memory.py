@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -306,10 +306,18 @@ class MemoryInstance:
             if uri.startswith(follower.uri):
                 follower.tell(uri)
 
-    async def list_offers(self, timeout: float) -> Offers:
-        """List the prompts and resources that the servers say now."""
-        self.offers = self._servers.offers
-        return self.offers
+    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
+        """List what the servers say now; of what has gaps, empty lists are those that failed."""
+        now, before = self._servers.offers, self.offers or recorded
+        if now.gaps:
+            now = replace(
+                now,
+                prompts=now.prompts or before.prompts,
+                resources=now.resources or before.resources,
+                templates=now.templates or before.templates,
+            )
+        self.offers = now
+        return now
 
     async def relist(self) -> Mapping[str, bytes]:
         """List what the servers say now."""

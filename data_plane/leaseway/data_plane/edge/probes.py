@@ -17,6 +17,7 @@ from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
@@ -158,7 +159,7 @@ class Prober:
             Fault: The instance has ended.
 
         """
-        offers = await live.instance.list_offers(timeout)
+        offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
         key = live.spec.key
         problem = Problem(
             "server",
@@ -173,6 +174,15 @@ class Prober:
             self._around.reports.see(problem)
         else:
             self._around.reports.clear(problem)
+
+    def _recorded_offers(self, spec: ServerSpec) -> Offers:
+        generation = self._pool.get(spec.key)
+        if generation is None or generation.launch_hash != spec.launch_hash:
+            return NO_OFFERS
+        offered = generation.variant.toolset.offered
+        return Offers(
+            offered.recorded_prompts, offered.recorded_resources, offered.recorded_templates
+        )
 
     def _tools_changed(self, generation: Generation, live: Live) -> None:
         if generation.draining or self._pool.get(generation.key) is not generation:

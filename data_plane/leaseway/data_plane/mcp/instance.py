@@ -181,18 +181,20 @@ class Instance:
             return self._subscriptions.follow(uri, on_update, done)
         return refuse(done, self._not_open())
 
-    async def list_offers(self, timeout: float) -> Offers:
+    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
         """List prompts, resources and templates and keep them in `offers`.
 
         Args:
             timeout: Seconds for all lists together.
+            recorded: What another instance of the same server listed: a list that fails stays as
+                it was, here or there.
 
         Raises:
             Fault: SERVER_LOST: there is nobody to ask.
         """
         if self.state != "ready" or self._peer is None:
             raise self._not_open()
-        before = self.offers or NO_OFFERS
+        before = self.offers or recorded
         self.offers = await list_offers(self._peer, self._capabilities, timeout, before)
         return self.offers
 
