@@ -42,6 +42,7 @@ class Shelf:
     def __init__(self) -> None:
         self.media: list[tuple[str, str, bytes]] = []
         self.refused: list[str] = []
+        self.told_full = 0
 
     def __call__(self, media: Media) -> Kept | None:
         try:
@@ -51,6 +52,9 @@ class Shelf:
             return None
         self.media.append((media.kind, media.mime_type, content))
         return Kept(f"artifacts/{len(self.media)}", len(content))
+
+    def full(self) -> None:
+        self.told_full += 1
 
 
 def encoded(content: bytes = PNG) -> str:
@@ -195,6 +199,9 @@ def test_no_more_than_the_bound_become_artifacts() -> None:
     result, shelf = replaced({"content": [image(data="AAAA")] * (MAX_ARTIFACTS_PER_RESULT + 3)})
     assert len(shelf.media) == MAX_ARTIFACTS_PER_RESULT
     assert [item for item in result["content"] if "data" in item] == [image(data="AAAA")] * 3
+    assert shelf.told_full == 1
+    _, shelf = replaced({"content": [image(data="AAAA")] * MAX_ARTIFACTS_PER_RESULT + [{}]})
+    assert shelf.told_full == 0
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,15 @@ async def test_bytes_that_are_no_base64_stay_and_the_log_says_so(
     assert "shots:echo stays in it and is not kept as an artifact" in caplog.text
 
 
+async def test_the_log_says_that_a_result_has_more_media_than_are_kept(
+    shots: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        said = await call(shots, result(*[b"x"] * (bounds.MAX_ARTIFACTS_PER_RESULT + 1)))
+    assert ["data" in item for item in said["content"]].count(True) == 1
+    assert "shots:echo has more than 256 images and sounds" in caplog.text
+
+
 async def test_an_artifact_is_read_on_from_an_offset(shots: Bench) -> None:
     ref = await kept(shots)
     _, *rest = await read(shots, ref, offset=100)

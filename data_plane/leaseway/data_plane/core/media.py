@@ -93,9 +93,13 @@ class Kept:
 
 
 class Keep(Protocol):
-    """Takes an item's bytes; None leaves the item as it is."""
+    """Keeps the bytes of items."""
 
-    def __call__(self, media: Media, /) -> Kept | None: ...
+    def __call__(self, media: Media, /) -> Kept | None:
+        """Take an item's bytes; None leaves the item as it is."""
+
+    def full(self) -> None:
+        """Learn that there are more items than may be kept, which stay as they are."""
 
 
 def may_hold_media(payload: bytes) -> bool:
@@ -113,7 +117,8 @@ def replace_media(payload: bytes, keep: Keep) -> bytes:
 
     Args:
         payload: The MCP `result` object.
-        keep: Called for each item, in order, at most `MAX_ARTIFACTS_PER_RESULT` times.
+        keep: Called for each item, in order, at most `MAX_ARTIFACTS_PER_RESULT` times; its `full`
+            once where there are more.
 
     Returns:
         The result; the same object where nothing was replaced, or where it cannot be read.
@@ -128,6 +133,7 @@ class _Replacement:
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
         self._left = MAX_ARTIFACTS_PER_RESULT
+        self._is_full = False
 
     def result(self, payload: bytes) -> bytes:
         try:
@@ -176,11 +182,15 @@ class _Replacement:
         return b"[%b]" % b",".join(old if new is None else new for old, new in pairs)
 
     def _item(self, value: msgspec.Raw) -> bytes | None:
-        if not self._left or not _begins(value, b"{"):
+        if self._is_full or not _begins(value, b"{"):
             return None
         members = _decode_object(value)
         media = _media(members)
         if media is None:
+            return None
+        if not self._left:
+            self._is_full = True
+            self._keep.full()
             return None
         self._left -= 1
         kept = self._keep(media)

@@ -239,6 +239,15 @@ class _Keeping:
         self.kept.append((media, kept))
         return kept
 
+    def full(self) -> None:
+        """Say that the rest of the result's media stay in it."""
+        _logger.warning(
+            "A result of %s has more than %d images and sounds: those after them stay in it and "
+            "are not kept as artifacts.",
+            self.what,
+            bounds.MAX_ARTIFACTS_PER_RESULT,
+        )
+
     def _bounded(self, media: Media) -> Iterator[bytes]:
         size = 0
         for part in media.parts():
