@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -27,6 +28,7 @@ from leaseway.wire.fault import Fault, Reason
 
 __all__ = ["Subscriptions"]
 
+_logger = logging.getLogger(__name__)
 _FAREWELL: Final = 10.0
 """Seconds that a server has to take a subscription back."""
 
@@ -218,6 +220,9 @@ class Subscriptions:
         except SubscriptionLost:
             what = "it ended the stream before it confirmed the subscription"
             resource.fail(self._refused(resource.uri, METHOD_NOT_FOUND, what))
+        except Exception:  # whoever follows must learn that it is in vain
+            _logger.exception("A subscription at the server %s failed.", self._server)
+            resource.fail(self._broken(resource.uri))
         finally:
             del self._resources[resource.uri]
 
@@ -302,6 +307,15 @@ class Subscriptions:
             f"{message or 'no message'}",
             "yes",
             metadata={"server": self._server, "code": str(code), "message": message},
+        )
+
+    def _broken(self, uri: str) -> Fault:
+        return Fault(
+            Reason.INTERNAL,
+            f"The subscription to {uri[:300]} of the server {self._server} failed in the worker; "
+            "its log says why.",
+            "unknown",
+            metadata={"server": self._server},
         )
 
     def _mute(self, uri: str) -> Fault:
