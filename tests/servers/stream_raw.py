@@ -147,6 +147,7 @@ class RawServer:
         line, number = Stream(request, response), next(self.numbers)
         self.lines[number] = line
         endpoints = {"foreign": FOREIGN, "no-url": "http://[::1", "silent": None}
+        endpoints["mail"] = "mailto:me"
         endpoint = endpoints.get(how, f"../messages/{number}")
         if endpoint is not None:
             await response.write(b": hello\n\n" + event(endpoint, "endpoint"))

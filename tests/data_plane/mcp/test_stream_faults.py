@@ -8,10 +8,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.websocket import WebSocketTransport
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import Value
@@ -94,6 +96,7 @@ async def test_a_server_that_says_nothing_is_given_up_after_the_startup_timeout(
         ("websocket", "early-end", "could not be reached"),
         ("sse", "foreign", "which is not the origin of its url"),
         ("sse", "no-url", "an endpoint that is no URL"),
+        ("sse", "mail", "an endpoint that is no URL"),
     ],
 )
 async def test_a_connection_that_ends_during_the_start_says_why(
@@ -125,6 +128,21 @@ async def test_configured_headers_reach_the_server(
     assert seen["authorization"] == "Bearer t0ken"
     if transport == "websocket":
         assert seen["sec-websocket-protocol"] == "mcp"
+
+
+async def test_a_websocket_whose_server_takes_no_goodbye_leaves_nothing_behind(
+    raw: RawServer,
+) -> None:
+    async with aiohttp.ClientSession() as http:
+        transport = WebSocketTransport("deaf", f"ws://{raw.base}/ws/good", http, {})
+        await transport.connect()
+        assert transport._socket is not None
+        assert transport._session is not None
+        transport._socket.close = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await transport.disconnect()
+        assert transport._session.closed
 
 
 async def test_a_redirect_of_the_event_stream_on_its_origin_is_followed(

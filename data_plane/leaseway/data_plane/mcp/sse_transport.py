@@ -199,13 +199,14 @@ class SseTransport(Transport):
             if len(data) > _MAX_ENDPOINT:
                 raise ValueError
             target = stream.join(URL(data.decode().strip()))
+            named = target.origin()
         except ValueError:
             raise answers.unreadable(self._server, "an endpoint that is no URL") from None
         if answers.same_origin(stream, target):
             return target
         raise Fault(
             Reason.SERVER_ERROR,
-            f"The server {self._server} wants its messages sent to {target.origin()}, which is "
+            f"The server {self._server} wants its messages sent to {named}, which is "
             f"not the origin of its url, {stream.origin()}: its headers may hold credentials, so "
             "nothing is sent there. Use a url of that origin if it is the intended server.",
             metadata={"server": self._server},

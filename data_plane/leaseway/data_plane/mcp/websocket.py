@@ -85,10 +85,12 @@ class WebSocketTransport(PullTransport):
 
     async def disconnect(self) -> None:
         """Say goodbye and close."""
-        if self._socket is not None:
-            await self._socket.close()
-        if self._session is not None:
-            await self._session.close()
+        try:
+            if self._socket is not None:
+                await self._socket.close()
+        finally:  # also where the server takes no goodbye and the time for it is over
+            if self._session is not None:
+                await self._session.close()
 
     async def send(self, message: bytes) -> None:
         """Send one message, waiting while the server does not read."""
