@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -198,3 +199,15 @@ def test_a_variable_that_is_no_number_is_said_and_not_followed(
 def test_a_queue_is_never_smaller_than_a_batch() -> None:
     limits = BatchLimits.of_environment({"OTEL_BSP_MAX_QUEUE_SIZE": "10"})
     assert limits.queue == limits.batch
+
+
+def test_nobody_waits_for_an_exporter_that_was_closed() -> None:
+    bench = Bench(BatchLimits(delay=NEVER))
+    bench.end("one")
+    bench.queue.shutdown()
+    begun = time.monotonic()
+    assert bench.queue.force_flush()
+    bench.end("late")
+    assert bench.queue.force_flush()
+    assert time.monotonic() - begun < WAIT
+    assert bench.collector.batches == [["one"]]

@@ -99,8 +99,8 @@ class SpanQueue(SpanProcessor):
         """Have all that waits exported; return whether that was done within the time."""
         flushed = threading.Event()
         with self._lock:
-            if self._thread is None:
-                return True
+            if self._thread is None or self._closed:
+                return not self._spans
             self._flushes.append(flushed)
         self._awake.set()
         return flushed.wait(timeout_millis / 1000)
@@ -126,13 +126,16 @@ class SpanQueue(SpanProcessor):
         while not self._closed:
             self._awake.wait(self._limits.delay)
             self._awake.clear()
-            with self._lock:
-                flushes, self._flushes = self._flushes, []
-            self._export_all()
-            self._say_lost()
-            for flushed in flushes:
-                flushed.set()
+            self._flush()
+        self._flush()  # what came before the end, and whoever waits for it
+
+    def _flush(self) -> None:
+        with self._lock:
+            flushes, self._flushes = self._flushes, []
         self._export_all()
+        self._say_lost()
+        for flushed in flushes:
+            flushed.set()
 
     def _export_all(self) -> None:
         spans = self._spans
