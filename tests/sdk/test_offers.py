@@ -262,6 +262,21 @@ async def test_a_subscription_on_a_lease_ends_with_it(
             assert len(offers.acquires) == 2
 
 
+async def test_a_subscription_on_a_lease_outlasts_the_longest_call(
+    client: AsyncClient, offers: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leaseway.sdk.subscriptions.MAX_CALL_TIMEOUT", 0.3)
+    followed = follow(offers)
+    async with (
+        client.session("one") as session,
+        session.subscribe_resource("desk://a") as updates,
+    ):
+        first = followed[0]
+        assert await updates.next(timeout=BOUND) == "desk://a"  # what it may have missed
+        assert followed[0] is not first
+        assert followed[0].lease_id == first.lease_id
+
+
 async def test_a_subscription_on_a_lease_is_not_made_anew(
     client: AsyncClient, offers: FakeWorker
 ) -> None:

@@ -200,8 +200,10 @@ class AsyncResourceUpdates:
     def _passes(self, fault: Fault) -> bool:
         """Say whether to subscribe anew; what a lease's server kept is gone with the lease."""
         target = self._request.target
-        held = self._changes.held.is_set()
-        return held and fault.reason in _PASSING and target is not None and target.shared
+        if not self._changes.held.is_set() or target is None:
+            return False
+        lasts = target.shared or fault.reason is Reason.DEADLINE_EXCEEDED
+        return lasts and fault.reason in _PASSING
 
     async def _hold_lease(self) -> None:
         """Acquire the lease where the server is leased: a call would name it at its end only."""
