@@ -33,7 +33,8 @@ class Odd(Peer):
 
 
 async def test_who_follows_learns_of_an_unforeseen_failure_and_may_follow_again() -> None:
-    subscriptions = Subscriptions("odd", cast(ClientSession, Session()), Odd("odd", int), 5)
+    peer = Odd("odd", lambda: None)
+    subscriptions = Subscriptions("odd", cast("ClientSession", Session()), peer, 5)
     ends: asyncio.Queue[Outcome] = asyncio.Queue()
     told: asyncio.Queue[str] = asyncio.Queue()
     subscriptions.follow("note://a", told.put_nowait, ends.put_nowait)
