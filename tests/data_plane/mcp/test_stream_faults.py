@@ -13,6 +13,9 @@ import pytest
 
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.pending import RawRequest
+from leaseway.data_plane.mcp.sse_transport import SseTransport
+from leaseway.data_plane.mcp.stream_peer import StreamPeer
 from leaseway.data_plane.mcp.websocket import WebSocketTransport
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
@@ -143,6 +146,23 @@ async def test_a_websocket_whose_server_takes_no_goodbye_leaves_nothing_behind(
             async with asyncio.timeout(0.05):
                 await transport.disconnect()
         assert transport._session.closed
+
+
+async def test_a_call_that_is_repeated_while_its_first_post_hangs_leaves_nothing_behind(
+    raw: RawServer,
+) -> None:
+    message = b'{"id":1,"method":"tools/call","params":{"arguments":{"text":"hold"}}}\n'
+    async with aiohttp.ClientSession() as http:
+        transport = SseTransport("slow", f"http://{raw.base}/sse/good", http, {})
+        async with asyncio.timeout(10):
+            await transport.connect(StreamPeer("slow", transport))
+            call = RawRequest("slow")  # a call is the receipt of all its rounds
+            for posts in (1, 2):
+                transport.send(message, call)
+                while raw.busy < posts:
+                    await asyncio.sleep(0)
+            await transport.disconnect()
+        assert transport.waiting() == 0
 
 
 async def test_a_redirect_of_the_event_stream_on_its_origin_is_followed(

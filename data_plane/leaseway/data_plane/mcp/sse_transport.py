@@ -109,8 +109,11 @@ class SseTransport(Transport):
         cost = max(len(message), _POST_COST)
         self._waiting += cost
         task = asyncio.get_running_loop().create_task(self._post(self._posts, message, receipt))
+        before = self._posting.pop(receipt, None)
+        if before is not None:
+            before.cancel()  # the stream has answered it already: the call is made again
         self._posting[receipt] = task
-        task.add_done_callback(lambda _: self._posted(receipt, cost))
+        task.add_done_callback(lambda done: self._posted(done, receipt, cost))
 
     def withdraw(self, receipt: Receipt) -> bool:
         """Stop posting a message; nobody needs the answer to its POST either."""
@@ -120,9 +123,10 @@ class SseTransport(Transport):
         task.cancel()
         return not receipt.written
 
-    def _posted(self, receipt: Receipt, cost: int) -> None:
+    def _posted(self, done: asyncio.Task[None], receipt: Receipt, cost: int) -> None:
         self._waiting -= cost
-        self._posting.pop(receipt, None)
+        if self._posting.get(receipt) is done:
+            del self._posting[receipt]
 
     async def _post(self, endpoint: HttpEndpoint, message: bytes, receipt: Receipt) -> None:
         try:
