@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from leaseway.data_plane.mcp.codec import decode
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.pending import ToolCall
@@ -61,3 +63,11 @@ def test_a_long_level_and_logger_are_cut() -> None:
     said = Said()
     said.say("message", level="l" * 1_000_000, logger="n" * 1_000_000, data=1)
     assert said.logs == [("l" * 32, "n" * 256, b"1")]
+
+
+def test_taking_back_what_has_no_id_is_passed_over_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for odd in ([1], {"id": 1}, None, True):
+        Said().say("cancelled", requestId=odd)
+    assert caplog.records == []

@@ -211,13 +211,16 @@ class Inbox:
         if isinstance(uri, str) and 0 < len(uri) <= bounds.MAX_URI:
             on_update(uri)
 
-    def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
-        if method == "notifications/cancelled":
-            request_id = (params or {}).get("requestId")
-            self._asks.withdraw(request_id)
+    def _take_back(self, request_id: object) -> None:
+        self._asks.withdraw(request_id)
+        if isinstance(request_id, int | str | float):
             handler = self._handlers.get(request_key(request_id))
             if handler is not None:
                 handler.cancel()
+
+    def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/cancelled":
+            self._take_back((params or {}).get("requestId"))
         elif method in _LIST_CHANGED:
             self._on_tools_changed()
         elif method == "notifications/resources/updated" and self.on_update is not None:
