@@ -48,7 +48,7 @@ def _absent(kind: str, reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def npm_server() -> ServerCommand:
     """Return a function from an npm server's binary to the command that starts it.
 

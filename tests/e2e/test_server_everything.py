@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +14,8 @@ from tests.e2e.system import running
 from tests.e2e.test_real_servers import entry, free_port, http_server
 
 from leaseway.sdk import AsyncClient, AsyncSession, ToolResult
+
+pytestmark = [pytest.mark.npm, pytest.mark.usefixtures("leak_guard")]
 
 PATHS = {"streamable_http": ("streamableHttp", "/mcp"), "sse": ("sse", "/sse")}
 DATA_URI = "data:text/plain;base64,aGVsbG8="
@@ -71,70 +72,58 @@ PROMPTS: dict[str, dict[str, str]] = {
 }
 
 
-@contextlib.asynccontextmanager
-async def everything(
-    transport: str, folder: Path, npm_server: ServerCommand
+@pytest.fixture(scope="module", params=["stdio", "streamable_http", "sse"])
+async def client(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    npm_server: ServerCommand,
 ) -> AsyncIterator[AsyncClient]:
     """Run Leaseway with the server behind one of its transports."""
     command = npm_server("mcp-server-everything")
     async with contextlib.AsyncExitStack() as stack:
-        if transport == "stdio":
+        if request.param == "stdio":
             server = entry(command, "stdio")
         else:
-            mode, path = PATHS[transport]
+            mode, path = PATHS[request.param]
             port = free_port()
             await stack.enter_async_context(http_server(*command, mode, port=port, PORT=str(port)))
-            server = {"transport": transport, "url": f"http://127.0.0.1:{port}{path}"}
+            server = {"transport": request.param, "url": f"http://127.0.0.1:{port}{path}"}
+        folder = tmp_path_factory.mktemp("everything")
         _, client = await stack.enter_async_context(running(folder, {"all": server}))
         yield client
 
 
-over_each = pytest.mark.parametrize("transport", ["stdio", "streamable_http", "sse"])
+async def test_every_tool_is_listed_and_can_be_called(client: AsyncClient) -> None:
+    listed = {tool.original_name for tool in await client.list_tools(servers=["all"])}
+    assert listed == TOOLS.keys() | ASKING.keys() | TASK_ONLY.keys()
+    async with client.session("tools") as session:
+        for name, use in TOOLS.items():
+            result = await session.call_tool(name, use.arguments)
+            assert not result.is_error, (name, result.text)
+            assert use.shows(result), (name, result.raw)
+        for name, arguments in TASK_ONLY.items():
+            result = await session.call_tool(name, arguments)
+            assert result.is_error
+            assert "requires task augmentation" in result.text
 
 
-@over_each
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
-async def test_every_tool_is_listed_and_can_be_called(
-    transport: str, tmp_path: Path, npm_server: ServerCommand
-) -> None:
-    async with everything(transport, tmp_path, npm_server) as client:
-        listed = {tool.original_name for tool in await client.list_tools(servers=["all"])}
-        assert listed == TOOLS.keys() | ASKING.keys() | TASK_ONLY.keys()
-        async with client.session("tools") as session:
-            for name, use in TOOLS.items():
-                result = await session.call_tool(name, use.arguments)
-                assert not result.is_error, (name, result.text)
-                assert use.shows(result), (name, result.raw)
-            for name, arguments in TASK_ONLY.items():
-                result = await session.call_tool(name, arguments)
-                assert result.is_error
-                assert "requires task augmentation" in result.text
-
-
-@over_each
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
-async def test_every_resource_and_prompt_is_listed_and_can_be_read(
-    transport: str, tmp_path: Path, npm_server: ServerCommand
-) -> None:
-    async with everything(transport, tmp_path, npm_server) as client:
-        resources = await client.list_resources()
-        assert len(resources) >= 7
-        templates = {each.uri_template for each in await client.list_resource_templates()}
-        assert templates == {
-            "demo://resource/dynamic/text/{resourceId}",
-            "demo://resource/dynamic/blob/{resourceId}",
-        }
-        assert {prompt.original_name for prompt in await client.list_prompts()} == PROMPTS.keys()
-        async with client.session("resources") as session:
-            for resource in resources:
-                assert (await session.read_resource(resource.uri)).text
-            assert "1" in (await session.read_resource("demo://resource/dynamic/text/1")).text
-            assert (await session.read_resource("demo://resource/dynamic/blob/2")).blob
-            for name, arguments in PROMPTS.items():
-                assert (await session.get_prompt(name, arguments)).messages
-            await _completes(session)
+async def test_every_resource_and_prompt_is_listed_and_can_be_read(client: AsyncClient) -> None:
+    resources = await client.list_resources()
+    assert len(resources) >= 7
+    templates = {each.uri_template for each in await client.list_resource_templates()}
+    assert templates == {
+        "demo://resource/dynamic/text/{resourceId}",
+        "demo://resource/dynamic/blob/{resourceId}",
+    }
+    assert {prompt.original_name for prompt in await client.list_prompts()} == PROMPTS.keys()
+    async with client.session("resources") as session:
+        for resource in resources:
+            assert (await session.read_resource(resource.uri)).text
+        assert "1" in (await session.read_resource("demo://resource/dynamic/text/1")).text
+        assert (await session.read_resource("demo://resource/dynamic/blob/2")).blob
+        for name, arguments in PROMPTS.items():
+            assert (await session.get_prompt(name, arguments)).messages
+        await _completes(session)
 
 
 async def _completes(session: AsyncSession) -> None:
@@ -142,15 +131,9 @@ async def _completes(session: AsyncSession) -> None:
     assert "Engineering" in found.values
 
 
-@over_each
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
-async def test_changes_of_a_resource_reach_who_subscribed(
-    transport: str, tmp_path: Path, npm_server: ServerCommand
-) -> None:
+async def test_changes_of_a_resource_reach_who_subscribed(client: AsyncClient) -> None:
     uri = "demo://resource/dynamic/text/1"
     async with (
-        everything(transport, tmp_path, npm_server) as client,
         client.session("subscriber") as session,
         session.subscribe_resource(uri, server="all") as updates,
     ):
@@ -159,11 +142,8 @@ async def test_changes_of_a_resource_reach_who_subscribed(
             assert await anext(aiter(updates)) == uri
 
 
-@over_each
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
 async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
-    transport: str, tmp_path: Path, npm_server: ServerCommand
+    client: AsyncClient,
 ) -> None:
     asked: list[str] = []
 
@@ -178,7 +158,6 @@ async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
         return {"role": "assistant", "content": content, "model": "none"}
 
     async with (
-        everything(transport, tmp_path, npm_server) as client,
         client.session("asked") as session,
     ):
         result = await session.call_tool("trigger-elicitation-request", on_elicitation=elicited)
@@ -198,14 +177,8 @@ async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
         assert "file:///srv/data" in result.text
 
 
-@over_each
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
-async def test_what_nobody_answers_is_refused_by_name(
-    transport: str, tmp_path: Path, npm_server: ServerCommand
-) -> None:
+async def test_what_nobody_answers_is_refused_by_name(client: AsyncClient) -> None:
     async with (
-        everything(transport, tmp_path, npm_server) as client,
         client.session("alone") as session,
     ):
         for name, arguments in {
