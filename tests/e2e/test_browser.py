@@ -112,7 +112,7 @@ async def visit(session: AsyncSession, site: str, page: Page) -> None:
 
 
 async def screenshot(session: AsyncSession, *, inline: bool = False) -> ToolResult:
-    arguments = {"type": "png", "scale": "css"}
+    arguments = {"type": "png"}
     result = await session.call_tool("browser_take_screenshot", arguments, inline_media=inline)
     assert not result.is_error, result.text
     return result

@@ -1,5 +1,7 @@
 """Arguments are checked before a server sees them, and never shown to anybody."""
 
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,46 @@ def test_each_violation_has_the_path_of_what_is_wrong() -> None:
     assert set(found) == {"$.count", "$.items[1]", "$"}
     assert "minimum" in found["$.count"]
     assert "other" in found["$"]
+
+
+NAMED = {
+    "type": "object",
+    "properties": {"kind": {"type": "string", "default": "png"}, "name": {"type": "string"}},
+    "required": ["kind", "name"],
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "enough", "too_little"),
+    [
+        (NAMED, {"name": "a"}, {"kind": "png"}),
+        ({"properties": {"in": NAMED}}, {"in": {"name": "a"}}, {"in": {"kind": "png"}}),
+        (
+            {"properties": {"all": {"type": "array", "items": NAMED}}},
+            {"all": [{"name": "a"}]},
+            {"all": [{"kind": "png"}]},
+        ),
+        (
+            {"properties": {"required": NAMED, "default": {}}, "required": ["default"]},
+            {"default": 1},
+            {"required": {"name": "a"}},
+        ),
+    ],
+)
+def test_what_has_a_default_may_be_left_out_though_the_schema_requires_it(
+    schema: dict[str, object], enough: dict[str, object], too_little: dict[str, object]
+) -> None:
+    before = copy.deepcopy(schema)
+    check = ArgumentCheck(schema)
+    assert check.accepts(enough)
+    assert not check.accepts(too_little)
+    assert schema == before
+
+
+def test_what_is_given_in_place_of_a_default_is_still_checked() -> None:
+    assert [path for path, _ in ArgumentCheck(NAMED).violations({"name": "a", "kind": 1})] == [
+        "$.kind"
+    ]
 
 
 @given(st.text(min_size=8, alphabet="zqxj"))

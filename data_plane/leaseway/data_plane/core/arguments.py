@@ -31,7 +31,7 @@ def _refuse_to_fetch(uri: str) -> Any:
 
 
 class ArgumentCheck:
-    """One tool's input schema, compiled.
+    """One tool's input schema, compiled; what has a `default` may be left out.
 
     Args:
         schema: The `inputSchema` of the tool.
@@ -46,7 +46,7 @@ class ArgumentCheck:
     def __init__(self, schema: Any) -> None:
         try:
             self._validator = jsonschema_rs.validator_for(
-                schema, retriever=_refuse_to_fetch, mask="the value"
+                _with_defaults_optional(schema), retriever=_refuse_to_fetch, mask="the value"
             )
         except (ValueError, RecursionError, TypeError) as error:
             first_line = str(error).partition("\n")[0]
@@ -62,6 +62,33 @@ class ArgumentCheck:
             if len(found) == _MOST_VIOLATIONS:
                 break
         return tuple(found)
+
+
+def _with_defaults_optional(schema: Any) -> Any:
+    """Return a schema in which no property with a `default` is required; the given one stays.
+
+    Servers that derive their schemas from types list such properties as required, for they are
+    always there once the server has filled them in, and accept calls without them.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    loosened = dict(schema)
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        loosened["properties"] = {
+            name: _with_defaults_optional(each) for name, each in properties.items()
+        }
+        required = schema.get("required")
+        if isinstance(required, list):
+            loosened["required"] = [name for name in required if not _has_default(properties, name)]
+    if "items" in schema:
+        loosened["items"] = _with_defaults_optional(schema["items"])
+    return loosened
+
+
+def _has_default(properties: dict[str, Any], name: object) -> bool:
+    declared = properties.get(name) if isinstance(name, str) else None
+    return isinstance(declared, dict) and "default" in declared
 
 
 def _json_path(parts: list[str | int]) -> str:
