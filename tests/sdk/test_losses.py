@@ -7,9 +7,18 @@ import asyncio
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
 
-from leaseway.sdk import AsyncClient, FateUnknown, LeaseLost, LeaseRevoked, WorkerLost
+from leaseway.sdk import (
+    AsyncClient,
+    FateUnknown,
+    LeaseLost,
+    LeaseRevoked,
+    ServerLost,
+    WorkerLost,
+)
 from leaseway.sdk.lease_book import Worker
 from leaseway.sdk.workers import WorkerLink
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 
 def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
@@ -131,3 +140,56 @@ async def test_a_lease_on_a_worker_that_leaves_is_revoked(
     with pytest.raises(LeaseRevoked, match="'w1' ends") as caught:
         await session.call_tool("desk_open")
     assert caught.value.lease_id == first.new_lease.id
+
+
+DIED = Fault(
+    Reason.SERVER_LOST, "It died.", "yes", metadata={"exit_status": "9", "stderr": "oh no"}
+)
+
+
+def assert_tells_of_the_death(error: ServerLost) -> None:
+    assert (error.started, error.exit_status, error.stderr) == ("yes", 9, "oh no")
+
+
+async def test_a_call_whose_lease_died_with_its_server_is_told_of_the_server(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["desk_open"].idempotent = True
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    worker.faults = [DIED, Fault(Reason.LEASE_LOST, "Its instance ended.")]
+    with pytest.raises(ServerLost) as caught:
+        await session.call_tool("desk_open")
+    assert_tells_of_the_death(caught.value)
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+    assert len(worker.calls) == 3
+
+
+async def test_a_call_that_cannot_be_repeated_is_told_how_its_first_try_ended(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["time_now"].idempotent = True
+    worker.faults = [DIED, Fault(Reason.SERVER_NOT_READY, "It is down.")]
+    with pytest.raises(ServerLost) as caught:
+        await client.call_tool("time_now")
+    assert_tells_of_the_death(caught.value)
+
+
+async def test_a_call_whose_lease_ended_meanwhile_is_not_repeated(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["desk_open"].idempotent = True
+    session = client.session("dialog")
+    lease = (await session.call_tool("desk_open")).new_lease
+    assert lease is not None
+
+    def die(worker: FakeWorker, call: object, arguments: bytes) -> bytes:
+        client._runtime().desk.book.end(lease.id, Fault(Reason.LEASE_LOST, "Its instance ended."))
+        raise DIED
+
+    worker.answer = die
+    with pytest.raises(ServerLost) as caught:
+        await session.call_tool("desk_open")
+    assert_tells_of_the_death(caught.value)
+    assert len(worker.calls) == 2

@@ -27,7 +27,7 @@ from leaseway.sdk.releases import Release, Releases
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.resolution import Asked, Resolver, Target
 from leaseway.sdk.results import ToolResult
-from leaseway.sdk.retry import Again, Tried, decide
+from leaseway.sdk.retry import Again, Tried, decide, telling
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
@@ -51,6 +51,7 @@ class _Order:
     link: WorkerLink | None = None
     held: Held | None = None
     release: Release | None = None
+    known: Fault | None = None
     cached = True
     open_ended = False
     repeated = False
@@ -308,7 +309,8 @@ class Caller:
         if again is None:
             if order.release is not None and fault.reason in _HOLDER_GONE:
                 self._desk.released(*order.release)  # it ends with its worker, or with its time
-            raise fault
+            raise telling(order.known, fault)
+        order.known = telling(order.known, fault)
         await self._prepare(order, again)
 
     async def _prepare(self, order: _Order, again: Again) -> None:

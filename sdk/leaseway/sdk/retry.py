@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault
+from leaseway.wire.fault import Fault, Started
 from leaseway.wire.reasons import Reason
 
-__all__ = ["MAX_TRIES", "Again", "Tried", "decide"]
+__all__ = ["MAX_TRIES", "Again", "Tried", "decide", "telling"]
 
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""
@@ -34,6 +34,8 @@ _ELSEWHERE: Final = frozenset(
 """Failures of one worker, which another worker may not share."""
 _SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
 """Failures of a control plane that pass by themselves."""
+_SAYS: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
+"""How much a fate says of a whole call: that one try never began says nothing of the others."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,19 @@ def decide(
     avoid = fault.reason not in _SETTLING and not tried.pinned and not busy
     resolve = avoid and not tried.elsewhere
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
+
+
+def telling(known: Fault | None, fault: Fault) -> Fault:
+    """Return which of two tries' failures says more of what became of their call.
+
+    Args:
+        known: What the tries before say, or None where there were none.
+        fault: What the newest try says.
+
+    """
+    if known is not None and _SAYS[known.started] > _SAYS[fault.started]:
+        return known
+    return fault
 
 
 def _is_busy(fault: Fault) -> bool:
