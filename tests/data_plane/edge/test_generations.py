@@ -294,15 +294,6 @@ async def test_changed_tools_of_a_shared_instance_are_listed_on_that_instance(
     assert len(bench.servers.opened) == 1
 
 
-async def test_changed_tools_of_a_leased_instance_only_ask_for_a_probe(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    await acquire(bench)
-    for _ in range(3):
-        bench.servers.opened[0].change_tools({**ECHO, "other": OTHER})
-    report = await bench.plane.expect_report(lambda report: report.problems)
-    assert [(each.reason, each.count) for each in report.problems] == [("TOOLS_CHANGED", 1)]
-
-
 async def test_a_relist_probe_starts_nothing(bench: Bench) -> None:
     spec = bench.spec("time", instances=InstancePolicy(start="lazy"))
     probe = sync_pb2.Probe(id=5, spec=spec_to_wire(spec), launch_hash=spec.launch_hash, relist=True)

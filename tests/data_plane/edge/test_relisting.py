@@ -10,7 +10,7 @@ import pytest
 
 from leaseway.data_plane.edge import probes
 from leaseway.data_plane.edge.memory import ECHO
-from leaseway.v1 import sync_pb2
+from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
 
@@ -72,6 +72,72 @@ async def test_a_server_that_announces_a_change_with_each_listing_waits_ever_lon
     instance.change_tools(ECHO)
     await bench.plane.expect("probe_result")
     assert pauses[5:] in ([], [0])  # after quiet, from the start
+
+
+async def lease_ready(bench: Bench) -> Any:
+    await bench.serve("db", shared=False)
+    request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
+    await bench.leases.AcquireLease(request)
+    return bench.servers.opened[0]
+
+
+async def reported(bench: Bench) -> str:
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    (problem,) = report.problems
+    assert (problem.reason, problem.severity) == ("TOOLS_CHANGED", "warning")
+    return str(problem.message)
+
+
+async def cleared(bench: Bench) -> list[str]:
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    return [each.reason for each in report.cleared]
+
+
+async def test_a_leased_instance_that_announces_the_list_it_has_is_no_problem(
+    bench: Bench, pauses: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await lease_ready(bench)
+    for _ in range(3):
+        instance.change_tools(ECHO)
+    await bench.until(lambda: pauses and not bench.worker.sync._prober._relisting)
+    assert len(pauses) == 1  # what came before the listing needs no second one
+    assert not [each for each in caplog.records if hasattr(each, "reason")]
+    instance.change_tools({**ECHO, "other": OTHER})
+    await reported(bench)
+    assert [each.reason for each in caplog.records if hasattr(each, "reason")] == ["TOOLS_CHANGED"]
+
+
+async def test_another_list_of_a_leased_instance_is_a_warning_until_it_agrees_again(
+    bench: Bench, pauses: list[int]
+) -> None:
+    instance = await lease_ready(bench)
+    instance.change_tools({**ECHO, "other": OTHER})
+    message = await reported(bench)
+    assert "leaseway servers" in message
+    assert "restarted" in message
+    instance.change_tools(ECHO)
+    assert await cleared(bench) == ["TOOLS_CHANGED"]
+
+
+async def test_another_list_is_no_problem_any_more_once_it_is_what_was_recorded(
+    bench: Bench, pauses: list[int]
+) -> None:
+    instance = await lease_ready(bench)
+    instance.change_tools({**ECHO, "other": OTHER})
+    await reported(bench)
+    await bench.push(bench.upsert(instance.spec))
+    assert await cleared(bench) == ["TOOLS_CHANGED"]
+
+
+async def test_a_changed_list_of_a_leased_instance_that_cannot_be_had_is_a_warning(
+    bench: Bench, pauses: list[int]
+) -> None:
+    instance = await lease_ready(bench)
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "It did not answer.")]
+    instance.change_tools(ECHO)
+    assert "It did not answer. " in await reported(bench)
+    instance.change_tools(ECHO)
+    assert await cleared(bench) == ["TOOLS_CHANGED"]
 
 
 def test_the_pause_between_listings_grows_from_one_second_to_thirty() -> None:

@@ -176,7 +176,7 @@ class Generation:
                 self._relist_suspect(live), f"list the tools of {live.instance.id} again"
             )
         else:
-            self._problems.compared(live, self.lives)
+            self._problems.compared(live, self.lives, self.variant.toolset)
 
     async def _relist_suspect(self, live: Live) -> None:
         try:
@@ -196,8 +196,25 @@ class Generation:
 
         """
         tools = await live.relist()
-        self._problems.compared(live, self.lives)
+        self._problems.compared(live, self.lives, self.variant.toolset)
         return tools
+
+    def listed_leased(self, live: Live, failure: Fault | None = None) -> None:
+        """Note what a leased instance lists that said that its lists changed.
+
+        Args:
+            live: The instance.
+            failure: Why it could not be listed, if so.
+
+        """
+        if self.draining or live.closed.is_set():
+            return  # nobody would take the warning back
+        if failure is not None:
+            self._problems.changed(f"could not be listed: {failure.message}")
+        elif live.lists_other(self.variant.toolset):
+            self._problems.changed("is not what was recorded.")
+        else:
+            self._problems.compared(live, self.lives, self.variant.toolset)
 
     async def wait_shared(self) -> Live:
         """Return the shared instance, waiting for a start that is under way.

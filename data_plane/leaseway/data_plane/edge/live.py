@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
-from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools
+from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools, has_other_tools
 from leaseway.data_plane.core.upkeep import Times
 from leaseway.data_plane.edge.meters import WorkerMeters, start_time
 from leaseway.data_plane.mcp.resolve import Resolved
@@ -145,6 +145,14 @@ class Live:
         self._toolset = toolset
         self._heads.clear()
         self.differing = differing_tools(toolset, self.instance.tools)
+
+    def lists_other(self, toolset: CompiledToolset) -> bool:
+        """Say whether it lists anything else than what was recorded, exposed or not."""
+        offers = self.instance.offers
+        return has_other_tools(toolset, self.instance.tools) or (
+            offers is not None
+            and toolset.offered.lists_other(offers.prompts, offers.resources, offers.templates)
+        )
 
     def head(self, toolset: CompiledToolset, tool: str) -> bytes:
         """Return the prepared part of a tool's request.

@@ -146,7 +146,7 @@ class Lives:
         self.restart = self.restart.came_up(self._loop.time())
         self.last_fault = None
         live.compare(self.variant.toolset)
-        self._problems.compared(live, self.all)
+        self._problems.compared(live, self.all, self.variant.toolset)
         self._problems.started(live)
         self._around.reports.instances_changed()
 

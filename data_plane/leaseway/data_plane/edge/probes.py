@@ -12,7 +12,6 @@ from opentelemetry import trace
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.toolset import CompiledToolset, has_other_tools
 from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
@@ -31,9 +30,6 @@ __all__ = ["Prober"]
 
 _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")
-_BETWEEN_REQUESTS: Final = 60.0
-"""Seconds between two requests to probe a leased server whose tools changed."""
-
 _LEAST_TO_LIST: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
 
@@ -58,7 +54,6 @@ class Prober:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._relisting: dict[Generation, dict[Live, None]] = {}
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
-        self._asked: dict[VariantKey, float] = {}
         self._around.hooks.tools_changed = self._tools_changed
 
     def start(self, probe: sync_pb2.Probe) -> None:
@@ -88,8 +83,7 @@ class Prober:
             live = generation.shared
             if live is None or not live.is_ready:
                 continue
-            toolset, instance = generation.variant.toolset, live.instance
-            if has_other_tools(toolset, instance.tools) or _lists_other(toolset, instance):
+            if live.lists_other(generation.variant.toolset):
                 self._tools_changed(generation, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
@@ -187,8 +181,6 @@ class Prober:
     def _tools_changed(self, generation: Generation, live: Live) -> None:
         if generation.draining or self._pool.get(generation.key) is not generation:
             return
-        if live.lease_id:
-            self._ask_for_probe(generation)
         if generation in self._relisting:
             self._relisting[generation][live] = None  # after the one under way, and a pause
         else:
@@ -197,18 +189,6 @@ class Prober:
                 self._relist_while_told(generation), f"list the tools of {generation.key}"
             )
 
-    def _ask_for_probe(self, generation: Generation) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._asked.get(generation.key, -_BETWEEN_REQUESTS) < _BETWEEN_REQUESTS:
-            return
-        self._asked[generation.key] = now
-        generation.report(
-            "TOOLS_CHANGED",
-            f"A leased instance of server {generation.key} says that what it offers "
-            "changed; what is listed stays as it is until the server is tried again.",
-            severity="warning",
-        )
-
     async def _relist_while_told(self, generation: Generation) -> None:
         # A server may say so with every listing: each one in a row waits longer for the next.
         listings = 0
@@ -216,24 +196,36 @@ class Prober:
             while changed := self._relisting[generation]:
                 self._relisting[generation] = {}
                 for live in changed:
-                    if not live.closed.is_set():
+                    if live.closed.is_set():
+                        continue
+                    if live.lease_id:
+                        await self._relist_leased(generation, live)
+                    else:
                         await self._relist_and_send(generation, live)
                 await asyncio.sleep(_BETWEEN_LISTINGS.ceiling(listings))
                 listings += 1
         finally:
             del self._relisting[generation]
 
+    async def _relist_leased(self, generation: Generation, live: Live) -> None:
+        # Many servers say so with each start: only a list that is another one is worth a warning.
+        try:
+            await generation.relist(live)
+            await self._list_offers(live, live.spec.startup_timeout)
+        except Fault as fault:
+            generation.listed_leased(live, fault)
+        else:
+            generation.listed_leased(live)
+
     async def _relist_and_send(self, generation: Generation, live: Live) -> None:
         result = _result_of(generation)
         try:
             await generation.relist(live)
-            if not live.lease_id:
-                await self._list_offers(live, live.spec.startup_timeout)
+            await self._list_offers(live, live.spec.startup_timeout)
             _describe(result, live.instance)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
-        if not live.lease_id:
-            self._send_new(generation, result)
+        self._send_new(generation, result)
 
     def _send_new(self, generation: Generation, result: sync_pb2.ProbeResult) -> None:
         said = result.SerializeToString(deterministic=True)
@@ -271,13 +263,6 @@ def _describe(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
         result.prompts.extend(instance.offers.prompts)
         result.resources.extend(instance.offers.resources)
         result.resource_templates.extend(instance.offers.templates)
-
-
-def _lists_other(toolset: CompiledToolset, instance: InstancePort) -> bool:
-    offers = instance.offers
-    return offers is not None and toolset.offered.lists_other(
-        offers.prompts, offers.resources, offers.templates
-    )
 
 
 def _recorded(definitions: Iterable[bytes]) -> Iterable[sync_pb2.RecordedTool]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.toolset import describe_differences
+from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.mcp.limits import LIMIT_REASONS
@@ -14,6 +14,8 @@ from leaseway.wire.fault import Fault
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["ServerProblems"]
+
+_CHANGED: Final = "TOOLS_CHANGED"
 
 
 class ServerProblems:
@@ -67,14 +69,35 @@ class ServerProblems:
         """Tell operators that nothing is wrong with this generation any more."""
         self.mend(*tuple(self._open))
 
-    def compared(self, live: Live, lives: Iterable[Live]) -> None:
+    def changed(self, how: str) -> None:
+        """Note that a leased instance lists something else than what was recorded.
+
+        Args:
+            how: What was found, as the end of a sentence, with its full stop.
+
+        """
+        self.report(
+            _CHANGED,
+            f"On worker {self._worker_id}, a leased instance of server {self._key} says that what "
+            f"it offers changed, and its list {how} Callers are shown what was recorded (see "
+            "`leaseway servers`) until the server is tried again: when its entry starts it in "
+            "another way, or when the control plane and the workers are restarted together.",
+            "warning",
+        )
+
+    def compared(self, live: Live, lives: Iterable[Live], toolset: CompiledToolset) -> None:
         """Note how the tools of an instance differ from the contract (DESIGN §3).
 
         Args:
             live: The instance, compared.
             lives: All instances of the generation.
+            toolset: The contract.
 
         """
+        if _CHANGED in self._open and not any(
+            each.is_ready and each.lists_other(toolset) for each in lives
+        ):
+            self.mend(_CHANGED)
         if live.differing:
             differences = describe_differences(live.differing, live.instance.tools)
             self.report(
