@@ -148,8 +148,7 @@ class Caller:
                 self._desk.book.told(session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
-            if span is not None:
-                tracing.cancelled(span)
+            self._cancelled(order)  # there is one: nothing before it waits
             raise
         finally:
             if span is not None:
@@ -287,7 +286,7 @@ class Caller:
         leased = target is not None and not target.shared
         placing = leased and held is None and link is not None
         if placing and target is not None and link is not None:
-            self._desk.book.unplace(Key(order.session, target.server_id), link.worker)
+            self._desk.failed(Key(order.session, target.server_id), link.worker, fault)
         others = False
         if link is not None and target is not None and target.shared and held is None:
             others = self._pool.others(target.workers, order.avoid | {link.worker})
@@ -312,6 +311,14 @@ class Caller:
             raise telling(order.known, fault)
         order.known = telling(order.known, fault)
         await self._prepare(order, again)
+
+    def _cancelled(self, order: _Order) -> None:
+        """Take note of a call that its caller cancelled; it may have acquired a lease."""
+        if order.span is not None:
+            tracing.cancelled(order.span)
+        target, link = order.target, order.link
+        if target is not None and link is not None and not target.shared and order.held is None:
+            self._desk.failed(Key(order.session, target.server_id), link.worker, None)
 
     async def _prepare(self, order: _Order, again: Again) -> None:
         if order.span is not None:

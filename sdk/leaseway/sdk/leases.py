@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from google.protobuf.duration_pb2 import Duration
 
 from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.first_calls import FirstCall, FirstCalls
 from leaseway.sdk.keeper import Keepers
 from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
 from leaseway.sdk.losses import LossJudge
@@ -59,6 +60,7 @@ class LeaseDesk:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._keepers = Keepers(self.book, pool)
+        self._firsts = FirstCalls()
         self._placements: dict[Key, asyncio.Task[Worker]] = {}
         # A session that was left can be granted a lease only by a call of it that is still in
         # flight, and that holds the session: nothing is to be remembered for longer.
@@ -107,6 +109,7 @@ class LeaseDesk:
         is taken off for what the way back may have cost, and the next renewal sets it right.
         """
         now = self._loop.time()
+        owned = self._firsts.learn(key, worker, lease, now, created=owned)
         ttl = _seconds(lease.ttl) or LEASE_TTL
         since = max(at, now - ttl / 3)
         held = self.book.grant(
@@ -125,6 +128,14 @@ class LeaseDesk:
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
         return held
+
+    def failed(self, key: Key, worker: Worker, fault: Fault | None) -> None:
+        """Take note of how a first call of a key failed; None means that it was cancelled."""
+        if fault is not None:
+            self.book.unplace(key, worker)
+            if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
+                return self._firsts.refuse(key, worker)
+        return self._firsts.give_up(key, worker)
 
     def called(self, held: Held, at: float) -> None:
         """Take note of a call on a lease that was answered: it renewed the lease."""
@@ -178,7 +189,7 @@ class LeaseDesk:
                 return await self._acquire(key, worker, ttl, version)
             except Fault as fault:
                 if worker is not None:
-                    self.book.unplace(key, worker)
+                    self.failed(key, worker, fault)
                 now = self._loop.time()
                 if fault.reason is Reason.CAPACITY and now < give_up:
                     tries = 1  # it is time that bounds these
@@ -225,11 +236,14 @@ class LeaseDesk:
         held = self.book.forget(key)
         if held is None:
             return False
-        link = self._pool.link(held.worker)
+        return await self._end(held.worker, held.lease_id, key.session)
+
+    async def _end(self, worker: Worker, lease_id: str, session: str) -> bool:
+        link = self._pool.link(worker)
         request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=held.lease_id,
+            lease_id=lease_id,
             tenant=self._control.identity.tenant or DEFAULT_TENANT,
-            session=key.session,
+            session=session,
         )
         try:
             answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
@@ -256,6 +270,7 @@ class LeaseDesk:
 
     async def release_owned(self, session: str | None = None) -> None:
         """Give back what this client acquired, of one session or of all; forget the rest."""
+        returns = asyncio.gather(*map(self._return, self._firsts.take(session)))
         leases = self.book.held(session)
         for held in leases:
             if not held.owned:
@@ -274,8 +289,28 @@ class LeaseDesk:
                     end,
                     held.ttl,
                 )
+        await returns
         if session is not None:
             self.book.forget_ended(session)
+
+    async def _return(self, first: FirstCall) -> None:
+        """Give back what a first call acquired whose result nobody waits for."""
+        link = self._pool.link(first.worker)
+        tenant = self._control.identity.tenant or DEFAULT_TENANT
+        request = leases_pb2.ListLeasesRequest(tenant=tenant)
+        try:
+            answer = await link.ask(link.leases.ListLeases, request, _FIND_BOUND)
+            now = self._loop.time()
+            for lease in answer.leases:
+                if first.made(lease, now):
+                    await self._end(first.worker, lease.id, lease.session)
+        except Fault as fault:
+            _log.warning(
+                "A call of server %s was given up, and a lease that it may have acquired could "
+                "not be released: %s It ends by itself.",
+                first.key.server_id,
+                fault,
+            )
 
     def abort(self) -> None:
         """Stop renewing, without waiting."""
@@ -322,7 +357,11 @@ class LeaseDesk:
             ttl=_duration(ttl),
             registry_version=version,
         )
-        answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
+        try:
+            answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
+        except asyncio.CancelledError:
+            self.failed(key, worker, None)
+            raise
         return self.granted(key, answer.lease, worker, at, owned=answer.created)
 
     async def _place(
@@ -340,7 +379,9 @@ class LeaseDesk:
         place = self._control.placement.Place
         answer = await self._control.ask(place, request, deadline, wait=wait)
         worker = worker_from_wire(answer.worker)
-        self.book.place(key, worker, self._loop.time())
+        now = self._loop.time()
+        self.book.place(key, worker, now)
+        self._firsts.begin(key, worker, now)
         return worker
 
     def _placed(self, key: Key, done: asyncio.Task[Worker]) -> None:
