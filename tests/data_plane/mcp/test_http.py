@@ -304,6 +304,18 @@ async def test_a_header_that_cannot_be_sent_is_named_and_not_shown(
     assert "two" not in fault.message
 
 
+@pytest.mark.parametrize("protocol", ["auto", "legacy", "2026-07-28"])
+async def test_a_wrong_address_or_transport_is_told_by_the_status_alone(
+    bench: Bench, modern: str, protocol: str
+) -> None:
+    fault = await bench.fails(bench.http_spec(f"{modern}/elsewhere", protocol=protocol))
+    assert fault.message == (
+        "The server remote answered with HTTP status 404: check its url; is its transport really "
+        "streamable_http?"
+    )
+    assert fault.metadata["http_status"] == "404"
+
+
 async def test_a_server_that_is_not_there_fails_the_start_with_one_sentence(bench: Bench) -> None:
     fault = await bench.fails(bench.http_spec("http://127.0.0.1:9/mcp?key=hidden"))
     assert fault.metadata["problem"] == "START_FAILED"

@@ -56,7 +56,7 @@ async def fault_of(bench: Bench, instance: Instance, text: str) -> Fault:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("404", "HTTP status 404: check its url."),
+        ("404", "HTTP status 404: check its url; is its transport really "),
         ("401", "HTTP status 401: check the credentials in its headers."),
         ("away", "redirects to http://127.0.0.2:1/other, which is not followed."),
         ("html", "check its url and transport."),
@@ -68,6 +68,7 @@ async def test_a_refused_connection_says_why(
     fault = await bench.fails(at(bench, raw, transport, how))
     assert (fault.reason, fault.metadata["problem"]) == (Reason.SERVER_NOT_READY, "START_FAILED")
     assert words in fault.message
+    assert ("?" in fault.message) == fault.message.endswith(f"really {transport}?")
 
 
 @BOTH

@@ -31,6 +31,7 @@ __all__ = [
     "unexpected",
     "unreachable",
     "unreadable",
+    "what_broke",
 ]
 
 MAX_ANSWER: Final = bounds.MAX_RESULT + 64 * bounds.KIB
@@ -46,6 +47,15 @@ _HINTS: Final[Mapping[int, str]] = {
     421: "it does not accept requests for this host name",
     429: "it is asked too often",
 }
+
+_WHAT_BROKE: Final[Mapping[type[BaseException], str]] = {
+    TimeoutError: "it took too long",
+    aiohttp.ClientPayloadError: "the answer ended in the middle",
+    aiohttp.ClientResponseError: "what it answers is no HTTP",
+    aiohttp.ServerDisconnectedError: "it closed the connection without an answer",
+    ConnectionError: "it closed the connection",
+}
+"""What errors of the HTTP client mean; the first that fits counts."""
 
 
 async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
@@ -169,11 +179,11 @@ def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bo
         return unreachable(server, url, error)
     text = (
         f"The connection to the server {server} at {url.origin()} broke before its answer was "
-        "complete"
+        f"complete: {what_broke(error)}."
     )
     return Fault(
         Reason.SERVER_LOST,
-        f"{text} ({type(error).__name__}).",
+        text,
         "yes" if answered else "unknown",
         {"server": server},
     )
@@ -181,9 +191,17 @@ def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bo
 
 def unreachable(server: str, url: URL, error: Exception) -> Fault:
     """Return the fault for a connection that could not be made."""
-    why = getattr(getattr(error, "os_error", None), "strerror", None) or type(error).__name__
-    text = f"The server {server} could not be reached at {url.origin()}: {why}."
+    text = f"The server {server} could not be reached at {url.origin()}: {what_broke(error)}."
     return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
+
+
+def what_broke(error: BaseException) -> str:
+    """Return what a client's error says of a connection, as the end of a sentence."""
+    system = getattr(getattr(error, "os_error", error), "strerror", None)
+    if system:
+        return str(system)
+    known = (text for kind, text in _WHAT_BROKE.items() if isinstance(error, kind))
+    return next(known, "the connection failed")
 
 
 def unexpected(server: str, entry: Receipt) -> Fault:

@@ -43,6 +43,15 @@ class ConnectionLost(MCPError):
         self.fault = fault
 
 
+class Unanswered(MCPError):
+    """What was answered is no JSON-RPC, such as a mere HTTP status; its code is our choice."""
+
+    def __init__(self, fault: Fault) -> None:
+        code = int(fault.metadata.get("code", INTERNAL_ERROR))
+        super().__init__(code=code, message=fault.message)
+        self.fault = fault
+
+
 class Pending(Protocol):
     """A request that was sent, or waits to be."""
 
@@ -175,8 +184,7 @@ class RawRequest:
         if self.answer.done():
             return
         if fault.reason is Reason.SERVER_ERROR:
-            code = int(fault.metadata.get("code", INTERNAL_ERROR))
-            error: MCPError = MCPError(code=code, message=fault.message)
+            error: MCPError = Unanswered(fault)
         else:
             error = ConnectionLost(fault)
         self.answer.set_exception(error)

@@ -173,9 +173,9 @@ class SseTransport(Transport):
             fault = error
         except BROKEN as error:
             fault = self._broken(error, named.done())
-        except Exception as error:
+        except Exception:
             _logger.exception("Reading from the server %s failed unexpectedly.", self._server)
-            fault = self._lost(f"sent what can't be read ({type(error).__name__})")
+            fault = self._lost("sent what can't be read (the worker's log says more)")
         self._end(fault, named)
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
@@ -233,8 +233,8 @@ class SseTransport(Transport):
             return answers.unreachable(self._server, self._stream.url, error)
         origin = self._stream.url.origin()
         text = (
-            f"The event stream of the server {self._server} at {origin} broke "
-            f"({type(error).__name__})."
+            f"The event stream of the server {self._server} at {origin} broke: "
+            f"{answers.what_broke(error)}."
         )
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
 

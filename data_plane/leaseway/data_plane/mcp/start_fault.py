@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp.shared.exceptions import MCPError
 
-from leaseway.data_plane.mcp.pending import ConnectionLost
+from leaseway.data_plane.mcp.pending import ConnectionLost, Unanswered
 from leaseway.data_plane.mcp.session import ListingFailed
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire.fault import Fault, Reason
@@ -24,6 +24,9 @@ _DOING = {
     "negotiate": "agree on a protocol version",
     "list": "list its tools",
 }
+
+_OF_ANOTHER_TRANSPORT = frozenset({"400", "404", "405"})
+"""What servers answer as a rule to the first message of a transport that they do not speak."""
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -62,12 +65,17 @@ def _describe(
     match cause:
         case ConnectionLost(fault=fault):
             known = dict(fault.metadata)
-            return ("EXITED" if "exit_status" in known else failed), fault.message, known
+            problem = "EXITED" if "exit_status" in known else failed
+            return problem, _with_hint(spec, fault, phase), known
+        case Unanswered(fault=fault):
+            return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
         case TimeoutError():
             text = f"{head} within {spec.startup_timeout:g} s. Look at what it writes to stderr, "
             return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
         case MCPError(error=answer):
-            text = f"{head}: it answered with error {answer.code}: {answer.message[:500]}."
+            text = (
+                f"{head}: it answered with error {answer.code}: {answer.message[:500].rstrip('.')}."
+            )
             return failed, text, {"code": str(answer.code)}
         case ListingFailed():
             return failed, f"{head}: {cause}.", {}
@@ -75,3 +83,10 @@ def _describe(
             return "START_FAILED", f"{head}: the start was called off.", {}
         case _:
             return failed, f"{head}: its answer is not what MCP asks for ({cause!s:.300}).", {}
+
+
+def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:
+    """Return a fault's message; a refusal that often means another transport asks about it."""
+    if phase == "list" or fault.metadata.get("http_status") not in _OF_ANOTHER_TRANSPORT:
+        return fault.message
+    return f"{fault.message.rstrip('.')}; is its transport really {spec.transport}?"

@@ -15,7 +15,12 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType
 from yarl import URL
 
-from leaseway.data_plane.mcp.http_answers import not_followed, status_fault, unreachable
+from leaseway.data_plane.mcp.http_answers import (
+    not_followed,
+    status_fault,
+    unreachable,
+    what_broke,
+)
 from leaseway.data_plane.mcp.http_endpoint import check_headers, parsed_url
 from leaseway.data_plane.mcp.transport import PullTransport
 from leaseway.wire import bounds
@@ -162,8 +167,7 @@ class WebSocketTransport(PullTransport):
         elif isinstance(error, aiohttp.ServerTimeoutError):
             text = f"{head} was closed: it has not answered a ping for {_HEARTBEAT / 2:g} s."
         else:
-            why = f"{error}".rstrip(".") or type(error).__name__
-            text = f"{head} broke: {why}."
+            text = f"{head} broke: {f'{error}'.rstrip('.') or what_broke(error)}."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 
