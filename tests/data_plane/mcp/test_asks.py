@@ -115,8 +115,14 @@ def test_a_question_belongs_to_the_oldest_call_whose_caller_answers_it() -> None
     assert asked_of(calls, SAMPLE) is calls[2]
     assert asked_of(calls, ROOTS) is calls[1]
     assert "on_elicitation=" in str(asked_of(calls, ELICIT))
-    assert "No call is under way" in str(asked_of([], ELICIT))
-    assert "truely-stateless" in str(asked_of(None, ELICIT))
+    assert "truely-stateless" in str(asked_of(calls, SAMPLE, shared=True))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_question_outside_of_all_calls_is_told_that_there_is_none(shared: bool) -> None:
+    why = str(asked_of([], ROOTS, shared=shared))
+    assert why.startswith("No call is under way")
+    assert "roots=" not in why
 
 
 class Legacy:

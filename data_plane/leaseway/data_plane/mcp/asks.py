@@ -136,7 +136,7 @@ def answerable(methods: Iterable[str]) -> Answers:
 
 def nobody_answers(method: str) -> str:
     """Return what a server is told whose question no caller answers."""
-    return f"The caller does not answer {method}: it has to {_how_to_answer(method)}."
+    return f"No call under way answers {method}: its caller has to {_how_to_answer(method)}."
 
 
 def input_required(

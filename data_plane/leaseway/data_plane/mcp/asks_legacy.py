@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -22,21 +22,20 @@ _WHOSE: Final = (
 _NO_CALL: Final = "No call is under way, and callers are asked only during their calls."
 
 
-def asked_of(calls: Iterable[ToolCall] | None, method: str) -> ToolCall | str:
+def asked_of(calls: Collection[ToolCall], method: str, *, shared: bool = False) -> ToolCall | str:
     """Return the call that a question belongs to, or why there is none.
 
     Args:
-        calls: Those that it may belong to, the oldest first, or None where that can't be told.
+        calls: Those that it may belong to, the oldest first.
         method: What it asks.
+        shared: Whether they are of different callers, so that it can't be told whose it is.
     """
-    if calls is None:
+    if not calls:
+        return _NO_CALL
+    if shared:
         return _WHOSE
-    why = _NO_CALL
-    for call in calls:
-        if method in call.request.answers:
-            return call
-        why = nobody_answers(method)
-    return why
+    answering = (call for call in calls if method in call.request.answers)
+    return next(answering, None) or nobody_answers(method)
 
 
 class LegacyAsks:

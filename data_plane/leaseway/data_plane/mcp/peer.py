@@ -196,7 +196,7 @@ class Peer(Dispatcher[TransportContext]):
     def _asked(self, near: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and near is not None:
             return asked_of([near], method)
-        return asked_of(self._calls.values() if self.leased else None, method)
+        return asked_of(self._calls.values(), method, shared=not self.leased)
 
     async def drained(self) -> None:
         """Wait until no call is in flight."""
