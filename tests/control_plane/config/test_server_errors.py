@@ -7,7 +7,7 @@ from leaseway.control_plane.config.native import parse_native
 from leaseway.wire.spec import VariantKey
 
 PATH = "mcp.yaml"
-TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
+TRANSPORTS = "stdio, streamable_http, sse, websocket"
 
 
 def parse(text: str) -> ParsedConfig:
@@ -101,6 +101,13 @@ def test_a_websocket_wants_a_url_of_its_own_scheme() -> None:
     assert "names no host; write, for example, ws://127.0.0.1:3000/mcp." in issue.message
 
 
+@pytest.mark.parametrize("written", ["url: 'ws://a/ws'", "url: 7", "headers: [a]"])
+def test_the_value_of_a_key_that_is_for_other_transports_is_not_judged(written: str) -> None:
+    issue = only(entry(written))
+    assert issue.reason == "KEY_NOT_FOR_TRANSPORT"
+    assert issue.message.endswith("remove it.")
+
+
 def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
     assert only(entry("url: 'ws://a/ws'", "transport: ws, ")).reason == "UNSUPPORTED_TRANSPORT"
 
@@ -115,6 +122,15 @@ def test_keys_of_transports_that_come_later_are_not_judged() -> None:
     [
         (entry("", ""), "transport",
          f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."),
+        (entry("", "command: x, "), "transport",
+         (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
+          " With 'command', write 'transport: stdio'.")),
+        (entry("url: 'http://a/mcp'", ""), "transport",
+         (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
+          " With this 'url', write 'transport: streamable_http'.")),
+        (entry("url: 'ws://a/mcp'", ""), "transport",
+         (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
+          " With this 'url', write 'transport: websocket'.")),
         (entry("", "transport: stdio"), "command", "The server 's' needs 'command' for 'stdio'."),
         (entry("", "transport: streamable_http"), "url",
          "The server 's' needs 'url' for 'streamable_http'."),

@@ -7,7 +7,7 @@ merged key by key before an entry is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from leaseway.wire.spec import (
     Transform,
     VariantKey,
 )
-from leaseway.wire.transports import is_known, known_transports
+from leaseway.wire.transports import is_available, is_known, known_transports
 
 __all__ = ["NO_DEFAULTS", "Defaults", "read_defaults", "read_entry"]
 
@@ -81,6 +81,7 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
     where = replace(where, transport=transport)
     known = [each for each in entries if each.name in SERVER_KEYS]
     judged = known if transport in OPEN_TRANSPORTS else entries
+    judged = [each for each in judged if not _is_misplaced(each.name, transport)]
     values = read_table(judged, SERVER_KEYS, where, "a server")
     _check_keys(entry, {each.name: each for each in known}, where)
     if values.pop("enabled", True) is False:
@@ -137,9 +138,7 @@ def _transport_of(entries: Sequence[Entry]) -> str | None:
 def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
     transport = where.transport
     if "transport" not in present:
-        where.missing(
-            server.at, "transport", _missing(server.name, "transport", known_transports())
-        )
+        where.missing(server.at, "transport", _no_transport(server.name, present))
     if transport is None or transport in OPEN_TRANSPORTS:
         return
     for key in SERVER_KEYS.values():
@@ -147,7 +146,7 @@ def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
         if entry is None and transport in key.required_by:
             text = f"The server {shown(server.name)} needs {key.name!r} for '{transport}'."
             where.missing(server.at, key.name, text)
-        elif entry is not None and not key.is_for(transport):
+        elif entry is not None and _is_misplaced(key.name, transport):
             place = where.child(key.name, entry.value.at)
             message = _misplaced(key, transport)
             place.error(entry.at, IssueReason.KEY_NOT_FOR_TRANSPORT, message)
@@ -167,6 +166,26 @@ def _check_together(server: Entry, values: dict[str, Any], where: Where) -> None
 
 def _missing(server_id: str, name: str, known: Sequence[str]) -> str:
     return f"The server {shown(server_id)} needs '{name}'; it is one of {', '.join(known)}."
+
+
+def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
+    runnable = [name for name in known_transports() if is_available(name)]
+    text = _missing(server_id, "transport", runnable)
+    if "command" in present:
+        return f"{text} With 'command', write 'transport: stdio'."
+    if "url" not in present:
+        return text
+    url = str(getattr(present["url"].value, "value", ""))
+    likely = "websocket" if url.startswith(("ws://", "wss://")) else "streamable_http"
+    return f"{text} With this 'url', write 'transport: {likely}'."
+
+
+def _is_misplaced(name: str, transport: str | None) -> bool:
+    """Say whether a key is none of a transport's, so that its value is not judged either."""
+    key = SERVER_KEYS.get(name)
+    if key is None or transport is None or transport in OPEN_TRANSPORTS:
+        return False
+    return not key.is_for(transport)
 
 
 def _misplaced(key: Key, transport: str) -> str:
