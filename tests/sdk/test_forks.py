@@ -304,3 +304,71 @@ print(call(client))
 client.close()
 """
     assert await lines_of(plane.address, program) == ["child None", '{"n":1}', "{}"]
+
+
+OFFERS = """
+with client.stream_tool("time_now", {"n": 1}) as stream:
+    print(list(stream), stream.result.text)
+unused = client.stream_tool("time_now", {"n": 2})
+never = client.subscribe_resource("notes://a")
+with client.stream_tool("no_such_tool") as failing:
+    try:
+        list(failing)
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+async def test_streams_that_have_ended_or_not_begun_do_not_trouble_a_child(
+    plane: FakeControlPlane,
+) -> None:
+    program = f"""
+client = Client(address)
+{OFFERS}
+in_child(lambda: call(client))
+with unused:
+    list(unused)
+print(unused.result.text)
+client.close()
+"""
+    lines = await lines_of(plane.address, program)
+    assert lines == ['[] {"n":1}', "ToolNotFound", "child {}", '{"n":2}']
+
+
+async def test_a_subscription_that_was_left_does_not_trouble_a_child(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.add("notes", "subscribe")
+    plane.tools["notes://a"] = plane.tools["notes_subscribe"]
+
+    async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        if call.method:
+            for stream in fake._outboxes.values():
+                stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id))
+            await asyncio.Event().wait()
+        return text_result(arguments.decode())
+
+    worker.answer = held
+    program = """
+client = Client(address)
+with client.subscribe_resource("notes://a") as updates:
+    in_child(lambda: call(client))
+in_child(lambda: call(client))
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ["refused", "child {}"]
+
+
+async def test_a_client_is_closed_without_an_error_in_a_child_that_is_refused(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    program = """
+client = Client(address)
+with client.session("dialog") as session:
+    session.call_tool("desk_open")
+    in_child(client.close, lambda: Client(address).close(), lambda: call(client))
+    print(session.call_tool("desk_open").text)
+client.close()
+"""
+    lines = await lines_of(plane.address, program)
+    assert lines == ["child None", "child None", "refused", "{}"]

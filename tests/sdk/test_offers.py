@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -336,3 +337,21 @@ async def test_the_synchronous_client_has_the_same(
 
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(use)
+
+
+async def test_a_subscription_that_was_never_left_ends_with_a_warning_and_no_traceback(
+    plane: FakeControlPlane, offers: FakeWorker
+) -> None:
+    follow(offers)
+    said: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with AsyncClient(plane.address) as client:
+        updates = client.subscribe_resource("notes://a")
+        await updates.__aenter__()
+    task = updates._task
+    assert task is not None
+    await asyncio.wait([task])
+    with pytest.warns(ResourceWarning, match="'notes://a' was never left"):
+        del task, updates  # the last of it: nothing else refers to it
+    gc.collect()
+    assert said == []

@@ -8,14 +8,18 @@ uses a client gets an error that says why (prefork servers, Celery, `multiproces
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import time
 import weakref
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-__all__ = ["Restful", "check_fork", "closed", "opened", "register"]
+from leaseway.wire.fault import Fault
+
+__all__ = ["Restful", "check_fork", "closed", "forget_frames", "opened", "refused", "register"]
 
 _THREADS: Final = Path("/proc/self/task")
 _GRPC_THREADS: Final = ("grpc", "event_engine", "lifeguard", "timer_manager", "default-execut")
@@ -61,6 +65,24 @@ def check_fork() -> None:
     """
     if _refusal is not None:
         raise RuntimeError(_refusal)
+
+
+def refused() -> bool:
+    """Say whether this process was forked from one that used gRPC at that moment."""
+    return _refusal is not None
+
+
+def forget_frames(task: asyncio.Task[Any]) -> None:
+    """Have a task that has ended keep nothing of gRPC alive, however long somebody keeps the task.
+
+    A fault is told with a trace of its own; what it was raised in would hold the connections.
+    """
+    # Asked for its result, a task gives away the trace that it keeps.
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        task.result()
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Fault):
+        error.__traceback__ = error.__context__ = None
 
 
 def opened(user: object) -> None:

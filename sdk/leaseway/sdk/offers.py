@@ -144,8 +144,8 @@ class AsyncOffers(ABC):
             request = requests.subscribe(uri, server)
         except Fault as fault:
             raise error_from_fault(fault) from None
-        runtime, session = self._at()
-        return AsyncResourceUpdates(self, runtime, session, request, timeout)
+        self._at()  # which says where the client is closed
+        return AsyncResourceUpdates(self._at, request, timeout)
 
     async def _request(
         self,
@@ -176,13 +176,14 @@ class AsyncOffers(ABC):
         """Return a request as a stream, on which handlers answer what its server asks."""
         if timeout is not None:
             check_seconds("timeout", timeout)
-        runtime, session = self._at()
+        self._at()  # which says where the client is closed
         try:
             request = make()
         except Fault as fault:
             raise error_from_fault(fault) from None
 
         def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
+            runtime, session = self._at()
             return runtime.caller.request(session, request, timeout, events)
 
         name = request.offer.name

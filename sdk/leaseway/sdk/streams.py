@@ -22,6 +22,7 @@ from leaseway.sdk.callbacks import Callbacks
 from leaseway.sdk.checks import check_call
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents, LogMessage, Progress
+from leaseway.sdk.forks import forget_frames
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
 from leaseway.wire.fault import Fault
@@ -61,8 +62,12 @@ class AsyncToolStream:
         if self._task is not None:
             raise RuntimeError("This stream was used before; make one for each call.")
         self._task = asyncio.create_task(self._begin(self._events), name=f"call {self._name}")
-        self._task.add_done_callback(lambda _: self._events.end())
+        self._task.add_done_callback(self._ended)
         return self
+
+    def _ended(self, task: asyncio.Task[ToolResult]) -> None:
+        self._events.end()
+        forget_frames(task)
 
     async def __aexit__(
         self,
@@ -285,13 +290,14 @@ class CallOrder:
 
 
 def make_stream(
-    owner: object, at: tuple[Runtime, str], order: CallOrder, *, tasks: bool
+    owner: object, at: Callable[[], tuple[Runtime, str]], order: CallOrder, *, tasks: bool
 ) -> AsyncToolStream:
     """Return the stream of a call.
 
     Args:
         owner: What has to live until the call has ended.
-        at: The client's working parts and the session to call in.
+        at: Gives the client's working parts and the session to call in; asked when the call
+            begins, since a fork may come before.
         order: The call.
         tasks: Whether tasks in this loop answer what the server asks; else `_next` returns it.
 
@@ -300,9 +306,10 @@ def make_stream(
 
     """
     check_call(order.name, order.arguments, order.timeout)
-    runtime, session = at
+    at()  # which says where the client is closed
 
     def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
+        runtime, session = at()
         return runtime.caller.call(session, order.name, order.arguments, order.timeout, events)
 
     return AsyncToolStream(order.name, order.events(tasks=tasks), begin, owner)

@@ -7,12 +7,15 @@ shared server was lost meanwhile. What comes is kept once for each URI until som
 from __future__ import annotations
 
 import asyncio
+import warnings
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
 from leaseway.sdk.background import background
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents
+from leaseway.sdk.forks import forget_frames
 from leaseway.sdk.lease_book import Key
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.runtime import Runtime
@@ -107,25 +110,23 @@ class AsyncResourceUpdates:
 
     def __init__(
         self,
-        owner: object,
-        runtime: Runtime,
-        session: str,
+        at: Callable[[], tuple[Runtime, str]],
         request: OfferRequest,
         timeout: float | None,
     ) -> None:
-        self._owner = owner  # a client that is collected would end the subscription
-        self._runtime = runtime
-        self._session = session
+        self._at = at  # and with it its client, whose end would be the subscription's
         self._request = request
         self._timeout = CALL_TIMEOUT if timeout is None else timeout
         self._changes = _Changes(request.offer.name)
         self._task: asyncio.Task[None] | None = None
+        self._left = False
 
     async def __aenter__(self) -> Self:
         if self._task is not None:
             raise RuntimeError("This subscription was used before; make another one.")
-        self._task = asyncio.create_task(self._follow(), name=f"follow {self._request.offer.name}")
-        self._task.add_done_callback(lambda _: self._changes.end())
+        following = self._follow(*self._at())
+        self._task = asyncio.create_task(following, name=f"follow {self._request.offer.name}")
+        self._task.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(self._timeout):
                 await self._changes.held.wait()
@@ -175,23 +176,33 @@ class AsyncResourceUpdates:
 
     async def _leave(self) -> None:
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        if not self._task.cancelled():
-            self._task.exception()  # seen: it was raised to whoever read on
+        self._left = True
+        if not self._task.done():  # else its loop may be gone, as after a fork
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    async def _follow(self) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._changes.end()
+        forget_frames(task)
+
+    def __del__(self) -> None:
+        if self._task is not None and not self._left:
+            name = self._request.offer.name
+            message = f"The `with` block of a subscription to {name[:300]!r} was never left."
+            warnings.warn(message, ResourceWarning, stacklevel=2)
+
+    async def _follow(self, runtime: Runtime, session: str) -> None:
         failures = 0
         while True:
-            began = self._runtime.loop.time()
+            began = runtime.loop.time()
             try:
-                await self._hold_lease()
-                await self._runtime.caller.request(
-                    self._session, self._request, MAX_CALL_TIMEOUT, self._changes
+                await self._hold_lease(runtime, session)
+                await runtime.caller.request(
+                    session, self._request, MAX_CALL_TIMEOUT, self._changes
                 )
                 return  # no server ends it in order
             except Fault as fault:
-                lasted = self._runtime.loop.time() - began > _AGAIN.maximum
+                lasted = runtime.loop.time() - began > _AGAIN.maximum
                 failures = 1 if lasted else failures + 1
                 if not self._passes(fault) or failures > _MAX_FAILURES:
                     raise
@@ -205,14 +216,14 @@ class AsyncResourceUpdates:
         lasts = target.shared or fault.reason is Reason.DEADLINE_EXCEEDED
         return lasts and fault.reason in _PASSING
 
-    async def _hold_lease(self) -> None:
+    async def _hold_lease(self, runtime: Runtime, session: str) -> None:
         """Acquire the lease where the server is leased: a call would name it at its end only."""
-        runtime, deadline = self._runtime, self._runtime.loop.time() + self._timeout
+        deadline = runtime.loop.time() + self._timeout
         offer = self._request.offer
         target = runtime.resolver.cached(offer, runtime.loop.time())
         if target is None:
             target = await runtime.resolver.resolve(offer, deadline)
-        key = Key(self._session, target.server_id)
+        key = Key(session, target.server_id)
         if not target.shared and not runtime.desk.book.knows(key):
             await runtime.desk.acquire(key, LEASE_TTL, None, target.registry_version)
 

@@ -17,6 +17,7 @@ from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
+from leaseway.sdk.forks import refused
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.sync_offers import Offers
@@ -101,7 +102,10 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
 
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
-        background().run(self._inner.close)
+        if refused():
+            self._inner._closed = True  # what it had open is its parent's
+        else:
+            background().run(self._inner.close)
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""

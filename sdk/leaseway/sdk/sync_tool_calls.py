@@ -146,6 +146,6 @@ class ToolCalls:
 
 def _open(inner: AsyncToolCalls, order: CallOrder) -> ToolStream:
     async def make() -> AsyncToolStream:  # in the loop, which the client belongs to
-        return make_stream(inner, inner._at(), order, tasks=False)
+        return make_stream(inner, inner._at, order, tasks=False)
 
     return ToolStream(background().run(make), order.handlers)

@@ -163,7 +163,7 @@ class AsyncToolCalls(ABC):
             told = Callbacks(on_progress, on_log, log_level, handlers)
             told.check(may_be_async=True)
             order = CallOrder.told(name, arguments, timeout, told, inline_media)
-            stream = make_stream(self, (runtime, session), order, tasks=True)
+            stream = make_stream(self, self._at, order, tasks=True)
             result = await stream.tell(told)
         return result if read is None else typed_result(name, result, result_type, read)
 
@@ -197,11 +197,10 @@ class AsyncToolCalls(ABC):
             The call, to be used as `async with`; it begins there.
 
         """
-        at = self._at()
         if log_level is not None:
             check_level(log_level)
         handlers = Handlers(on_elicitation, on_sampling, roots).over(self._handlers)
         handlers.check(may_be_async=True)
         level = log_level or ""
         order = CallOrder(name, arguments, timeout, True, level, handlers, inline_media)
-        return make_stream(self, at, order, tasks=True)
+        return make_stream(self, self._at, order, tasks=True)
