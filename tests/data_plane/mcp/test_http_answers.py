@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import aiohttp
 import pytest
+from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
 from leaseway.data_plane.mcp import http_answers as answers
-from leaseway.data_plane.mcp.pending import RawRequest
+from leaseway.data_plane.mcp.offers import NO_OFFERS, list_offers
+from leaseway.data_plane.mcp.pending import RawRequest, Unanswered
 
 ERRORS = [
     TimeoutError(),
@@ -40,3 +43,14 @@ def test_what_the_system_says_of_a_connection_is_kept() -> None:
     error = ConnectionResetError(104, "Connection reset by peer")
     assert answers.what_broke(error) == "Connection reset by peer"
     assert "ended in the middle" in answers.what_broke(aiohttp.ClientPayloadError())
+
+
+class Refusing:
+    async def request(self, *_: Any) -> bytes:
+        raise Unanswered(answers.status_fault("s", 500, {}))
+
+
+async def test_a_status_for_a_list_of_prompts_is_told_as_one() -> None:
+    capabilities = ServerCapabilities(prompts=PromptsCapability())
+    offers = await list_offers(cast("Any", Refusing()), capabilities, 5, NO_OFFERS)
+    assert offers.gaps == ("prompts/list failed: The server s answered with HTTP status 500.",)

@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
 from leaseway.data_plane.mcp.peer import Peer
+from leaseway.data_plane.mcp.pending import ConnectionLost, Unanswered
 from leaseway.data_plane.mcp.session import MAX_LISTING, ListingFailed
 from leaseway.wire.bounds import MAX_LISTED
 
@@ -169,6 +170,8 @@ def _check_bounds(count: int, size: int) -> None:
 def _why(error: Exception, timeout: float) -> str:
     if isinstance(error, TimeoutError):
         return f"there was no answer within {timeout:g} s"
+    if isinstance(error, ConnectionLost | Unanswered):
+        return error.fault.message[:_MAX_WHY].rstrip(". ")
     if isinstance(error, MCPError):
         said = f"the server answered with error {error.error.code}: {error.error.message}"
         return said[:_MAX_WHY].rstrip(". ")
