@@ -309,7 +309,7 @@ def test_results_that_say_less_say_nothing_wrong() -> None:
     empty = Completion(b'{"completion":{"values":[1],"total":true}}')
     assert (empty.values, empty.total, empty.has_more) == ([], None, False)
     assert Completion(b"{}").values == []
-    assert repr(prompt) == "PromptResult(48 bytes)"
+    assert repr(prompt) == "PromptResult(48 bytes, description='', messages=1)"
     for payload in (b"[]", b"{", b"\xff"):
         with pytest.raises(InternalError):
             _ = PromptResult(payload).raw
@@ -355,3 +355,16 @@ async def test_a_subscription_that_was_never_left_ends_with_a_warning_and_no_tra
         del task, updates  # the last of it: nothing else refers to it
     gc.collect()
     assert said == []
+
+
+def test_results_show_in_short_what_they_are() -> None:
+    prompt = PromptResult(json.dumps({"description": "D" * 500, "messages": [{}]}).encode())
+    assert "description='DDD" in repr(prompt)
+    assert "messages=1" in repr(prompt)
+    resource = ResourceResult(b'{"contents": [{"uri": "notes://a", "text": "long"}]}')
+    assert repr(resource) == f"ResourceResult({len(resource.payload)} bytes, uris=['notes://a'])"
+    values = [f"value {number}" for number in range(100)]
+    completion = Completion(json.dumps({"completion": {"values": values}}).encode())
+    assert "values=['value 0', 'value 1'" in repr(completion)
+    assert all(len(repr(one)) < 250 for one in (prompt, resource, completion))
+    assert repr(Completion(b"no JSON")) == "Completion(7 bytes, not readable)"

@@ -204,3 +204,30 @@ def test_a_tool_that_the_caller_names_is_not_searched_for() -> None:
 def test_a_long_refusal_is_cut() -> None:
     refusal = describe_refusal("openai", "x" * 10_000, None, (), "")
     assert len(refusal.message) < 2_300
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_was_offered_may_be_given_as_the_provider_got_it(provider: str) -> None:
+    sent, _ = project_tools(provider, OFFERED)
+    refusal = describe_refusal(provider, "Bad schema of page_open", None, sent, "")
+    assert refusal.subject == f"{provider}:page_open"
+    assert describe_refusal(provider, "x", sent[0], sent, "").subject == f"{provider}:time_now"
+    assert describe_refusal(provider, "x", "page_open", sent, "").server_id == ""
+
+
+def test_a_refusal_that_cannot_be_meant_is_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="'opnai' is no provider"):
+        describe_refusal("opnai", "x", None, (), "")
+    with pytest.raises(TypeError, match="error_text is a str, not NoneType"):
+        describe_refusal("openai", None, None, (), "")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one is of type int"):
+        describe_refusal("openai", "x", None, [1], "")  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="has no name"):
+        describe_refusal("openai", "x", None, [{}], "")
+
+
+def test_what_is_no_tool_cannot_be_projected() -> None:
+    with pytest.raises(
+        TypeError, match="tools are Tools, as list_tools returns them; one is of type int"
+    ):
+        project_tools("openai", [1])  # type: ignore[list-item]

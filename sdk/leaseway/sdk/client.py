@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from leaseway.sdk import operations
 from leaseway.sdk.artifacts import AsyncArtifacts, ClientMedia
@@ -268,9 +268,9 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         self,
         provider: str,
         error_text: str,
-        tool: Tool | str | None = None,
+        tool: Tool | Mapping[str, Any] | str | None = None,
         *,
-        offered: Sequence[Tool] = (),
+        offered: Sequence[Tool | Mapping[str, Any]] = (),
         session: str = "",
     ) -> None:
         """Report that a model's provider refused a request because of its tools.
@@ -279,11 +279,16 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         so do not repeat it.
 
         Args:
-            provider: Who refused, such as `openai`.
+            provider: Who refused, as for `project_tools`.
             error_text: What the provider said; 2,000 characters of it are kept.
             tool: The tool that it refused, where that is known.
-            offered: What the request offered, in its order; those that the text names are reported.
+            offered: What the request offered, in its order, as Tools or as `project_tools` made
+                them; those that the text names are reported. Of Tools the server is known, too.
             session: The conversation that the request was made for.
+
+        Raises:
+            ValueError: The provider is not known.
+            TypeError: A parameter is of the wrong type.
 
         """
         refusal = describe_refusal(provider, error_text, tool, offered, session)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any
+from abc import ABC, abstractmethod
+from reprlib import Repr
+from typing import Any, Final
 
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.lease import Lease
 
 __all__ = ["Completion", "PromptResult", "ResourceResult"]
 
+_short: Final = Repr()
+_short.maxstring = 80
 
-class _Result:
+
+class _Result(ABC):
     """The result of one request.
 
     Attributes:
@@ -36,7 +41,15 @@ class _Result:
         return self._raw
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.payload)} bytes)"
+        try:
+            shown = self._shown()
+        except InternalError:
+            shown = "not readable"
+        return f"{type(self).__name__}({len(self.payload)} bytes, {shown})"
+
+    @abstractmethod
+    def _shown(self) -> str:
+        """Return what tells this result from others, in short."""
 
 
 class PromptResult(_Result):
@@ -63,6 +76,10 @@ class PromptResult(_Result):
             for content in contents
             if isinstance(content, dict) and content.get("type") == "text"
         )
+
+    def _shown(self) -> str:
+        said = _short.repr(self.description)
+        return f"description={said}, messages={len(self.messages)}"
 
 
 class ResourceResult(_Result):
@@ -101,6 +118,9 @@ class ResourceResult(_Result):
                     ) from None
         return None
 
+    def _shown(self) -> str:
+        return f"uris={_short.repr([_text(part.get('uri')) for part in self.contents])}"
+
 
 class Completion(_Result):
     """What an argument may be completed to."""
@@ -125,6 +145,9 @@ class Completion(_Result):
     def has_more(self) -> bool:
         """Whether the server has more than it sent."""
         return self._found.get("hasMore") is True
+
+    def _shown(self) -> str:
+        return f"values={_short.repr(self.values)}"
 
     @property
     def _found(self) -> dict[str, Any]:

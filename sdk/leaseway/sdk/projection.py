@@ -13,6 +13,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from leaseway.sdk.checks import check_text
+
 if TYPE_CHECKING:
     from leaseway.sdk.tools import Tool
 
@@ -120,21 +122,32 @@ def project_tools(
 
     Raises:
         ValueError: The provider is not known.
+        TypeError: One of the tools is something else.
 
     """
-    target = _PROVIDERS.get(provider)
-    if target is None:
-        known = ", ".join(f"'{name}'" for name in _PROVIDERS)
-        raise ValueError(f"'{provider}' is no provider that tools can be written for; use {known}.")
+    target = _target(provider)
     taken: dict[str, dict[str, Any]] = {}
     problems: list[ProjectionProblem] = []
     for tool in tools:
+        if not hasattr(tool, "input_schema"):
+            raise TypeError(
+                "tools are Tools, as list_tools returns them; one is of type "
+                f"{type(tool).__name__}."
+            )
         found = _trouble(target, tool, taken)
         if found is None:
             taken[tool.name] = target.form(tool)
         else:
             problems.append(ProjectionProblem(provider, tool.name, *found))
     return list(taken.values()), problems
+
+
+def _target(provider: str) -> _Provider:
+    target = _PROVIDERS.get(provider)
+    if target is None:
+        known = ", ".join(f"'{name}'" for name in _PROVIDERS)
+        raise ValueError(f"'{provider}' is no provider that tools can be written for; use {known}.")
+    return target
 
 
 def _trouble(
@@ -162,7 +175,31 @@ def _trouble(
     return None
 
 
-def named_tools(text: str, offered: Sequence[Tool]) -> list[Tool]:
+@dataclass(frozen=True)
+class _Named:
+    """A tool by its name, and its server where that is known."""
+
+    name: str
+    server_id: str = ""
+
+
+def _named(offer: Tool | Mapping[str, Any]) -> _Named:
+    """Return the name of a tool, or of what `project_tools` made of it."""
+    if not isinstance(offer, Mapping):
+        if hasattr(offer, "input_schema"):
+            return _Named(offer.name, offer.server_id)
+        raise TypeError(
+            "offered are Tools, or what project_tools made of them; one is of type "
+            f"{type(offer).__name__}."
+        )
+    function = offer.get("function")
+    name = (function if isinstance(function, Mapping) else offer).get("name")
+    if not isinstance(name, str):
+        raise TypeError("One of the definitions in offered has no name; see project_tools.")
+    return _Named(name)
+
+
+def named_tools(text: str, offered: Sequence[Tool | Mapping[str, Any]]) -> list[_Named]:
     """Return the tools that a provider's error is about, as far as its text tells.
 
     It tells by a tool's name as a word of its own, or by the place in the request (`tools[3]`,
@@ -175,7 +212,8 @@ def named_tools(text: str, offered: Sequence[Tool]) -> list[Tool]:
     """
     places = {int(place) for place in re.findall(r"\btools(?:\.|\[)(\d{1,6})\b", text)}
     words = set(re.findall(r"[a-zA-Z0-9_-]+", text))
-    return [tool for place, tool in enumerate(offered) if place in places or tool.name in words]
+    tools = [_named(offer) for offer in offered]
+    return [tool for place, tool in enumerate(tools) if place in places or tool.name in words]
 
 
 @dataclass(frozen=True)
@@ -194,7 +232,11 @@ class Refusal:
 
 
 def describe_refusal(
-    provider: str, text: str, tool: Tool | str | None, offered: Sequence[Tool], session: str
+    provider: str,
+    text: str,
+    tool: Tool | Mapping[str, Any] | str | None,
+    offered: Sequence[Tool | Mapping[str, Any]],
+    session: str,
 ) -> Refusal:
     """Return what to report of a provider's refusal.
 
@@ -205,13 +247,20 @@ def describe_refusal(
         offered: What the request offered, in its order.
         session: The session that the request was made for, or empty.
 
+    Raises:
+        ValueError: The provider is not known.
+        TypeError: A parameter is of the wrong type.
+
     """
+    _target(provider)
+    check_text("error_text", text)
+    check_text("session", session)
     if tool is None:
         about = named_tools(text, offered)
     elif isinstance(tool, str):
-        about = [one for one in offered if one.name == tool]
+        about = [one for one in map(_named, offered) if one.name == tool]
     else:
-        about = [tool]
+        about = [_named(tool)]
     names = [tool] if isinstance(tool, str) else [one.name for one in about]
     servers = {one.server_id for one in about}
     return Refusal(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from leaseway.sdk.artifacts import Artifacts
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
@@ -174,9 +174,9 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         self,
         provider: str,
         error_text: str,
-        tool: Tool | str | None = None,
+        tool: Tool | Mapping[str, Any] | str | None = None,
         *,
-        offered: Sequence[Tool] = (),
+        offered: Sequence[Tool | Mapping[str, Any]] = (),
         session: str = "",
     ) -> None:
         """Report that a provider refused a request; see `AsyncClient.report_refusal`."""

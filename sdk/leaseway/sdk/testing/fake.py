@@ -170,8 +170,14 @@ class FakeLeaseway:
 
         Raises:
             ValueError: There is no such tool.
+            TypeError: The error is none that clients raise.
 
         """
+        if not isinstance(error, LeasewayError):
+            raise TypeError(
+                "error is what clients raise, such as ServerLost('It died.'), and not of type "
+                f"{type(error).__name__}. A tool that fails by itself raises in its own function."
+            )
         name = self._registry.known(tool).name
         fault = fault_of(error)
         self._do(lambda: self._worker.behaviour.fail(name, fault, times))
