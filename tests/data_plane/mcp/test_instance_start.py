@@ -35,7 +35,6 @@ async def test_the_era_is_agreed_on(
     instance = await bench.start(bench.stdio("echo_raw", *options, protocol=protocol))
     assert (instance.state, instance.protocol_version) == ("ready", version)
     assert instance.pid is not None
-    assert abs(instance.started_at - time.time()) < 10
 
 
 async def test_a_known_legacy_version_spares_the_question(bench: Bench, tmp_path: Path) -> None:

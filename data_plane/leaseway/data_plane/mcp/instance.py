@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
@@ -77,7 +76,6 @@ class Instance:
         tools: Each tool's definition as the server sent it, by original name, in its order.
         offers: What else it has, as last listed; None before `list_offers`.
         stderr: The last lines of its standard error.
-        started_at: When it became ready, Unix time in seconds; 0 before.
         warnings: (reason, sentence) about what does not hold on this worker as configured.
     """
 
@@ -105,7 +103,6 @@ class Instance:
         self.reading = reading
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
-        self.started_at = 0.0
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
         self._environment = environment
@@ -316,7 +313,6 @@ class Instance:
     def _become_ready(self) -> None:
         if self.state == "starting":
             self.state = "ready"
-            self.started_at = time.time()
         self._ready.set_result(None)
         if self._changed_early:
             self._tools_changed()
