@@ -16,6 +16,8 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 ServerCommand = Callable[[str], list[str]]
+BOUND = 60.0
+"""Seconds for what must come, however slow and busy the machine: only a fault takes as long."""
 
 # The same examples at every run, and none too slow for a busy machine: what fails in continuous
 # integration fails here too. `--hypothesis-profile default` tries others.
@@ -131,12 +133,12 @@ def _command_line(pid: int) -> str:
 
 @pytest.fixture
 def leak_guard() -> Iterator[None]:
-    """Fail a test that leaves child processes of this one behind; give them 5 s to go."""
+    """Fail a test that leaves child processes of this one behind; give them time to go."""
     if not sys.platform.startswith("linux"):
         pytest.skip("Child processes are read from /proc.")
     before = descendants(os.getpid())
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + BOUND
     while left := {p: c for p, c in descendants(os.getpid()).items() if p not in before}:
         if time.monotonic() > deadline:
             pytest.fail(f"Processes are left over: {left}")

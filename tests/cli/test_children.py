@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.cli.children import Child
 from leaseway.cli.failure import CliFailure
@@ -29,7 +30,7 @@ def _child(script: str, *arguments: str) -> Child:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -97,7 +98,7 @@ async def test_a_usage_error_later_is_fatal() -> None:
     assert child._process is not None
     assert child._process.stdin is not None
     child._process.stdin.write(b"\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         with pytest.raises(CliFailure) as caught:
             await child.supervise()
     assert caught.value.status == 2
@@ -106,7 +107,7 @@ async def test_a_usage_error_later_is_fatal() -> None:
 async def test_a_child_that_ignores_sigterm_is_killed_after_its_bound() -> None:
     child = _child(STUBBORN)
     await child.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await child.stop(timeout=0.2)
     assert child.pid is None
 
@@ -117,7 +118,7 @@ async def test_killing_ends_a_stop_under_way() -> None:
     stopping = asyncio.create_task(child.stop(timeout=60))
     await asyncio.sleep(0)
     child.kill()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await stopping
     assert child.pid is None
 
@@ -146,7 +147,7 @@ async def test_a_chatty_child_is_not_blocked_by_its_pipe(
     supervising = asyncio.create_task(child.supervise())
     seen = 0
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while seen < 1_000_000:
             seen += len(capfd.readouterr().err)
             await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 import yaml
+from tests.conftest import BOUND
 
 from leaseway.sdk import AsyncClient
 
@@ -192,7 +193,7 @@ class System:
         assert process.stderr is not None
         part.pump = asyncio.create_task(_collect(process.stderr, part.log))
         try:
-            async with asyncio.timeout(40):  # many tests at once make a slow machine
+            async with asyncio.timeout(BOUND):  # many tests at once make a slow machine
                 line = (await process.stdout.readline()).decode()
         except BaseException:
             process.kill()

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import python_server, running
 
 from leaseway.sdk import AsyncClient, InputRequired
@@ -127,7 +128,7 @@ async def _give_up(client: AsyncClient, tool: str) -> None:
         await asyncio.Event().wait()
         raise AssertionError("The event is never set.")
 
-    async with client.session("s") as session, asyncio.timeout(20):
+    async with client.session("s") as session, asyncio.timeout(BOUND):
         call = asyncio.ensure_future(
             session.call_tool(tool, {"questions": [ELICIT]}, on_elicitation=never)
         )

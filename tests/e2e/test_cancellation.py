@@ -18,7 +18,7 @@ from tests.e2e.system import SERVERS, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, Cancelled, Client, DeadlineExceeded
 
-BOUND = 20.0
+BOUND = 60.0
 
 
 @contextlib.asynccontextmanager
@@ -29,7 +29,7 @@ async def http_server(*args: str) -> AsyncIterator[str]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             port = int(await process.stdout.readline())
         yield f"http://127.0.0.1:{port}"
     finally:

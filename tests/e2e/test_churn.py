@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.counting import counts, memory, settled
 from tests.e2e.system import Part, System, eventually, python_server, running
 
@@ -61,7 +61,7 @@ class Churn:
             # One client in four is killed while it has said little more than that it asks.
             moment = self.draw.choice([SESSIONS, *[4 * SESSIONS] * 3])
             for _ in range(self.draw.randint(moment * 2 // 3, moment)):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(BOUND):
                     step, session = (await process.stdout.readline()).decode().split()
                 at[session] = step
         finally:
@@ -137,7 +137,7 @@ async def test_an_abandoned_lease_ends_by_its_time_to_live_and_not_before(tmp_pa
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while not (await process.stdout.readline()).startswith(b"calling"):
                 pass
         process.kill()

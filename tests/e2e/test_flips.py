@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, LeaseRevoked, NotLeasable
@@ -123,7 +124,7 @@ async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
         yield counts
     finally:
         over.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*tasks)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import SERVERS, eventually, running
 from tests.e2e.test_cancellation import http_server
 
@@ -56,7 +57,7 @@ class Remote:
         words = (sys.executable, str(SERVERS / "http_faults.py"), str(self.port))
         self.process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
         assert self.process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             self.port = int(await self.process.stdout.readline())
 
     async def kill(self) -> None:
@@ -97,7 +98,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
             folder = tmp_path_factory.mktemp("http-faults")
             async with running(folder, servers) as (system, client):
                 yield Site(client, remote, neighbour)
-                async with asyncio.timeout(20):  # a call in flight would hold the drain up
+                async with asyncio.timeout(BOUND):  # a call in flight would hold the drain up
                     assert await system.workers["worker-1"].end() == 0
     finally:
         await remote.kill()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
@@ -120,7 +121,7 @@ async def test_fifty_sessions_keep_apart_while_workers_are_killed(tmp_path: Path
             await system.workers.pop(f"worker-{number}").end(signal.SIGKILL)
             await all_hold(system, client)
         all_of_them.over = True
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND):
             await asyncio.gather(*tasks)
         print(
             f"{all_of_them.added} additions, {all_of_them.lost.total()} leases lost "

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
     metrics_service_pb2_grpc,
 )
 from prometheus_client.parser import text_string_to_metric_families
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.system import eventually, kit, python_server, running
 from tests.e2e.test_up import Up, start_up
 
@@ -90,7 +90,7 @@ async def pages_of(up: Up, count: int) -> dict[str, str]:
     """Return where each process serves its metrics, as `up` says."""
     assert up.process.stdout is not None
     found = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         for _ in range(count):
             word, url, name = (await up.process.stdout.readline()).decode().split()
             assert word == "metrics"

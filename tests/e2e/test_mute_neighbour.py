@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.counting import counts, settled
 from tests.e2e.system import Part, eventually, python_server, running
 
@@ -126,7 +127,7 @@ async def test_a_stream_with_too_many_calls_is_refused_the_next_ones_by_name(
             last = min(first + 128, MAX_CALLS_IN_FLIGHT + 11)
             await stream.write(_never(range(first, last), version))
         refused: dict[int, Fault] = {}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while len(refused) < 10:
                 for result in (await stream.read()).results:
                     refused[result.call_id] = fault_from_status(result.status)

@@ -22,7 +22,7 @@ from leaseway.sdk import (
     ToolNotFound,
 )
 
-WAIT = 20.0
+WAIT = 60.0
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 

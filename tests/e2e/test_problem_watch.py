@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import LEASEWAY, System, python_server
 
 GOOD = python_server("echo_raw.py", **{"truely-stateless": True})
@@ -23,7 +24,7 @@ async def test_an_operator_sees_a_problem_come_and_go_and_ends_the_watch(tmp_pat
             stderr=asyncio.subprocess.PIPE,
         )
         assert watch.stdout is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(BOUND):
             system.write({"one": GOOD | {"comand": "misspelled"}})
             opened = json.loads(await watch.stdout.readline())
             system.write({"one": GOOD})

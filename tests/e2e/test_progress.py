@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import LEASEWAY, System, python_server, running
 from tests.e2e.test_cancellation import http_server
 
@@ -100,7 +101,7 @@ async def test_threads_hear_of_progress_too(site: Site) -> None:
             client.call_tool("piped_progress", on_progress=lambda *seen: told.append(seen))
         return told
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         assert await asyncio.to_thread(work) == STEPS
 
 
@@ -122,7 +123,7 @@ async def rpc(stub: Any, tool: str, log_level: str) -> list[Any]:
     request = execution_pb2.CallToolStreamingRequest(
         call=execution_pb2.CallToolRequest(tool=tool), log_level=log_level
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         return [event async for event in stub.CallToolStreaming(request, timeout=20)]
 
 
@@ -142,7 +143,7 @@ async def command(site: Site, *words: str) -> tuple[str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         out, err = await process.communicate()
     return out.decode(), err.decode()
 
@@ -170,13 +171,13 @@ async def test_a_client_that_is_stopped_in_the_middle_stalls_nobody_else(site: S
     system, client = site
     async with reader(system.address) as process:
         assert process.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND):
             assert await process.stdout.readline() == b"reading\n"
         process.send_signal(signal.SIGSTOP)
         async with asyncio.timeout(60):  # behind the large results, which the server still makes
             await client.call_tool("big_echo", timeout=60)
         for _ in range(50):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 assert (await client.call_tool("big_echo", {"text": "x"})).text == "x"
                 async with client.stream_tool("piped_progress") as stream:
                     assert len([event async for event in stream]) == 3

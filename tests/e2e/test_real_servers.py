@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import ServerCommand
+from tests.conftest import BOUND, ServerCommand
 from tests.e2e.system import SERVERS, eventually, python_server, running
 
 PREFIX = [{"prefix": "{server}_"}]
@@ -42,7 +42,7 @@ async def http_server(*command: str, port: int = 0, **environment: str) -> Async
     try:
         if port == 0:
             assert process.stdout is not None
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(BOUND):
                 port = int(await process.stdout.readline())
         await eventually(lambda: _accepts(port), within=30)
         yield port

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, LeasewayError, ToolNotFound
@@ -48,7 +49,7 @@ async def test_a_new_server_appears_while_calls_are_in_flight_and_none_fails(
 
 
 async def eventually_called(client: AsyncClient, name: str) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         while True:
             try:
                 return (await client.call_tool(name, {"text": "x"})).text

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import SERVERS, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient
@@ -206,7 +207,7 @@ async def test_a_configured_session_id_is_sent_from_the_first_request(
     )
     try:
         assert server.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             port = int(await server.stdout.readline())
         entry = {
             "transport": "streamable_http",

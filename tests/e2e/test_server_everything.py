@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from tests.conftest import ServerCommand
+from tests.conftest import BOUND, ServerCommand
 from tests.e2e.system import running
 from tests.e2e.test_real_servers import entry, free_port, http_server
 
@@ -138,7 +138,7 @@ async def test_changes_of_a_resource_reach_who_subscribed(client: AsyncClient) -
         session.subscribe_resource(uri, server="all") as updates,
     ):
         await session.call_tool("toggle-subscriber-updates")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             assert await anext(aiter(updates)) == uri
 
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
@@ -161,7 +161,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     async with running(tmp_path_factory.mktemp("faults"), servers) as (system, client):
         yield Site(system, client)
         # A worker with a call in flight would drain for longer.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             assert await system.workers["worker-1"].end() == 0
     await eventually(lambda: descendants(os.getpid()).keys() <= before)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.conftest import BOUND
 from tests.e2e.system import LEASEWAY, System, eventually, python_server
 
 from leaseway.sdk import AsyncClient, ToolNotFound
@@ -73,7 +74,7 @@ async def command(system: System, *words: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(BOUND):
         out, _ = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode()

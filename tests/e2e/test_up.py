@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.system import LEASEWAY, eventually, kit, python_server
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
@@ -32,7 +32,7 @@ class Up:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(BOUND):
             out, error = await process.communicate()
         assert process.returncode is not None
         return process.returncode, out.decode(), error.decode()

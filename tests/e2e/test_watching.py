@@ -13,7 +13,7 @@ from leaseway.sdk import AsyncToolWatch, project_tools
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
-BOUND = 40.0
+BOUND = 60.0
 ONE = {"one": python_server("counter.py", transform=[{"prefix": "one_"}])}
 TWO = {"two": python_server("counter.py", transform=[{"prefix": "two_"}])}
 

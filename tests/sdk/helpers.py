@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from google.protobuf.duration_pb2 import Duration
 
-BOUND = 10.0
+BOUND = 30.0
 """Seconds that any single wait of a test may take."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.auth import bearer_metadata, check_listen, read_key
 from leaseway.wire.endpoint import Endpoint, parse_endpoint
@@ -47,14 +48,14 @@ def _unary(channel: grpc.aio.Channel, method: str) -> Any:
 
 
 async def _refusal(address: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.AioRpcError:
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await _unary(channel, "/t.Echo/Unary")(b"", metadata=metadata)
         return caught.value
 
 
 async def test_the_right_key_gets_in(address: str) -> None:
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         call = _unary(channel, "/t.Echo/Unary")
         assert await call(b"", metadata=bearer_metadata(KEY)) == b"answer"
 
@@ -77,7 +78,7 @@ async def test_any_other_credential_is_refused_with_its_reason(
 
 
 async def test_streams_are_refused_as_well(address: str) -> None:
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         stream: Any = channel.stream_stream("/t.Echo/Stream")()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stream.read()
@@ -85,7 +86,7 @@ async def test_streams_are_refused_as_well(address: str) -> None:
 
 
 async def test_health_checks_need_no_key(address: str) -> None:
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         assert await _unary(channel, "/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
 
 

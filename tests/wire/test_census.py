@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.census import census, census_on_signal
 
@@ -37,6 +38,6 @@ async def test_sigusr1_logs_a_census_and_ends_nothing(caplog: pytest.LogCaptureF
 
     with caplog.at_level(logging.INFO), census_on_signal(facts):
         os.kill(os.getpid(), signal.SIGUSR1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             await asked.wait()
     assert any("calls=7" in record.getMessage() for record in caplog.records)

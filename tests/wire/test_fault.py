@@ -9,6 +9,7 @@ from google.rpc import code_pb2, error_details_pb2
 from google.rpc.status_pb2 import Status
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.fault import (
@@ -118,7 +119,10 @@ async def _refusal(fault: Fault | None) -> grpc.aio.AioRpcError:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with asyncio.timeout(10), grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with (
+            asyncio.timeout(BOUND),
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
             stub = leases_pb2_grpc.LeaseServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await stub.ListLeases(leases_pb2.ListLeasesRequest())

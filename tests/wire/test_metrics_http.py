@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire import metrics_http
 from leaseway.wire.endpoint import Endpoint
@@ -30,7 +31,7 @@ async def serving(
 
 
 async def ask(listener: MetricsListener, request: bytes) -> tuple[int, str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
         writer.write(request)
         try:
@@ -110,7 +111,7 @@ async def test_who_dawdles_is_cut_off_and_holds_up_nobody(monkeypatch: pytest.Mo
 
 async def test_only_so_many_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_http, "_MOST_AT_ONCE", 1)
-    async with serving() as listener, asyncio.timeout(10):
+    async with serving() as listener, asyncio.timeout(BOUND):
         _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
         writer.write(b"GET")
         await writer.drain()
@@ -123,7 +124,7 @@ async def test_only_so_many_are_answered_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_request_that_ends_early_is_told_so() -> None:
-    async with serving() as listener, asyncio.timeout(10):
+    async with serving() as listener, asyncio.timeout(BOUND):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
         writer.write(b"GET /metrics")
         writer.write_eof()
@@ -155,7 +156,7 @@ async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics_http._Site, "serve", told)
     async with (
         serving(page=lambda: lambda _: (b"x" * (64 << 20), "x/y")) as listener,
-        asyncio.timeout(20),
+        asyncio.timeout(BOUND),
     ):
         loop = asyncio.get_running_loop()
         with socket.socket() as peer:

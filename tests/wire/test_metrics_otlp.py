@@ -17,6 +17,7 @@ from opentelemetry.proto.collector.metrics.v1 import (
     metrics_service_pb2_grpc,
 )
 from opentelemetry.proto.metrics.v1 import metrics_pb2
+from tests.conftest import BOUND
 
 from leaseway.wire.measuring import measuring
 
@@ -63,7 +64,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with asyncio.timeout(30), collecting() as (collector, endpoint):
+    async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
         async with measuring(None, "leaseway-worker", instance="w1") as meter:
@@ -148,7 +149,7 @@ async def test_what_cannot_be_used_is_said_and_stops_nothing(
 async def test_an_interval_that_is_no_number_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with asyncio.timeout(30), collecting() as (collector, endpoint):
+    async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
         async with measuring(None, "unit"):

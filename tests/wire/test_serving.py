@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.conftest import BOUND
 
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
@@ -60,7 +61,7 @@ async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> Non
     address = str(bind(server, LOOPBACK))
     await server.start()
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(BOUND),
         grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel,
     ):
         call: Any = channel.unary_unary("/t.Sizes/Size")
@@ -99,7 +100,7 @@ async def test_health_says_what_was_set_service_by_service() -> None:
     health = HealthService(server)
     address = str(bind(server, LOOPBACK))
     await server.start()
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
 
         async def status(service: str) -> int:
@@ -124,7 +125,7 @@ async def test_reflection_lists_the_services() -> None:
     enable_reflection(server, ["leaseway.v1.CatalogService"])
     address = str(bind(server, LOOPBACK))
     await server.start()
-    async with asyncio.timeout(5), grpc.aio.insecure_channel(address) as channel:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         make_stub: Any = reflection_pb2_grpc.ServerReflectionStub
         stub = make_stub(channel)
         request = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -16,7 +16,7 @@ from opentelemetry.trace import Tracer
 from leaseway.wire.span_queue import BatchLimits, SpanQueue
 
 NEVER = 3600.0
-WAIT = 10.0
+WAIT = 60.0
 
 
 class Collector(SpanExporter):

@@ -12,6 +12,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
+from tests.conftest import BOUND
 
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.tracefile import (
@@ -41,7 +42,7 @@ def _export(endpoint: Endpoint, times: int = 1) -> None:
 
 async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    async with asyncio.timeout(20), TraceCollector(path) as collector:
+    async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
         assert collector.endpoint.is_loopback
         await asyncio.to_thread(_export, collector.endpoint)
 
@@ -62,7 +63,7 @@ async def test_a_full_file_takes_no_more_and_says_so_once(
 ) -> None:
     path = tmp_path / "trace.jsonl"
     with caplog.at_level(logging.WARNING):
-        async with asyncio.timeout(20), TraceCollector(path, max_bytes=900) as collector:
+        async with asyncio.timeout(BOUND), TraceCollector(path, max_bytes=900) as collector:
             await asyncio.to_thread(_export, collector.endpoint, 5)
     assert 0 < path.stat().st_size <= 900
     assert len(read_spans(path)) >= 1
@@ -75,7 +76,7 @@ async def test_a_full_file_takes_no_more_and_says_so_once(
 async def test_a_second_run_appends(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     for _ in range(2):
-        async with asyncio.timeout(20), TraceCollector(path) as collector:
+        async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
             await asyncio.to_thread(_export, collector.endpoint)
     assert len({span.trace_id for span in read_spans(path)}) == 2
 

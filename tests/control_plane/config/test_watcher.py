@@ -22,7 +22,7 @@ from leaseway.control_plane.config.watcher import (
     watch_config,
 )
 
-BOUND = 15.0
+BOUND = 60.0
 NEVER = 3_600.0
 
 

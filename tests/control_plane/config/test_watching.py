@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.config.loading import Found
 from leaseway.control_plane.config.reading import Unreadable
@@ -19,7 +20,7 @@ Watch = AsyncGenerator[dict[Source, Found], None]
 
 @asynccontextmanager
 async def watching(*sources: Source) -> AsyncIterator[Watch]:
-    async with asyncio.timeout(20), aclosing(watch_sources(sources, poll=0.2)) as watch:
+    async with asyncio.timeout(BOUND), aclosing(watch_sources(sources, poll=0.2)) as watch:
         yield watch
 
 

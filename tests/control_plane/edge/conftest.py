@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import Problem
@@ -40,7 +41,7 @@ class Running:
 
     async def until(self, condition: Callable[[Coordinator], object]) -> None:
         """Wait until the coordinator's state satisfies a condition."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while not condition(self.plane.state):
                 await self.plane.changed(1)
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import grpc
+from tests.conftest import BOUND
 
 from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
 from leaseway.wire.sync_parts import Joiner, split
@@ -76,7 +77,7 @@ class FakeWorker:
 
     async def hear(self, kind: str) -> sync_pb2.SyncResponse:
         """Return the next message, which must be of this kind; deltas are acknowledged."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while True:
                 message = await self._next()
                 heard = message.WhichOneof("message")
@@ -111,7 +112,7 @@ class FakeWorker:
 
     async def apply_until(self, *servers: str) -> None:
         """Take deltas until exactly these servers are held."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while set(self.held) != set(servers):
                 message = await self._next()
                 if message.WhichOneof("message") == "delta":
@@ -119,7 +120,7 @@ class FakeWorker:
 
     async def ended(self) -> grpc.StatusCode:
         """Return how the stream ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 while await self._call.read() is not END:
                     pass  # a status comes behind all messages

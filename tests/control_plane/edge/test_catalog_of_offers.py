@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, worker
@@ -162,7 +163,7 @@ async def test_a_change_of_prompts_or_resources_alone_reaches_watchers(running: 
     async with worker(running.address) as w1:
         await served(running, w1)
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             await heard(watch)
             for rules in ("prompts", "resources"):
                 changed = replace(spec("a"), **{rules: NameFilter((), ("*a*",))})  # type: ignore[arg-type]

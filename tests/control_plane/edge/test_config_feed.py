@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.control_plane.config.issues import ParsedConfig
 from leaseway.control_plane.config.loading import Found, parse_found
@@ -72,7 +73,7 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
     monkeypatch.setattr(config_feed, "parse_found", slowly)
     plane = Plane(epoch=1)
     following = asyncio.create_task(config_feed.follow_config(plane, path))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         assert await asyncio.to_thread(going_on.wait, 10)  # the loop is free meanwhile
         newest = GOOD.replace("a:", "b:")
         path.write_text(newest)

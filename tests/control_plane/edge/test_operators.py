@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import pytest
+from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, worker
@@ -127,7 +128,7 @@ async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
     monkeypatch.setattr(running.plane, "changed", noted)
     request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
     waiting = running.placement.FindLease(request, timeout=10)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await waits.wait()
     async with worker(running.address, leases=[LEASE]):
         assert (await waiting).lease_id == "L1"

@@ -7,6 +7,7 @@ import json
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, recorded, worker
@@ -121,7 +122,7 @@ async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
         await w1.apply_until("a")
         await running.until(lambda state: state.ready)
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             first = await heard(watch)
             running.load(spec("a", prefix="other_"))
             await w1.hear("delta")
@@ -139,7 +140,7 @@ async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) ->
         await w1.apply_until("a")
         await running.until(lambda state: state.ready)
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             first = await heard(watch)
             async with worker(running.address, "w2") as w2:
                 await w2.apply_until("a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import worker
@@ -43,7 +44,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for(running: Run
         first = await waiting(running, "first", 0)
         second = await waiting(running, "second", 1)
         await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             assert (await first).worker.id == "w1"
         assert not second.done()
         late = leases_pb2.PlaceRequest(session="late", server_id="desk")
@@ -59,7 +60,7 @@ async def test_room_on_a_worker_that_joins_is_given_to_who_waits(running: Runnin
         patient = await waiting(running, "patient", 0)
         async with worker(running.address, "w2") as w2:
             await w2.apply_until("desk", "time")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(BOUND):
                 assert (await patient).worker.id == "w2"
 
 

@@ -33,7 +33,7 @@ from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
 from leaseway.wire.sync_parts import Joiner, split
 from leaseway.wire.version import PROTOCOL_VERSION
 
-WAIT = 10.0
+WAIT = 60.0
 
 
 class ControlPlane(sync_pb2_grpc.SyncServiceServicer):

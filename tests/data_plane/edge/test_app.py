@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.app import WorkerOptions, run
 from leaseway.wire.endpoint import Endpoint
@@ -75,7 +76,7 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running:
     fault = fault_from_status((await caller.result(waiting)).status)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     await running.plane.expect_report(lambda report: report.problems)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while (result := await caller.call("echo", "pid", arguments=b"{}")).HasField("status"):
             refused = fault_from_status(result.status)
             assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
@@ -107,7 +108,7 @@ async def test_a_released_lease_takes_calls_in_flight_with_it(running: Bench) ->
 async def test_a_drain_from_the_control_plane_ends_the_worker(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     running.plane.send(drain={"reason": "a test wants it"})
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         assert await running.exit == 0
 
 
@@ -123,7 +124,7 @@ async def test_a_worker_that_is_ready_before_its_control_plane_says_whom_it_wait
     listening = asyncio.Event()
     options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early")
     worker = asyncio.create_task(run(options, ready=lambda _: listening.set()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         await listening.wait()
         while "waits for the control plane" not in caplog.text:
             await asyncio.sleep(0.01)

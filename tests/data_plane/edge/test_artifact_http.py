@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.edge.conftest import Bench, worker_bench
 from yarl import URL
 
@@ -254,7 +255,7 @@ async def test_no_more_than_a_number_of_connections_are_kept(
     monkeypatch.setattr(artifact_http, "_MOST_CONNECTIONS", 2)
     host, _, port = page.base.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert await idle[2][0].read() == b""
     for _, writer in idle:
         writer.close()

@@ -15,7 +15,7 @@ from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.fault import Reason, fault_from_status
 
 Bench = Any
-WAIT = 10.0
+WAIT = 60.0
 
 
 async def begin(bench: Bench, caller: Any, *answers: str, **fields: Any) -> tuple[int, MemoryCall]:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE
 from leaseway.v1 import execution_pb2
@@ -52,7 +53,7 @@ class Answering:
             session="s1",
             answers=answers,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await self.caller.results[call_id]
         content = json.loads(self.caller.payloads[call_id])["content"]
         return "\n".join(item["text"] for item in content)

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
@@ -23,14 +24,14 @@ LATER = InstancePolicy(restart=Backoff(3600.0, 3600.0))
 
 async def acquire(bench: Bench, session: str) -> Any:
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         return (await bench.leases.AcquireLease(request)).lease
 
 
 async def refused(bench: Bench, session: str = "s1") -> Fault:
     """Acquire a lease and return why there is none."""
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await bench.leases.AcquireLease(request)
     fault = fault_from_rpc_error(caught.value)

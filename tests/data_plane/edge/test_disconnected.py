@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.conftest import BOUND
+
 from leaseway.v1 import leases_pb2
 from leaseway.wire.fault import Reason
 
@@ -30,7 +32,7 @@ async def test_a_shared_instance_that_fell_silent_is_reported_and_replaced(bench
 async def test_a_lease_whose_instance_fell_silent_is_lost_with_the_reason(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         lease = (await bench.leases.AcquireLease(request)).lease
     instance = bench.servers.opened[-1]
     instance.fall_silent()

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge.memory import MemoryInstance
 from leaseway.v1 import leases_pb2
@@ -18,7 +19,7 @@ Bench = Any
 
 async def acquire(bench: Bench, session: str = "s1") -> Any:
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         return (await bench.leases.AcquireLease(request)).lease
 
 

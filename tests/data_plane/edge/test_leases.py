@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
@@ -172,7 +173,7 @@ async def test_a_full_worker_says_so_at_once_or_waits_for_room(bench: Bench) -> 
     waiting = asyncio.ensure_future(acquire(bench, "patient", wait=duration(10)))
     await bench.until(lambda: bench.worker.leases.waiting)
     await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert (await waiting).lease.session == "patient"
 
 
@@ -236,7 +237,7 @@ async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Benc
     await bench.until(lambda: bench.worker.leases.leases)
     (lease,) = bench.worker.leases.leases
     await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)
         await bench.until(lambda: not bench.worker.pool.around.population.count("db"))

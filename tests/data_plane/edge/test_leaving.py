@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.fault import Reason, fault_from_rpc_error
@@ -125,7 +126,7 @@ async def test_a_worker_is_healthy_once_joined_and_not_when_it_leaves(bench: Ben
         health_pb2.HealthCheckRequest(service="leaseway.v1.ExecutionService")
     )
     serving = health_pb2.HealthCheckResponse.ServingStatus.Value("SERVING")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while (await watching.read()).status != serving:
             pass
         await bench.serve("time")

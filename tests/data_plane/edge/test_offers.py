@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge.updates import Updates
 from leaseway.data_plane.mcp.offers import Offers
@@ -290,7 +291,7 @@ async def test_a_worker_that_leaves_ends_what_is_followed(bench: Bench) -> None:
     await serve(bench)
     caller = bench.caller()
     call_id = await follow(caller)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await bench.worker.executor.drain()
     fault = await end_of(caller, call_id)
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
@@ -307,7 +308,7 @@ async def test_a_worker_that_leaves_begins_to_follow_nothing(bench: Bench) -> No
     await bench.until(lambda: bench.worker.executor.draining)
     bench.servers.gate.set()
     assert (await end_of(caller, call_id)).reason is Reason.DRAINING
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await leaving
 
 

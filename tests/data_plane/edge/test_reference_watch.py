@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge import reference_watch
 from leaseway.data_plane.mcp.vault import WorkerVault
@@ -41,7 +42,7 @@ def write(file: Path, text: str) -> None:
 
 
 async def look(bench: Bench) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await bench.worker.references.look()
 
 
@@ -232,7 +233,7 @@ async def test_values_that_the_server_does_not_start_with_are_not_taken_over(
 
 
 async def until_looking(bench: Bench, condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while not condition():
             await look(bench)
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.edge.test_leases import Bench, acquire, refused
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
@@ -56,7 +57,7 @@ async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Ta
     for name in names:
         tasks.append(asyncio.create_task(room.acquire(name, server)))
         waiting = len(room.line)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             while len(room.line) == waiting:
                 await asyncio.sleep(0)
     return tasks
@@ -68,7 +69,7 @@ async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
     tasks = await queued(room, "a", "b", "c")
     for task in tasks:
         room.release(held)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             held = await task
     assert room.order == ["first", "a", "b", "c"]
 
@@ -79,7 +80,7 @@ async def test_whoever_shares_the_lease_of_one_who_was_served_is_served_too(capa
     held = await room.acquire("first")
     first, other, second = await queued(room, "mine", "theirs", "mine")
     room.release(held)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert (await second).id == (await first).id
     assert not other.done()
     other.cancel()
@@ -92,7 +93,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
     room.release(held)
     with pytest.raises(NoRoom):
         await room.acquire("newcomer", wait=0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await patient
     assert room.order == ["first", "patient"]
 
@@ -102,7 +103,7 @@ async def test_one_place_wakes_one_caller() -> None:
     held = await room.acquire("first")
     tasks = await queued(room, "a", "b", "c")
     room.release(held)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await tasks[0]
     assert len(room.line) == 2
     room.line.fail(Fault(Reason.DRAINING, "over"))
@@ -115,11 +116,11 @@ async def test_a_full_server_does_not_hold_up_callers_of_another_one() -> None:
     [of_db] = await queued(room, "of db", server="db")
     [of_fs] = await queued(room, "of fs", server="fs")
     room.release(other)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await of_fs
     assert not of_db.done()
     room.release(first)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await of_db
 
 
@@ -130,7 +131,7 @@ async def test_a_caller_that_left_costs_nobody_a_place() -> None:
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     room.release(held)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await next_one
     assert room.order == ["first", "next"]
 
@@ -161,7 +162,7 @@ async def test_nobody_starves_and_no_bound_is_passed_under_contention(seed: int)
                 await asyncio.sleep(0)
             room.release(lease)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await asyncio.gather(*(live(number) for number in range(20)))
     assert most <= 3
     assert len(room.order) == 100
@@ -175,7 +176,7 @@ async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench
     waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
     await bench.until(lambda: bench.worker.leases.waiting)
     bench.worker.leases.leave(bench.worker.executor.leaving())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert (await waiting).reason is Reason.DRAINING
     assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING
 
@@ -186,7 +187,7 @@ async def test_more_room_by_configuration_is_given_to_those_who_wait(bench: Benc
     waiting = asyncio.ensure_future(acquire(bench, "s2", wait=duration(60)))
     await bench.until(lambda: bench.worker.leases.waiting)
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert (await waiting).lease.session == "s2"
     held = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
     assert len(held.leases) == 2

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge.memory import ECHO, MemoryInstance
 from leaseway.v1 import leases_pb2, sync_pb2
@@ -20,7 +21,7 @@ OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}}
 
 async def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **more: Any) -> Any:
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **more)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         return (await bench.leases.AcquireLease(request)).lease
 
 

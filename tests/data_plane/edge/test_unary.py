@@ -10,6 +10,7 @@ import grpc
 import msgspec
 import pytest
 from google.protobuf.json_format import MessageToDict
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
 from leaseway.v1 import execution_pb2
@@ -131,7 +132,7 @@ async def test_events_that_nobody_reads_are_bounded_and_the_newest_kept(bench: B
 
 
 async def _all(stream: Any) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         return [event async for event in stream]
 
 

@@ -13,6 +13,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import TextContent
+from tests.conftest import BOUND
 
 from leaseway.wire.tracefile import TraceCollector, otlp_environment, read_spans
 
@@ -37,7 +38,7 @@ async def text(kit: Client, tool: str, arguments: dict[str, object]) -> tuple[st
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_the_kit_serves_its_tools_in_either_era(tmp_path: Path, mode: str) -> None:
     (tmp_path / "a.md").write_text("hello")
-    async with asyncio.timeout(30), client(tmp_path, mode) as kit:
+    async with asyncio.timeout(BOUND), client(tmp_path, mode) as kit:
         tools = {tool.name: tool for tool in (await kit.list_tools()).tools}
         assert sorted(tools) == ["current_time", "list_files", "read_file"]
         for tool in tools.values():
@@ -55,7 +56,7 @@ async def test_the_kit_serves_its_tools_in_either_era(tmp_path: Path, mode: str)
 
 
 async def test_what_is_wrong_with_a_call_is_a_sentence_for_the_model(tmp_path: Path) -> None:
-    async with asyncio.timeout(30), client(tmp_path) as kit:
+    async with asyncio.timeout(BOUND), client(tmp_path) as kit:
         await kit.list_tools()
         said, is_error = await text(kit, "read_file", {})
         assert is_error
@@ -74,7 +75,7 @@ async def test_the_kits_spans_join_the_callers_trace(tmp_path: Path) -> None:
     traces = tmp_path / "trace.jsonl"
     meta: Any = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(BOUND),
         TraceCollector(traces) as collector,
         client(tmp_path, **otlp_environment(collector.endpoint)) as kit,
     ):

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
@@ -72,7 +73,7 @@ class Bench:
     ) -> Instance:
         """Return an instance that is ready."""
         instance = self.make(spec, environment, **more)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await instance.start()
         return instance
 
@@ -96,13 +97,13 @@ class Bench:
     async def call(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> Outcome:
-        """Return how a call ended, within 20 s."""
-        async with asyncio.timeout(20):
+        """Return how a call ended, within a bound."""
+        async with asyncio.timeout(BOUND):
             return await self.begin(instance, tool, arguments, **request)[1]
 
     async def written(self, call: PendingCall) -> None:
         """Wait until a call is on its way."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             while not call.written:
                 await asyncio.sleep(0.001)
 
@@ -122,7 +123,7 @@ class Bench:
         )
         try:
             assert process.stdout is not None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(BOUND):
                 port = int(await process.stdout.readline())
             yield f"http://127.0.0.1:{port}"
         finally:

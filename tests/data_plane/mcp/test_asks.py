@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.asks import (
     ELICIT,
@@ -337,7 +338,7 @@ async def test_a_call_without_questions_is_repeated_after_a_pause_that_grows() -
     for number in range(1, 3):
         call.begin(requestState=str(number))
         assert len(call.repeated) == number - 1
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             while len(call.repeated) < number:
                 await asyncio.sleep(0)
     assert loop.time() - began >= 0.15

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE, Ask, answerable
 from leaseway.data_plane.mcp.health import Patience
@@ -41,7 +42,7 @@ class Asked:
 
     async def next(self) -> Ask:
         """Return the next question."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             return await self.asks.get()
 
 
@@ -162,11 +163,11 @@ async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
         ask = await caller.next()
         assert json.loads(ask.params)["url"] == "http://127.0.0.1/2"
         ask.answer(b'{"action":"accept"}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             assert b"visited" in (await outcome).payload
         _, outcome = bench.begin(instance, "visit", {"times": 9}, **caller.request)
         (await caller.next()).answer(b'{"action":"accept"}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             again = (await outcome).fault
         assert (again.reason, again.metadata["code"]) == (Reason.SERVER_ERROR, "-32042")
         assert caller.asks.empty()
@@ -221,7 +222,7 @@ async def test_a_question_after_its_calls_end_is_refused(bench: Bench) -> None:
     async with asking(bench, "stdio legacy") as instance:
         caller = Asked()
         await bench.call(instance, "later", {}, **caller.request)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             while not (seen := await said(bench, instance, "seen", {}))["replies"]:
                 pass
         why = seen["replies"][0]["message"]
@@ -239,7 +240,7 @@ async def test_two_calls_of_one_lease_are_asked_by_what_their_callers_answer(
         model, name = await second.next(), await first.next()
         model.answer(b'{"from":"second"}')  # crosswise: the later question first
         name.answer(b'{"from":"first"}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             outcomes = [await one, await two]
         texts = [json.loads(each.payload)["content"][0]["text"] for each in outcomes]
         assert [json.loads(each) for each in texts] == [[{"from": "first"}], [{"from": "second"}]]
@@ -259,7 +260,7 @@ async def test_callers_of_a_shared_server_are_asked_for_their_own_calls_only(
             ask = await callers[number].next()
             assert json.loads(ask.params)["message"] == f"question {number}"
             ask.answer(b'{"answer":%d}' % number)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             outcomes = [await each for each in started]
         for number, outcome in enumerate(outcomes):
             assert f'\\"answer\\": {number}' in outcome.payload.decode()
@@ -305,7 +306,7 @@ async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, 
             await said(bench, instance, "withdraw", {"questions": [NAME]}, **caller.request)
             == "done"
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             await withdrawn.wait()
         ask = await caller.next()
         assert not ask.is_open
@@ -321,7 +322,7 @@ async def test_a_lost_server_ends_the_call_that_it_asked_in(bench: Bench, how: s
         _, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
         ask = await caller.next()
         await instance.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             fault = (await outcome).fault
         assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
         ask.answer(b"{}")
@@ -344,6 +345,6 @@ async def test_a_person_who_thinks_longer_than_health_checks_wait_disconnects_no
                 await asyncio.shield(outcome)
         assert instance.state == "ready"
         ask.answer(b'{"action":"accept"}')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             assert (await outcome).fault is None
         assert bench.disconnected == []

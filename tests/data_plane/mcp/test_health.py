@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.health import Patience, patience_of
 from leaseway.data_plane.mcp.instance import Instance
@@ -71,7 +72,7 @@ def asked(log: Path) -> list[str]:
 
 
 async def until_asked(log: Path, times: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while len(asked(log)) < times:
             await asyncio.sleep(0.005)
 
@@ -145,7 +146,7 @@ async def test_an_error_in_answer_to_a_ping_is_a_sign_of_life(bench: Bench) -> N
             raise
 
     peer.ping = odd_ping  # type: ignore[method-assign]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while len(answers) < 3:
             await asyncio.sleep(0.005)
     assert set(answers) == {"MCPError"}
@@ -170,7 +171,7 @@ async def test_a_server_at_work_is_not_asked_however_long_it_takes(
     spec = bench.stdio("echo_raw", "--legacy", "--log", str(log))
     patience = Patience(idle=0.02, answer=0.05)
     instance = bench.make(spec, patience=patience)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         await instance.start()
         call, outcome = bench.begin(instance, "slow", {"seconds": 1})
         await bench.written(call)
@@ -210,7 +211,7 @@ async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Be
     _, newer = bench.begin(instance, "echo")
     older.cancel("the deadline has passed")
     assert not excused(instance)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         fault = (await newer).fault
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
@@ -246,7 +247,7 @@ async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench:
     first.cancel("enough")
     second, outcome = bench.begin(instance, "echo")
     await bench.written(second)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         fault = (await outcome).fault
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
@@ -283,7 +284,7 @@ async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench:
     assert (await bench.call(instance, "echo")).fault is not None
     assert in_doubt(instance)
     async with bench.serving("http_raw", "--port", port):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             while in_doubt(instance):
                 await asyncio.sleep(0.005)
         assert await bench.text(instance, "echo", {"text": "back"}) == "back"
@@ -293,7 +294,7 @@ async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench:
 async def test_closing_a_mute_server_does_not_report_a_loss(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=Patience(idle=0.01, answer=60))
     stop(instance)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         await instance.close()
     assert await bench.closed.get() == (instance, None)
     assert bench.disconnected == []

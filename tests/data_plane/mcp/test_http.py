@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
@@ -49,7 +50,7 @@ async def state(bench: Bench, address: str) -> dict[str, Any]:
 
 
 async def until(bench: Bench, address: str, key: str, value: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while (await state(bench, address))[key] != value:
             await asyncio.sleep(0.005)
 
@@ -149,7 +150,7 @@ async def test_progress_and_logs_of_a_stream_reach_its_call(bench: Bench) -> Non
             on_progress=lambda *report: reports.append(report),
             on_log=lambda level, _, data: logs.append(f"{level} {data.decode()}"),
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             await other
     assert reports == [(1, 2, "half")]
     assert logs == ['warning "logged"']
@@ -171,7 +172,7 @@ async def test_a_cancelled_legacy_call_is_told_to_the_server(bench: Bench, legac
     call, outcome = bench.begin(instance, "echo", {"text": "never"})
     await bench.written(call)
     call.cancel("enough")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not (told := (await state(bench, legacy))["cancelled"]):
             await asyncio.sleep(0.005)
     assert told[0]["reason"] == "enough"
@@ -183,7 +184,7 @@ async def test_a_broken_transport_harms_its_own_call_only(bench: Bench, each: st
     slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
     fault = await fault_of(bench, instance, "reset")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "unknown")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for outcome in slow] == [None] * 5
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     assert instance.state == "ready"
@@ -233,7 +234,7 @@ async def test_a_session_that_the_server_forgot_ends_the_instance(
     fault = await fault_of(bench, instance, "hello")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
     assert "does not know its MCP session" in fault.message
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         lost = (await slow).fault
         closed, why = await bench.closed.get()
     assert lost is not None
@@ -270,7 +271,7 @@ async def test_a_legacy_server_can_say_on_its_get_stream_that_tools_changed(
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
     await until(bench, legacy, "streams", 1)
     await bench.http.post(f"{legacy}/change")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert await bench.changed.get() is instance
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp import http
 from leaseway.data_plane.mcp.http import HttpConnection
@@ -39,7 +40,7 @@ async def test_what_a_server_does_not_take_is_given_up(
     monkeypatch.setattr(http, "_TELLING", 0.05)
     deaf._answer(PONG)
     (task,) = deaf._background
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await task
         await deaf.notify("notifications/initialized", None)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.fault import Reason
 
@@ -32,7 +33,7 @@ async def test_an_answer_that_trickles_is_given_up_at_the_callers_word(
     call.cancel("the deadline has passed")
     assert instance.in_flight == 0
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await instance.close()
 
 
@@ -45,7 +46,7 @@ async def test_a_reset_in_the_middle_of_a_body_is_one_calls_loss(
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     assert "before its answer was complete" in fault.message
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for outcome in slow] == [None] * 5
     assert instance.state == "ready"
 
@@ -59,7 +60,7 @@ async def test_a_burst_of_server_errors_leaves_the_connection_as_it_was(
     faults = [outcome.fault for outcome in await asyncio.gather(*burst)]
     assert {fault.reason for fault in faults if fault} == {Reason.SERVER_ERROR}
     assert {fault.started for fault in faults if fault} == {"unknown", "no"}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for outcome in slow] == [None] * 5
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     assert instance.state == "ready"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
@@ -59,7 +60,7 @@ async def test_calls_that_run_in_the_forgotten_session_finish(bench: Bench, addr
     await bench.text(instance, "echo")  # the server has them by now
     await tell(bench, address, "forget")
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for _, outcome in slow] == [None] * 5
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     # Their answers named the old session, which is no reason to go back to it.
@@ -83,7 +84,7 @@ async def test_after_another_session_is_opened_the_tools_are_looked_at_again(
     instance = await shared(bench, address)
     await tell(bench, address, "forget")
     await bench.text(instance, "echo")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert await bench.changed.get() is instance
     assert "echo" in await instance.relist()
 
@@ -94,7 +95,7 @@ async def test_the_stream_of_changes_follows_into_the_other_session(
     instance = await shared(bench, address)
     await tell(bench, address, "forget")
     await bench.text(instance, "echo")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await bench.changed.get()
         while (await state(bench, address))["streams"] != 1:
             await asyncio.sleep(0.005)
@@ -107,7 +108,7 @@ async def test_a_question_for_a_sign_of_life_finds_the_session_forgotten(
 ) -> None:
     instance = await shared(bench, address, patience=Patience(idle=0.05, answer=5))
     await tell(bench, address, "forget")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while (await state(bench, address))["sessions"] != ["session-2"]:
             await asyncio.sleep(0.005)
     assert instance.state == "ready"
@@ -124,7 +125,7 @@ async def test_where_no_other_session_is_opened_the_connection_ends_and_says_why
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
     assert "does not know its MCP session" in fault.message
     assert "HTTP status 503" in fault.message
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert (await bench.closed.get())[0] is instance
 
 
@@ -137,7 +138,7 @@ async def test_a_server_that_forgets_at_once_is_not_asked_for_ever(
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
     assert "does not know its MCP session" in fault.message
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert (await bench.closed.get())[0] is instance
 
 
@@ -151,7 +152,7 @@ async def test_a_call_cancelled_while_another_session_is_opened_disturbs_nobody(
         await bench.written(call)
     for call, _ in calls[::2]:
         call.cancel("enough")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for _, outcome in calls[1::2]] == [None] * 10
     assert instance.in_flight == 0
 
@@ -162,7 +163,7 @@ async def test_a_leased_server_that_forgets_its_session_is_lost(bench: Bench, ad
     fault = (await bench.call(instance, "echo")).fault
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         closed, why = await bench.closed.get()
     assert closed is instance
     assert why is not None
@@ -175,7 +176,7 @@ async def test_who_follows_a_resource_does_so_in_the_other_session_too(bench: Be
         instance = await shared(bench, address)
         told: asyncio.Queue[str] = asyncio.Queue()
         followed = instance.follow("note://a", told.put_nowait, lambda _: None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             assert await told.get() == ""
             await tell(bench, address, "forget")
             await bench.text(instance, "echo")

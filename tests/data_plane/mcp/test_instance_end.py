@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.fault import Fault, Reason
 
@@ -27,13 +28,13 @@ def alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while alive(pid):
             await asyncio.sleep(0.005)
 
 
 async def child_of(path: Path) -> int:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not path.exists() or not path.read_text():
             await asyncio.sleep(0.005)
     return int(path.read_text())
@@ -62,7 +63,7 @@ async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench
     refused = (await bench.call(instance, "echo")).fault
     assert refused is not None
     assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert (await slow).fault is None
         await closing
 
@@ -71,7 +72,7 @@ async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -
     instance = await bench.start(bench.stdio("echo_raw"))
     call, never = bench.begin(instance, "never")
     await bench.written(call)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await instance.close(grace=0.05)
         fault = (await never).fault
     assert fault is not None
@@ -86,7 +87,7 @@ async def test_a_cancelled_close_still_reaches_its_end(bench: Bench) -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     await gone(instance.pid or 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         assert await bench.closed.get() == (instance, None)
 
 
@@ -144,7 +145,7 @@ async def test_children_do_not_survive_their_servers_death(bench: Bench, tmp_pat
     child = await child_of(tmp_path / "pid")
     os.kill(instance.pid or 0, signal.SIGKILL)
     await gone(child)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         closed, fault = await bench.closed.get()
     assert closed is instance
     assert fault is not None
@@ -202,7 +203,7 @@ async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
     instance._on_tools_changed = explode
     instance._changed_early = True
     await instance.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         closed, fault = await bench.closed.get()
     assert (closed, closed.state) == (instance, "closed")
     assert fault is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
@@ -98,7 +99,7 @@ async def test_a_secret_that_the_server_prints_is_hidden(bench: Bench) -> None:
     spec = bench.stdio("faulty", "secret", env={"API_TOKEN": Value("env", "API_TOKEN")})
     instance = await bench.start(spec, environment)
     await bench.text(instance, "call")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not instance.stderr.lines():
             await asyncio.sleep(0)
     assert instance.stderr.lines() == ["token is [hidden]"]
@@ -190,7 +191,7 @@ async def test_closing_while_starting_ends_the_start(bench: Bench) -> None:
     task = asyncio.create_task(instance.start())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await instance.close()
         with pytest.raises(Fault, match="called off"):
             await task
@@ -219,7 +220,7 @@ async def test_a_changed_tool_list_is_reported_and_can_be_listed_again(
     log = tmp_path / "log"
     instance = await bench.start(bench.stdio("echo_raw", *options, "--log", str(log)))
     before = dict(instance.tools)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while "--changes" in options and "subscriptions/listen" not in log.read_text():
             await asyncio.sleep(0.005)  # the stream of changes opens behind the start
         await bench.text(instance, "change")

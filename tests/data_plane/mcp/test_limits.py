@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp import launch
 from leaseway.data_plane.mcp.cgroup import CONTROLLERS, Cgroups
@@ -129,7 +130,7 @@ async def test_its_cgroups_are_removed_when_an_instance_ends_however(bench: Benc
     await bench.text(killed, "spawn", {"how": "orphan", "count": 3})
     await closed.close()
     os.kill(killed.pid or 0, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await bench.closed.get()
         await bench.closed.get()
     assert not any(folder.exists() for folder in folders)

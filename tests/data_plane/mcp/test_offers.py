@@ -19,7 +19,7 @@ from leaseway.wire.spec import ServerSpec, VariantKey
 if TYPE_CHECKING:
     from .conftest import Bench
 
-WAIT = 10.0
+WAIT = 60.0
 KINDS = pytest.mark.parametrize(
     ("transport", "protocol"),
     [("stdio", "auto"), ("stdio", "legacy"), ("http", "auto"), ("http", "legacy")],

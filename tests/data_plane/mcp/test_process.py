@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 
 from leaseway.data_plane.mcp import stdio
 from leaseway.data_plane.mcp.instance import Instance
@@ -49,7 +49,7 @@ def in_use() -> tuple[int, int, int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.memory import MemoryTransport
 from leaseway.data_plane.mcp.pulling import Pulled
@@ -52,7 +53,7 @@ class Heard:
 
     async def something(self) -> None:
         """Wait until anything came."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             await self.came.wait()
         self.came.clear()
 
@@ -106,7 +107,7 @@ async def test_what_is_not_sent_yet_can_be_taken_back(gate: tuple[Gate, Pulled, 
     assert not pulled.withdraw(slips[1])
     assert pulled.waiting() == 22
     inner.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while pulled.waiting():
             await asyncio.sleep(0)
     assert len(inner.sent) == 2
@@ -128,7 +129,7 @@ async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, Pulled, Heard]) 
     for _ in range(10_000):
         inner.coming.put_nowait(b"{}")
     turns = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while len(heard.messages) < 10_000:
             turns += 1
             await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.reaper import MARK_VARIABLE, Reaper
 
@@ -43,7 +44,7 @@ def alive(pid: int) -> bool:
 
 
 async def all_gone(*pids: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while any(alive(pid) for pid in pids):
             await asyncio.sleep(0.005)
 
@@ -53,7 +54,7 @@ async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, 
         sys.executable, "-c", WORKER, *command, stdout=asyncio.subprocess.PIPE
     )
     assert worker.stdout is not None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(BOUND):
         server, reaper = map(int, (await worker.stdout.readline()).split())
     return worker, server, reaper
 
@@ -97,7 +98,7 @@ async def test_a_killed_reaper_is_replaced_and_knows_what_it_must() -> None:
     first = reaper.pid
     group = await sleeper(reaper)
     os.kill(first, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while reaper.pid == first:
             other = await sleeper(reaper)
             reaper.release(other, "no such mark")
@@ -109,7 +110,7 @@ async def test_a_killed_reaper_is_replaced_and_knows_what_it_must() -> None:
 
 async def settled(reaper: Reaper) -> None:
     """Wait until the reaper process has set its signals."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while True:
             status = Path(f"/proc/{reaper.pid}/status").read_text()
             ignored = next(line for line in status.splitlines() if line.startswith("SigIgn"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.trial import try_command
 from leaseway.wire.spec import Limits, Sandbox, ServerSpec, Value, VariantKey
@@ -163,7 +164,7 @@ class TestWithBubblewrap:
         inside = inhabitants(instance.pid or 0)
         os.kill(instance.pid or 0, signal.SIGKILL)
         await gone(*inside)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             closed, fault = await bench.closed.get()
         assert closed is instance
         assert fault is not None
@@ -250,7 +251,7 @@ async def test_a_trial_ends_with_whoever_asked_for_it(tmp_path: Path) -> None:
     trial = asyncio.create_task(
         try_command(["/bin/sh", "-c", f"echo $$ >{note}.new; mv {note}.new {note}; exec sleep 60"])
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not note.exists():
             await asyncio.sleep(0.005)
         trial.cancel()
@@ -311,7 +312,7 @@ def children(pid: int) -> list[int]:
 
 
 async def gone(*pids: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while any(alive(pid) for pid in pids):
             await asyncio.sleep(0.005)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
@@ -103,7 +104,7 @@ async def test_progress_goes_to_the_call_that_asked_for_it(bench: Bench) -> None
     _, other = bench.begin(instance, "slow", on_progress=lambda *_: reports.append((9, 9, "no")))
     await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report))
     assert reports == [(0, 3, "step 0"), (1, 3, "step 1"), (2, 3, "step 2")]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await other
 
 
@@ -119,7 +120,7 @@ async def test_logs_are_given_to_nobody_when_two_calls_could_own_them(bench: Ben
     said: list[str] = []
     _, slow = bench.begin(instance, "slow", on_log=lambda *log: said.append(log[0]))
     await bench.text(instance, "log", on_log=lambda *log: said.append(log[0]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await slow
     assert said == []
 
@@ -266,7 +267,7 @@ async def test_a_line_above_the_bound_that_answers_nothing_ends_the_connection(
     assert fault is not None
     assert fault.reason is Reason.SERVER_LOST
     assert "32 MiB" in fault.message
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         closed, why = await bench.closed.get()
     assert closed is instance
     assert why is not None
@@ -367,7 +368,7 @@ async def test_when_a_server_dies_every_waiter_learns_how_at_once(
     _, first = bench.begin(instance, "call")
     started = asyncio.get_running_loop().time()
     _, second = bench.begin(instance, "call")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         faults = [(await first).fault, (await second).fault]
     assert asyncio.get_running_loop().time() - started < 1
     for fault in faults:
@@ -380,7 +381,7 @@ async def test_when_a_server_dies_every_waiter_learns_how_at_once(
     late = (await bench.call(instance, "call")).fault
     assert late is not None
     assert (late.reason, late.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         closed, why = await bench.closed.get()
     assert (closed, closed.state) == (instance, "closed")
     assert why is not None
@@ -397,7 +398,7 @@ async def test_a_call_that_was_not_written_when_the_server_died_never_started(
     _, queued = bench.begin(instance, "call", big)
     assert instance.pid is not None
     os.kill(instance.pid, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         faults = [(await written).fault, (await queued).fault]
     assert [fault.started for fault in faults if fault] == ["yes", "no"]
 
@@ -410,7 +411,7 @@ async def test_a_server_that_closes_its_output_is_lost_and_ended(
     assert fault is not None
     assert fault.reason is Reason.SERVER_LOST
     assert "closed its end" in fault.message
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         await bench.closed.get()
 
 
@@ -421,7 +422,7 @@ async def test_a_call_that_the_end_of_its_connection_failed_is_never_written(
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)))
     call, outcome = bench.begin(instance, "counter")
     assert not call.written
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         await connection(instance).aclose()
         fault = (await outcome).fault
     assert fault is not None

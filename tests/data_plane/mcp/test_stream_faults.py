@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
@@ -155,7 +156,7 @@ async def test_a_call_that_is_repeated_while_its_first_post_hangs_leaves_nothing
     message = b'{"id":1,"method":"tools/call","params":{"arguments":{"text":"hold"}}}\n'
     async with aiohttp.ClientSession() as http:
         transport = SseTransport("slow", f"http://{raw.base}/sse/good", http, {})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             await transport.connect(StreamPeer("slow", transport))
             call = RawRequest("slow")  # a call is the receipt of all its rounds
             for posts in (1, 2):
@@ -199,7 +200,7 @@ async def test_a_message_above_the_bound_ends_the_connection(
     fault = await fault_of(bench, instance, "oversize")
     assert fault.reason is Reason.SERVER_LOST
     assert f"{bounds.MIB} bytes (1 MiB" in fault.message
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         assert (await bench.closed.get())[1] is not None
 
 
@@ -213,7 +214,7 @@ async def test_when_the_connection_is_lost_all_in_flight_learn_it(
     for call, _ in waiting:
         await bench.written(call)
     fault = await fault_of(bench, instance, how)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         faults = [(await outcome).fault for _, outcome in waiting]
         closed, why = await bench.closed.get()
     assert {(each.reason, each.started) for each in faults} == {(Reason.SERVER_LOST, "yes")}
@@ -256,14 +257,14 @@ async def test_a_server_that_falls_silent_is_asked_and_given_up(
     patience = Patience(idle=0.1, answer=1.0)
     instance = await bench.start(at(bench, raw, transport), patience=patience)
     (line,) = raw.lines.values()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while line.pings < 2:
             await asyncio.sleep(0.001)
     assert instance.state == "ready"
     call, _ = bench.begin(instance, "say", {"text": "deaf"})
     await bench.written(call)
     call.cancel("enough")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         closed, why = await bench.closed.get()
     assert closed is instance
     assert "has not answered a ping for 1 s" in why.message
@@ -273,7 +274,7 @@ async def test_a_server_that_falls_silent_is_asked_and_given_up(
 async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
     held = [bench.begin(instance, "say", {"text": "hold"})[1] for _ in range(20)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while raw.busy < 20:
             await asyncio.sleep(0.001)
         assert await said(bench, instance, "past them") == "past them"
@@ -284,7 +285,7 @@ async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -
 async def test_a_post_nobody_waits_for_any_more_is_given_up(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
     call, _ = bench.begin(instance, "say", {"text": "hold"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while not raw.busy:
             await asyncio.sleep(0.001)
         call.cancel("enough")

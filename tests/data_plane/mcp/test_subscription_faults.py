@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from mcp.client.session import ClientSession
 from mcp_types import ResourcesCapability, ServerCapabilities
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
@@ -38,7 +39,7 @@ async def test_who_follows_learns_of_an_unforeseen_failure_and_may_follow_again(
     ends: asyncio.Queue[Outcome] = asyncio.Queue()
     told: asyncio.Queue[str] = asyncio.Queue()
     subscriptions.follow("note://a", told.put_nowait, ends.put_nowait)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         fault = (await ends.get()).fault
         assert fault is not None
         assert (fault.reason, fault.started) == (Reason.INTERNAL, "unknown")

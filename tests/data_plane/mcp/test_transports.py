@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.asks import METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
@@ -78,7 +79,7 @@ async def cancel(bench: Bench, instance: Instance) -> str:
     await bench.written(call)
     await bench.text(instance, "echo", {"text": "after it"})
     call.cancel("enough")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(BOUND):
         while await bench.text(instance, "cancelled") == "0":
             await asyncio.sleep(0.01)
     assert not outcome.done()
@@ -140,7 +141,7 @@ async def test_a_legacy_server_says_that_its_tools_changed_over_every_transport(
 ) -> None:
     async with script(bench, transport, protocol="legacy") as instance:
         await bench.text(instance, "change")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(BOUND):
             assert await bench.changed.get() is instance
 
 
@@ -150,7 +151,7 @@ async def test_many_calls_at_once_get_their_own_answers(
 ) -> None:
     async with script(bench, transport) as instance:
         said = [bench.text(instance, "echo", {"text": str(number)}) for number in range(100)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(BOUND):
             assert await asyncio.gather(*said) == [str(number) for number in range(100)]
         assert instance.in_flight == 0
         assert instance.late_replies == 0
@@ -174,7 +175,7 @@ async def test_closing_ends_the_connection_and_calls_in_flight(
     async with script(bench, transport) as instance:
         call, outcome = bench.begin(instance, "hold")
         await bench.written(call)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(BOUND):
             await instance.close()
             fault = (await outcome).fault
         assert fault is not None
