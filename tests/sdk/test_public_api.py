@@ -15,16 +15,16 @@ import leaseway.sdk as sdk
 
 PUBLIC = """
 Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession AsyncToolStream
-AsyncToolWatch Cancelled Capacity Client Completion ConfirmationRequired ControlPlaneUnavailable
-DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired InstanceInfo InstanceLog
-InternalError InvalidArguments InvalidRequest Lease LeaseError LeaseExpired LeaseInfo LeaseLost
-LeaseReleased LeaseRevoked LeasewayError LogMessage Media ModelContent NotApplied NotLeader
-NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem Prompt PromptArgument
-PromptList PromptResult RateLimited Resource ResourceList ResourceResult ResourceTemplate
-ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError ServerInfo
-ServerLost ServerNotReady Session SessionRequired Status Syncing Tool ToolDiffers ToolError ToolList
-ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated Violation WorkerInfo WorkerLost
-project_tools
+AsyncToolWatch CallOptions Cancelled Capacity Client Completion ConfirmationRequired
+ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired
+InstanceInfo InstanceLog InternalError InvalidArguments InvalidRequest Lease LeaseError LeaseExpired
+LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError LogMessage Media ModelContent
+NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem
+Prompt PromptArgument PromptList PromptResult RateLimited Resource ResourceList ResourceResult
+ResourceTemplate ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError
+ServerInfo ServerLost ServerNotReady Session SessionRequired Status StreamOptions Syncing Tool
+ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated
+Violation WorkerInfo WorkerLost project_tools
 """
 
 

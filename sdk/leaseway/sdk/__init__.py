@@ -55,6 +55,7 @@ from leaseway.sdk.events import LogMessage, Progress
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.media import Media, ModelContent
 from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
+from leaseway.sdk.options import CallOptions, StreamOptions
 from leaseway.sdk.projection import ProjectionProblem, project_tools
 from leaseway.sdk.prompts import Prompt, PromptArgument, PromptList
 from leaseway.sdk.resources import (
@@ -90,6 +91,7 @@ __all__ = [
     "AsyncSession",
     "AsyncToolStream",
     "AsyncToolWatch",
+    "CallOptions",
     "Cancelled",
     "Capacity",
     "Client",
@@ -145,6 +147,7 @@ __all__ = [
     "Session",
     "SessionRequired",
     "Status",
+    "StreamOptions",
     "Syncing",
     "Tool",
     "ToolDiffers",

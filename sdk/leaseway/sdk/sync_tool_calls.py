@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
+from leaseway.sdk.asks import Handlers
 from leaseway.sdk.background import background
-from leaseway.sdk.callbacks import Callbacks, OnLog, OnProgress
-from leaseway.sdk.checks import check_level
+from leaseway.sdk.options import CallOptions, StreamOptions, callbacks_of, stream_order
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.streams import AsyncToolStream, CallOrder, ToolStream, make_stream
 from leaseway.sdk.tool_calls import AsyncToolCalls
@@ -33,15 +32,8 @@ class ToolCalls:
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        inline_media: bool = False,
         result_type: None = None,
+        **options: Unpack[CallOptions],
     ) -> ToolResult: ...
 
     @overload
@@ -50,15 +42,8 @@ class ToolCalls:
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        inline_media: bool = False,
         result_type: type[TypedT],
+        **options: Unpack[CallOptions],
     ) -> TypedT: ...
 
     @overload
@@ -67,15 +52,8 @@ class ToolCalls:
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        inline_media: bool = False,
         result_type: Any,
+        **options: Unpack[CallOptions],
     ) -> Any: ...
 
     def call_tool(
@@ -83,15 +61,8 @@ class ToolCalls:
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        on_log: OnLog | None = None,
-        log_level: str = "info",
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        inline_media: bool = False,
         result_type: Any = None,
+        **options: Unpack[CallOptions],
     ) -> Any:
         """Call a tool; see `AsyncClient.call_tool`.
 
@@ -100,21 +71,18 @@ class ToolCalls:
         """
         inner = self._inner
         read = reader_of(result_type) if result_type is not None else None
-        if (
-            on_progress is None
-            and on_log is None
-            and on_elicitation is None
-            and on_sampling is None
-            and roots is None
-            and self._handlers is None
-        ):
+        timeout, inline_media, told = None, False, None
+        if options:
+            timeout = options.pop("timeout", None)
+            inline_media = options.pop("inline_media", False)
+        if options or self._handlers is not None:
+            told = callbacks_of(options, self._handlers)
+            told.check(may_be_async=False)
+        if not told:
             result = background().run(
                 lambda: inner.call_tool(name, arguments, timeout=timeout, inline_media=inline_media)
             )
         else:
-            handlers = Handlers(on_elicitation, on_sampling, roots).over(self._handlers)
-            told = Callbacks(on_progress, on_log, log_level, handlers)
-            told.check(may_be_async=False)
             order = CallOrder.told(name, arguments, timeout, told, inline_media)
             result = _open(inner, order).tell(told)
         return result if read is None else typed_result(name, result, result_type, read)
@@ -123,24 +91,14 @@ class ToolCalls:
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-        log_level: str | None = None,
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        inline_media: bool = False,
+        **options: Unpack[StreamOptions],
     ) -> ToolStream:
         """Call a tool and read what its server says on the way; see `AsyncClient.stream_tool`.
 
         The handlers run in the thread that reads the events, while it waits for one.
         """
-        if log_level is not None:
-            check_level(log_level)
-        handlers = Handlers(on_elicitation, on_sampling, roots).over(self._handlers)
-        handlers.check(may_be_async=False)
-        level = log_level or ""
-        order = CallOrder(name, arguments, timeout, True, level, handlers, inline_media)
+        order = stream_order(name, arguments, options, self._handlers)
+        order.handlers.check(may_be_async=False)
         return _open(self._inner, order)
 
 
