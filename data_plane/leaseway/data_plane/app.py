@@ -269,6 +269,7 @@ class Worker:
         await self.sync.say_leaving()
         self.references.stop()
         self.executor.draining = True
+        self.execution.parking.hurry()
         self.leases.leave(self.executor.leaving())
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
@@ -278,9 +279,13 @@ class Worker:
         await self.pool.close()
         await self.sync.flush()  # what is left there is what the control plane takes for held
 
+    async def _drain(self) -> None:
+        await self.executor.drain()
+        await self.execution.parking.empty()  # results that their callers may still come for
+
     async def _finish_calls(self, stop: Stop) -> None:
         waits = [
-            asyncio.ensure_future(self.executor.drain()),
+            asyncio.ensure_future(self._drain()),
             asyncio.ensure_future(stop.hurry.wait()),
         ]
         await asyncio.wait(

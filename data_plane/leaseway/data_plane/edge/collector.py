@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,16 +35,18 @@ class Collector:
         run: The call; set by whoever begins it.
         result: Its end.
         keeps_events: Whether progress and log messages are wanted.
-        is_parked: Whether the call waits for another request of its caller.
+        on_growth: Called when it holds more, while the call waits for another request of its
+            caller; None while it does not wait.
     """
 
     def __init__(self, keep_events: bool) -> None:
         self.run: Run | None = None
         self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
         self.keeps_events = keep_events
-        self.is_parked = False
+        self.on_growth: Callable[[], None] | None = None
         self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
-        self._bytes = 0
+        self._event_bytes = 0
+        self._other_bytes = 0
         self._changed = asyncio.Event()
         self._questions: dict[int, execution_pb2.InputRequest] = {}
         self._asked = False
@@ -53,7 +55,8 @@ class Collector:
         """Take the result."""
         self.run = run
         self.result.set_result((payload, is_error))
-        self._changed.set()
+        self._other_bytes += len(payload)
+        self._grew()
 
     def fail(self, run: Run, fault: Fault) -> None:
         """Take why there is none."""
@@ -92,14 +95,20 @@ class Collector:
         self._questions[ask_id] = execution_pb2.InputRequest(
             id=str(ask_id), method=ask.method, params=params
         )
+        self._other_bytes += self._questions[ask_id].ByteSize()
         asyncio.get_running_loop().call_soon(self._say_asked)
 
     def withdraw_ask(self, run: Run, ask_id: int) -> None:
-        """Nothing is to be done: what is open is looked up when it is told."""
+        """Keep only that it was asked: its caller may have been told and answer it."""
+        question = self._questions.get(ask_id)
+        if question is not None:
+            self._other_bytes -= question.ByteSize()
+            self._questions[ask_id] = execution_pb2.InputRequest(id=question.id)
+            self._other_bytes += self._questions[ask_id].ByteSize()
 
     def _say_asked(self) -> None:
         self._asked = True
-        self._changed.set()
+        self._grew()
 
     @property
     def questions(self) -> list[execution_pb2.InputRequest]:
@@ -123,7 +132,7 @@ class Collector:
             )
         for key, result in answers.items():
             ask_id = int(key)
-            del self._questions[ask_id]
+            self._other_bytes -= self._questions.pop(ask_id).ByteSize()
             if self.run is not None:
                 encoded = arguments_from_struct(result)
                 self.run.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
@@ -134,13 +143,29 @@ class Collector:
 
     def leave(self, reason: str) -> None:
         """Cancel the call, if it has not ended and does not wait for another request."""
-        if self.run is not None and not self.is_parked:
+        if self.run is not None and self.on_growth is None:
             self.run.cancel(reason)
 
     @property
     def tenant(self) -> str:
         """Whose call it is."""
         return (self.run.call.tenant if self.run is not None else "") or DEFAULT_TENANT
+
+    @property
+    def what(self) -> str:
+        """What is called, for messages."""
+        return f"{self.run.call.server_id}:{self.run.call.tool}" if self.run is not None else "?"
+
+    @property
+    def held(self) -> int:
+        """Bytes of the arguments, of all that was asked, of the events and of the result."""
+        arguments = len(self.run.arguments) if self.run is not None else 0
+        return arguments + self._event_bytes + self._other_bytes
+
+    def _grew(self) -> None:
+        self._changed.set()
+        if self.on_growth is not None:
+            self.on_growth()
 
     @property
     def _turn_is_over(self) -> bool:
@@ -171,12 +196,12 @@ class Collector:
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
         if self.keeps_events:
             self._events.append(event)
-            self._bytes += event.ByteSize()
-            while len(self._events) > _MOST_EVENTS or self._bytes > _MOST_EVENT_BYTES:
+            self._event_bytes += event.ByteSize()
+            while len(self._events) > _MOST_EVENTS or self._event_bytes > _MOST_EVENT_BYTES:
                 self._take()
-            self._changed.set()
+            self._grew()
 
     def _take(self) -> execution_pb2.CallToolStreamingResponse:
         event = self._events.popleft()
-        self._bytes -= event.ByteSize()
+        self._event_bytes -= event.ByteSize()
         return event

@@ -43,6 +43,9 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         parking: Where calls wait for their callers' answers.
         lease_message: Describes a lease.
 
+    Attributes:
+        parking: The same.
+
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self._executor = executor
         self._pool = pool
         self._artifacts = artifacts
-        self._parking = parking
+        self.parking = parking
         self._lease_message = lease_message
 
     async def Exchange(  # type: ignore[override]  # noqa: N802 - writes to the context
@@ -108,7 +111,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         """Begin a call, or go on with one that waits for these answers; return its sink."""
         if request.request_state:
             tenant = request.tenant or DEFAULT_TENANT
-            return self._parking.resume(request.request_state, tenant, request.input_responses)
+            return self.parking.resume(request.request_state, tenant, request.input_responses)
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level
@@ -123,7 +126,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         response = self._bounded(
             execution_pb2.CallToolResponse(input_required=questions), sink.run, "What is asked"
         )
-        response.request_state = self._parking.park(sink)
+        response.request_state = self.parking.park(sink)
         return response
 
     def _response(
