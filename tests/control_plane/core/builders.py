@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerAddress, WorkerHello
 from leaseway.control_plane.core.listing import Listing, Recorded
-from leaseway.control_plane.core.placement import HeldLease, LeaseKey
+from leaseway.control_plane.core.placement import HeldLease, LeaseKey, PlacementTable
 from leaseway.control_plane.core.servers import Moment
+from leaseway.wire import bounds
 from leaseway.wire.spec import ServerSpec, Transform, VariantKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
+
+
+@dataclass
+class Able:
+    """Which workers could hold a lease, as placement asks it."""
+
+    ids: Collection[str]
+    most: int = bounds.MAX_INSTANCES
+    holding: Collection[str] = ()
+    suspect: Collection[str] = ()
+
+    def takes(self, worker_id: str) -> bool:
+        return worker_id in self.ids
+
+    def stands(self, worker_id: str) -> bool:
+        return worker_id in self.ids or worker_id in self.holding
+
+    def suspects(self, worker_id: str) -> bool:
+        return worker_id in self.suspect
+
+
+def table_of(**capacities: int) -> PlacementTable:
+    """Return a table that workers of these capacities have joined."""
+    table = PlacementTable()
+    for worker_id, capacity in capacities.items():
+        table.worker_joined(worker_id, capacity)
+    return table
 
 
 def at(seconds: float) -> Moment:

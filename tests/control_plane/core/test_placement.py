@@ -10,17 +10,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement import (
-    Candidate,
-    HeldLease,
-    LeaseKey,
-    Placement,
-    PlacementTable,
-)
+from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
 from leaseway.wire import bounds
 
-WORKERS = [Candidate("w1", 2), Candidate("w2", 2)]
+WORKERS = Able(("w1", "w2"))
+ONLY = Able(("w1",))
 
 
 def key(session: str, server_id: str = "a") -> LeaseKey:
@@ -32,49 +28,45 @@ def held(lease_id: str, worker_id: str, session: str, granted_at: float = 0.0) -
 
 
 def test_the_least_loaded_worker_with_room_is_chosen() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     chosen = [table.place(key(f"s{n}"), WORKERS, (), 0.0) for n in range(4)]
     assert sorted(one.worker_id for one in chosen if one) == ["w1", "w1", "w2", "w2"]
     assert table.place(key("s5"), WORKERS, (), 0.0) is None
 
 
 def test_a_worker_that_has_all_it_may_of_a_server_is_not_chosen_for_it() -> None:
-    table = PlacementTable()
-    able = [Candidate("w1", 8, 1), Candidate("w2", 2, 2)]
+    table, one_each = table_of(w1=8, w2=8), Able(("w1", "w2"), most=1)
     table.gained(held("L1", "w1", "s1"))
-    assert table.place(key("s2"), able, (), 0.0) == Placement("w2")
-    assert table.place(key("s3"), able, (), 0.0) == Placement("w2")
-    assert table.place(key("s4"), able, (), 0.0) is None
-    assert table.place(key("s4", "b"), able, (), 0.0) == Placement("w1"), "another server"
+    assert table.place(key("s2"), one_each, (), 0.0) == Placement("w2")
+    assert table.place(key("s3"), one_each, (), 0.0) is None
+    assert table.place(key("s3", "b"), one_each, (), 0.0) == Placement("w1"), "another server"
     table.lost("L1")
-    assert table.place(key("s4"), able, (), 0.0) == Placement("w1")
+    assert table.place(key("s4"), one_each, (), 0.0) == Placement("w1")
 
 
 def test_a_reservation_holds_its_unit_for_ten_seconds() -> None:
-    table = PlacementTable()
-    only = [Candidate("w1", 1)]
+    table, only = table_of(w1=1), ONLY
     assert table.place(key("s1"), only, (), 0.0)
     assert table.place(key("s2"), only, (), 9.9) is None
     assert table.place(key("s2"), only, (), 10.0)
 
 
 def test_one_key_is_placed_on_one_worker_however_often_it_is_asked() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     first = table.place(key("s1"), WORKERS, (), 0.0)
     assert table.place(key("s1"), WORKERS, (), 1.0) == first
     assert table.load("w1") + table.load("w2") == 1
 
 
 def test_a_renewed_reservation_ends_later() -> None:
-    table = PlacementTable()
-    only = [Candidate("w1", 1)]
+    table, only = table_of(w1=1), ONLY
     table.place(key("s1"), only, (), 0.0)
     table.place(key("s1"), only, (), 8.0)
     assert table.place(key("s2"), only, (), 12.0) is None
 
 
 def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
-    table, roomy = PlacementTable(), [Candidate("w1", 5000, 5000)]
+    table, roomy = table_of(w1=5000), Able(("w1",), most=5000)
     for number in range(bounds.MAX_TENANT_LEASES - 1):
         table.gained(held(f"L{number}", "w1", f"s{number}"))
     assert table.place(key("last"), roomy, (), 0.0)  # a reservation counts like a lease
@@ -87,7 +79,7 @@ def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
 
 
 def test_a_refusal_moves_the_reservation() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     first = table.place(key("s1"), WORKERS, (), 0.0)
     assert first is not None
     second = table.place(key("s1"), WORKERS, {first.worker_id}, 0.0)
@@ -97,8 +89,7 @@ def test_a_refusal_moves_the_reservation() -> None:
 
 
 def test_a_session_prefers_its_worker() -> None:
-    table = PlacementTable()
-    roomy = [Candidate("w1", 10), Candidate("w2", 10)]
+    table, roomy = table_of(w1=10, w2=10), WORKERS
     table.gained(held("L1", "w2", "mine"))
     table.gained(held("L2", "w2", "other"))
     chosen = table.place(key("mine", "b"), roomy, (), 0.0)
@@ -107,15 +98,15 @@ def test_a_session_prefers_its_worker() -> None:
 
 
 def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     table.gained(held("L1", "w1", "s1"))
-    chosen = table.place(key("s1"), [Candidate("w1", 1)], (), 0.0)
+    chosen = table.place(key("s1"), ONLY, (), 0.0)
     assert chosen is not None
     assert (chosen.worker_id, chosen.lease_id) == ("w1", "L1")
 
 
 def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     assert table.gained(held("young", "w2", "s1", granted_at=5.0)) == ()
     twins = table.gained(held("old", "w1", "s1", granted_at=1.0))
     assert [one.id for one in twins] == ["old", "young"]
@@ -126,12 +117,13 @@ def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
 
 
 def test_a_holder_that_is_behind_with_the_registry_still_holds() -> None:
-    table = PlacementTable()
+    table = table_of(w1=2, w2=2)
     table.gained(held("L1", "behind", "s1"))
-    chosen = table.place(key("s1"), WORKERS, (), 0.0, holding={"behind"})
+    workers = Able(("w1", "w2"), holding=("behind",))
+    chosen = table.place(key("s1"), workers, (), 0.0)
     assert chosen is not None
     assert chosen.lease_id == "L1"
-    elsewhere = table.place(key("s1"), WORKERS, {"behind"}, 0.0, holding={"behind"})
+    elsewhere = table.place(key("s1"), workers, {"behind"}, 0.0)
     assert elsewhere is not None
     assert elsewhere.worker_id != "behind"
 
@@ -141,7 +133,7 @@ class Placements(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = PlacementTable()
+        self.table = table_of(w1=2, w2=2)
         self.now = 0.0
         self.reported: dict[str, HeldLease] = {}
         self.counter = 0
@@ -173,6 +165,7 @@ class Placements(RuleBasedStateMachine):
         self.table.worker_gone(worker)
         self.reported = {i: o for i, o in self.reported.items() if o.worker_id != worker}
         assert self.table.load(worker) == 0
+        self.table.worker_joined(worker, 2)
 
     @rule(worker=workers)
     def resynced(self, worker: str) -> None:

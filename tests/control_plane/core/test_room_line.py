@@ -13,14 +13,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement import (
-    Candidate,
-    HeldLease,
-    LeaseKey,
-    Placement,
-    PlacementTable,
-)
+from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
 from leaseway.control_plane.core.room_line import (
     AVOIDED_FOR,
     MAX_WAITING,
@@ -78,19 +73,19 @@ def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
 
 
 def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
-    line, table = RoomLine(), PlacementTable()
+    line, table = RoomLine(), table_of(w1=1)
     join(line, "mine", "theirs", "mine")
-    workers = [Candidate("w1", 1)]
+    workers = Able(("w1",))
     line.serve(lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0)
     assert [waiter_id for waiter_id, _ in line.take_answers()] == [1, 3]
     assert len(line) == 1
 
 
 def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
-    line, table = RoomLine(), PlacementTable()
+    line, table = RoomLine(), table_of(w1=1)
     join(line, "theirs", "mine")
     table.gained(HeldLease("L1", key("mine"), "w1", 0.0))
-    workers = [Candidate("w1", 1)]
+    workers = Able(("w1",))
     line.serve(
         lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0, table.knows
     )
@@ -154,7 +149,8 @@ def test_the_line_is_bounded() -> None:
     assert line.join(key("one more"), (), 0.0) is None
 
 
-CANDIDATES = [Candidate("w1", 2, 1), Candidate("w2", 2, 2)]
+CAPACITY = {"w1": 2, "w2": 3}
+MOST = 2
 
 
 class Lines(RuleBasedStateMachine):
@@ -163,7 +159,7 @@ class Lines(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.line = RoomLine()
-        self.table = PlacementTable()
+        self.table = table_of(**CAPACITY)
         self.here: set[str] = {"w1", "w2"}
         self.now = 0.0
         self.counter = 0
@@ -173,9 +169,12 @@ class Lines(RuleBasedStateMachine):
     servers = st.sampled_from(["a", "b"])
     workers = st.sampled_from(["w1", "w2"])
 
+    @property
+    def able(self) -> Able:
+        return Able(self.here, most=MOST)
+
     def attempt(self, waiter: Waiter) -> Placement | None:
-        able = [one for one in CANDIDATES if one.worker_id in self.here]
-        return self.table.place(waiter.key, able, waiter.avoided, self.now)
+        return self.table.place(waiter.key, self.able, waiter.avoided, self.now)
 
     def served(self) -> None:
         """Let those who wait try, as happens after each event, and check who was let in."""
@@ -194,8 +193,7 @@ class Lines(RuleBasedStateMachine):
         if any(one.key == wanted for one in self.waiting.values()):
             return
         self.served()
-        able = [one for one in CANDIDATES if one.worker_id in self.here]
-        if self.table.place(wanted, able, avoided, self.now) is None:
+        if self.table.place(wanted, self.able, avoided, self.now) is None:
             waiter = self.line.join(wanted, avoided, self.now)
             assert waiter is not None
             self.waiting[waiter.id] = waiter
@@ -216,7 +214,9 @@ class Lines(RuleBasedStateMachine):
     @rule(worker=workers)
     def gone_or_back(self, worker: str) -> None:
         self.here ^= {worker}
-        if worker not in self.here:
+        if worker in self.here:
+            self.table.worker_joined(worker, CAPACITY[worker])
+        else:
             self.table.worker_gone(worker)
         self.served()
 
@@ -235,8 +235,7 @@ class Lines(RuleBasedStateMachine):
     def nobody_waits_for_what_is_there(self) -> None:
         for waiter in self.waiting.values():
             table = copy.deepcopy(self.table)
-            able = [one for one in CANDIDATES if one.worker_id in self.here]
-            assert table.place(waiter.key, able, waiter.at(self.now).avoided, self.now) is None
+            assert table.place(waiter.key, self.able, waiter.at(self.now).avoided, self.now) is None
 
     @invariant()
     def whoever_waits_stands_in_line(self) -> None:

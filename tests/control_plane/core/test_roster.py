@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.control_plane.core.builders import (
     START,
+    Able,
     at,
     coordinator,
     hello,
@@ -18,7 +19,7 @@ from tests.control_plane.core.builders import (
 from leaseway.control_plane.core.actions import DrainWorker, PushDelta, RevokeLease
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerAddress, WorkerReport
-from leaseway.control_plane.core.placement import Candidate, Placement
+from leaseway.control_plane.core.placement import Placement
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.subscription import Push, Refusal
 from leaseway.wire.spec import VariantKey
@@ -200,7 +201,7 @@ def test_a_worker_that_was_to_go_is_not_missed() -> None:
 def test_a_lease_that_came_and_went_between_two_reports_frees_what_was_reserved_for_it() -> None:
     state, _ = offered("a")
     brief = lease("L1", "w1")
-    placed = state.placements.place(brief.key, [Candidate("w1", 1)], (), START.mono)
+    placed = state.placements.place(brief.key, Able(("w1",)), (), START.mono)
     assert placed == Placement("w1")
     assert state.placements.load("w1") == 1
     state.reported("w1", WorkerReport(gained=(brief,), lost=("L1",)), START)

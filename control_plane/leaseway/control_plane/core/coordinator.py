@@ -120,6 +120,10 @@ class Coordinator:
         self.roster.leave(record, now)
         self.tick(now)
 
+    def heard(self, worker_id: str) -> None:
+        """Take word that a worker has said anything at all."""
+        self.placements.heard(worker_id)
+
     def content_received(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
         """Take all the content behind hashes that a worker was asked for."""
         record = self.workers.get(worker_id)

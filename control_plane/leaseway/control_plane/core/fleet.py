@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from leaseway.control_plane.core.placement import HeldLease
 from leaseway.control_plane.core.problems import Problem
@@ -20,6 +21,11 @@ __all__ = [
     "WorkerRefused",
     "WorkerReport",
 ]
+
+_ANSWERS_WITHIN: Final = 2.0
+"""Seconds that a worker may owe an answer before it is suspect."""
+_DOUBTED_FOR: Final = 30.0
+"""Seconds after which silence is forgiven: whoever was sent there may never have asked it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,7 @@ class WorkerRecord:
 
     Attributes:
         gone_at: When its stream ended, or None while it is connected.
+        pushed_at: When it was sent its last delta.
         owed: Variants whose content it was asked for and has not sent yet.
         refusals_shown: What it refuses, as the open problems say.
         twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
@@ -104,6 +111,7 @@ class WorkerRecord:
     hello: WorkerHello
     subscription: Subscription
     gone_at: float | None = None
+    pushed_at: float = 0.0
     draining: bool = False
     owed: set[VariantKey] = field(default_factory=set)
     instances: tuple[InstanceInfo, ...] = ()
@@ -130,6 +138,18 @@ class WorkerRecord:
     def takes_work(self) -> bool:
         """Whether new leases and probes may go to it."""
         return self.connected and not self.draining
+
+    def is_suspect(self, unanswered_since: float | None, now: float) -> bool:
+        """Say whether a worker may hang though its stream is open (DESIGN §5).
+
+        Args:
+            unanswered_since: When it was first named to a caller without a word from it since.
+            now: When, on the monotonic clock.
+        """
+        if self.subscription.pending is not None and now - self.pushed_at >= _ANSWERS_WITHIN:
+            return True
+        silent = 0.0 if unanswered_since is None else now - unanswered_since
+        return _ANSWERS_WITHIN <= silent < _DOUBTED_FOR
 
     @property
     def state(self) -> str:

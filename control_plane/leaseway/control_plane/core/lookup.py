@@ -6,12 +6,13 @@ Where names lead is in `finding`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from leaseway.control_plane.core.admin_toolset import ADMIN
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerRecord
 from leaseway.control_plane.core.no_room import no_room, too_many
-from leaseway.control_plane.core.placement import Candidate, LeaseKey, Placement
+from leaseway.control_plane.core.placement import LeaseKey, Placement
 from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.room_line import Waiter
@@ -39,10 +40,38 @@ __all__ = [
 _NOT_READY_RETRY = 0.5
 
 
+@dataclass(frozen=True)
+class _Holders:
+    """The workers that could hold a lease of a server; see `placement.Eligible`."""
+
+    state: Coordinator
+    served: Served
+    now: float
+    most: int
+
+    def takes(self, worker_id: str) -> bool:
+        record = self.state.workers.get(worker_id)
+        return record is not None and record.takes_work and record.subscription.has(self.served)
+
+    def stands(self, worker_id: str) -> bool:
+        return _stands(self.state, worker_id)
+
+    def suspects(self, worker_id: str) -> bool:
+        since = self.state.placements.unanswered_since(worker_id)
+        return self.state.workers[worker_id].is_suspect(since, self.now)
+
+
 def place(
     state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Placement | Waiting | Denied:
     """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
+    return _placed(state, key, excluded, now) or _no_room(state, key)
+
+
+def _placed(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Placement | Waiting | Denied | None:
+    """Do the same; None where there is no room, or nobody serves it at the moment."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
         return no_server(state, key.tenant, key.server_id, now)
@@ -59,15 +88,16 @@ def place(
             " hold. Try again in a moment."
         )
         return Denied(Reason.SYNCING, message, min(left, 0.25))
-    able = [
-        Candidate(record.id, record.hello.capacity, served.spec.instances.max_instances)
-        for record in state.serving(served)
-        if record.takes_work
-    ]
-    placement = state.placements.place(key, able, excluded, now.mono, _standing(state))
-    if placement is None and not able:
+    holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
+    return state.placements.place(key, holders, excluded, now.mono)
+
+
+def _no_room(state: Coordinator, key: LeaseKey) -> Denied:
+    served = state.visible.view(key.tenant).servers[key.server_id]
+    able = [record.id for record in state.serving(served) if record.takes_work]
+    if not able:
         return not_served(key.server_id)
-    return placement or no_room(state.placements, key, able, excluded)
+    return no_room(state.placements, key, able, served.spec.instances.max_instances)
 
 
 def ask_for_room(
@@ -85,7 +115,7 @@ def serve_line(state: Coordinator, now: Moment) -> None:
     """Answer those who wait for room, as far as there is some; the line keeps the answers."""
 
     def attempt(waiter: Waiter) -> Placement | Denied | None:
-        outcome = place(state, waiter.key, waiter.avoided, now)
+        outcome = _placed(state, waiter.key, waiter.avoided, now)
         if isinstance(outcome, Waiting) or (isinstance(outcome, Denied) and outcome.passes):
             return None
         return outcome
@@ -97,7 +127,7 @@ def serve_line(state: Coordinator, now: Moment) -> None:
 
 def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
     """Return the lease that a worker has reported for a key, or None; reserves nothing."""
-    lease = state.placements.standing(key, _standing(state))
+    lease = state.placements.standing(key, lambda worker_id: _stands(state, worker_id))
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 
@@ -170,9 +200,10 @@ def try_instead(near: list[str], listing: str) -> str:
     return f" Did you mean {' or '.join(near)}?"
 
 
-def _standing(state: Coordinator) -> set[str]:
-    """Return the workers whose leases stand: those that neither are gone nor go."""
-    return {record.id for record in state.workers.values() if record.takes_work}
+def _stands(state: Coordinator, worker_id: str) -> bool:
+    """Say whether a worker's leases stand: whether it neither is gone nor goes."""
+    record = state.workers.get(worker_id)
+    return record is not None and record.takes_work
 
 
 def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from leaseway.control_plane.core.placement import Candidate, LeaseKey, PlacementTable
+from leaseway.control_plane.core.placement import LeaseKey, PlacementTable
 from leaseway.control_plane.core.refusal import Denied
 from leaseway.control_plane.core.room_line import MAX_WAITING
 from leaseway.wire import bounds
@@ -21,19 +21,22 @@ _WAIT: Final = "or let the request wait for room (wait=)"
 
 
 def no_room(
-    table: PlacementTable, key: LeaseKey, able: Sequence[Candidate], excluded: Collection[str]
+    table: PlacementTable,
+    key: LeaseKey,
+    able: Sequence[str],
+    most: int,
 ) -> Denied:
     """Return the refusal for a lease that no worker has room for.
 
     Args:
         table: What the workers hold.
         key: The lease.
-        able: The workers that could hold it, at least one.
-        excluded: Those that refused it or could not be reached.
+        able: The workers that could hold it, at least one; one with room refused it.
+        most: How many leases of its server a worker may have.
     """
     if table.has_all(key.tenant):
         return _has_all(key.tenant)
-    limits = Counter(_limit(table, key.server_id, one, excluded) for one in able)
+    limits = Counter(_limit(table, key.server_id, one, most) for one in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
     message = (
@@ -60,14 +63,13 @@ def _has_all(tenant: str) -> Denied:
     return Denied(Reason.CAPACITY, message, _RETRY, {"tenant": tenant})
 
 
-def _limit(
-    table: PlacementTable, server_id: str, worker: Candidate, excluded: Collection[str]
-) -> str:
+def _limit(table: PlacementTable, server_id: str, worker_id: str, most: int) -> str:
     """Return what keeps a worker from taking the lease, as the end of "1 worker ..."."""
-    if table.load_of(worker.worker_id, server_id) >= worker.most:
-        return f"with {worker.most} of {worker.most} leases of it {_OF_SERVER}"
-    if table.load(worker.worker_id) >= worker.capacity:
-        return f"with {worker.capacity} of {worker.capacity} leases of any server (capacity)"
+    if table.load_of(worker_id, server_id) >= most:
+        return f"with {most} of {most} leases of it {_OF_SERVER}"
+    capacity = table.capacity(worker_id)
+    if table.load(worker_id) >= capacity:
+        return f"with {capacity} of {capacity} leases of any server (capacity)"
     return "that just refused it or could not be reached"
 
 

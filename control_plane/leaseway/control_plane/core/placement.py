@@ -6,12 +6,15 @@ capacity until the lease is reported or 10 s have passed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
 
+from leaseway.control_plane.core.load_order import LoadOrder
 from leaseway.wire import bounds
 
-__all__ = ["Candidate", "HeldLease", "LeaseKey", "Placement", "PlacementTable"]
+__all__ = ["Eligible", "HeldLease", "LeaseKey", "Placement", "PlacementTable"]
 
 
 @dataclass(frozen=True, order=True)
@@ -41,18 +44,27 @@ class HeldLease:
     instance_id: str = ""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A worker that could hold the lease.
+class Eligible(Protocol):
+    """Which workers a lease may go to, apart from whether they have room.
 
-    Attributes:
-        capacity: The most leases that it takes.
-        most: The most of them that may be of the server in question.
+    Asked of few workers: most leases go to the first one that is looked at.
     """
 
-    worker_id: str
-    capacity: int
-    most: int = bounds.MAX_INSTANCES
+    @property
+    def most(self) -> int:
+        """How many leases of the server in question a worker may have."""
+
+    def takes(self, worker_id: str) -> bool:
+        """Say whether a worker could hold the lease."""
+
+    def stands(self, worker_id: str) -> bool:
+        """Say whether leases that a worker has reported stand, as they do where it takes more.
+
+        They may where it does not: a holder that is behind still holds.
+        """
+
+    def suspects(self, worker_id: str) -> bool:
+        """Say whether a worker is one to turn to only where there is no other."""
 
 
 @dataclass(frozen=True)
@@ -79,24 +91,29 @@ class PlacementTable:
     leases: dict[str, HeldLease] = field(default_factory=dict)
     _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
     _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
-    _held: dict[str, int] = field(default_factory=dict)
+    _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
     _booked: dict[str, int] = field(default_factory=dict)
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
+    _asked: dict[str, float] = field(default_factory=dict)
+    _roomy: LoadOrder = field(default_factory=LoadOrder)
 
     def knows(self, key: LeaseKey) -> bool:
         """Say whether a worker has reported a lease for the key."""
         return key in self._by_key
 
-    def standing(self, key: LeaseKey, workers: Collection[str]) -> HeldLease | None:
-        """Return the oldest lease of a key that one of these workers has reported."""
-        held = (lease for lease in self._by_key.get(key, ()) if lease.worker_id in workers)
-        return next(held, None)
+    def standing(self, key: LeaseKey, stands: Callable[[str], bool]) -> HeldLease | None:
+        """Return the oldest lease of a key whose worker's leases stand."""
+        return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
 
     def load(self, worker_id: str) -> int:
         """Return the units of a worker that are taken."""
-        return self._held.get(worker_id, 0) + self._booked.get(worker_id, 0)
+        return self.held_by(worker_id) + self._booked.get(worker_id, 0)
+
+    def capacity(self, worker_id: str) -> int:
+        """Return the units of a worker, taken or not."""
+        return self._roomy.capacity(worker_id)
 
     def load_of(self, worker_id: str, server_id: str) -> int:
         """Return the units of a worker that leases of one server take."""
@@ -108,47 +125,50 @@ class PlacementTable:
 
     def held_by(self, worker_id: str) -> int:
         """Return how many leases a worker has reported."""
-        return self._held.get(worker_id, 0)
+        return len(self._held.get(worker_id, ()))
+
+    def unanswered_since(self, worker_id: str) -> float | None:
+        """Return when a worker was first chosen since it last said anything; None: it was not."""
+        return self._asked.get(worker_id)
+
+    def heard(self, worker_id: str) -> None:
+        """Note that a worker has said something."""
+        self._asked.pop(worker_id, None)
+
+    def worker_joined(self, worker_id: str, capacity: int) -> None:
+        """Take in a worker that leases may be placed on, with the units that it has."""
+        self.heard(worker_id)
+        self._roomy.joined(worker_id, capacity, self.load(worker_id))
 
     def place(
-        self,
-        key: LeaseKey,
-        candidates: Sequence[Candidate],
-        excluded: Iterable[str],
-        now: float,
-        holding: Collection[str] = (),
+        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], now: float
     ) -> Placement | None:
         """Choose a worker and reserve a unit of it; None where there is no room.
 
-        There is none where every candidate is full, or where the tenant has all that it may.
+        There is none where every worker is full, or where the tenant has all that it may.
 
         Args:
             key: What the lease is found by.
-            candidates: Workers that could hold it.
+            eligible: Which workers could hold it.
             excluded: Workers that refused or could not be reached.
             now: When, on the control plane's monotonic clock.
-            holding: Workers whose leases stand, candidates or not: a holder that is behind with
-                the registry still holds.
         """
         self.expire(now)
-        avoid = set(excluded)
-        free = {c.worker_id: c for c in candidates if c.worker_id not in avoid}
         for lease in self._by_key.get(key, ()):
-            if lease.worker_id in free or (
-                lease.worker_id in holding and lease.worker_id not in avoid
-            ):
+            if lease.worker_id not in excluded and eligible.stands(lease.worker_id):
                 return Placement(lease.worker_id, lease.id)
         booked = self._reserved.get(key)
         if booked is not None:
-            if booked.worker_id in free:
+            if booked.worker_id not in excluded and eligible.takes(booked.worker_id):
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        chosen = None if self.has_all(key.tenant) else self._choose(key, free)
+        chosen = None if self.has_all(key.tenant) else self._choose(key, eligible, excluded)
         if chosen is None:
             return None
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         self._booked[chosen] = self._booked.get(chosen, 0) + 1
+        self._asked.setdefault(chosen, now)
         self._count(key, chosen, 1)
         return Placement(chosen)
 
@@ -159,7 +179,7 @@ class PlacementTable:
         if booked is not None and booked.worker_id == lease.worker_id:
             self._cancel(lease.key)
         self.leases[lease.id] = lease
-        self._held[lease.worker_id] = self._held.get(lease.worker_id, 0) + 1
+        self._held.setdefault(lease.worker_id, {})[lease.id] = lease
         self._count(lease.key, lease.worker_id, 1)
         held = self._by_key.setdefault(lease.key, [])
         held.append(lease)
@@ -171,7 +191,10 @@ class PlacementTable:
         lease = self.leases.pop(lease_id, None)
         if lease is None:
             return
-        self._take(self._held, lease.worker_id)
+        mine = self._held[lease.worker_id]
+        del mine[lease_id]
+        if not mine:
+            del self._held[lease.worker_id]
         self._count(lease.key, lease.worker_id, -1)
         held = self._by_key[lease.key]
         held.remove(lease)
@@ -180,19 +203,20 @@ class PlacementTable:
 
     def worker_gone(self, worker_id: str) -> None:
         """Forget everything about a worker that is lost."""
-        for lease_id in [held.id for held in self.leases.values() if held.worker_id == worker_id]:
+        for lease_id in list(self._held.get(worker_id, ())):
             self.lost(lease_id)
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
             self._cancel(key)
+        self._roomy.left(worker_id)
+        self.heard(worker_id)
 
     def replace_worker(
         self, worker_id: str, leases: Iterable[HeldLease]
     ) -> list[tuple[HeldLease, ...]]:
         """Take a worker's word on all that it holds; return the twins, as `gained` does."""
         reported = {lease.id: lease for lease in leases}
-        for held in [held for held in self.leases.values() if held.worker_id == worker_id]:
-            if held.id not in reported:
-                self.lost(held.id)
+        for lease_id in [one for one in self._held.get(worker_id, ()) if one not in reported]:
+            self.lost(lease_id)
         found = [self.gained(lease) for lease in reported.values()]
         return [twins for twins in found if twins]
 
@@ -209,26 +233,37 @@ class PlacementTable:
         first = next(iter(self._reserved.values()), None)
         return None if first is None else first.until
 
-    def _choose(self, key: LeaseKey, free: Mapping[str, Candidate]) -> str | None:
-        roomy = [
-            c
-            for c in free.values()
-            if self.load(c.worker_id) < c.capacity
-            and self.load_of(c.worker_id, key.server_id) < c.most
-        ]
-        if not roomy:
-            return None
-        mine = self._sessions.get((key.tenant, key.session), {})
-        return min(
-            roomy, key=lambda c: (c.worker_id not in mine, self.load(c.worker_id), c.worker_id)
-        ).worker_id
+    def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
+        """Return the session's worker, else the least loaded; suspect ones only after all others.
+
+        Only workers with room are looked at, in that order, up to the first that will do.
+        """
+        second_best = None
+        for worker_id in chain(self._preferred(key), self._roomy):
+            if worker_id in excluded or not eligible.takes(worker_id):
+                continue
+            if self.load_of(worker_id, key.server_id) >= eligible.most:
+                continue
+            if not eligible.suspects(worker_id):
+                return worker_id
+            second_best = second_best or worker_id
+        return second_best
+
+    def _preferred(self, key: LeaseKey) -> Iterator[str]:
+        """Yield the workers with room that the session has leases on, the least loaded first."""
+        mine = self._sessions.get((key.tenant, key.session), ())
+        roomy = [(self.load(one), one) for one in mine if one in self._roomy]
+        return (worker_id for _, worker_id in sorted(roomy))
 
     def _cancel(self, key: LeaseKey) -> None:
         booked = self._reserved.pop(key)
-        self._take(self._booked, booked.worker_id)
+        self._booked[booked.worker_id] -= 1
+        if not self._booked[booked.worker_id]:
+            del self._booked[booked.worker_id]
         self._count(key, booked.worker_id, -1)
 
     def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
+        self._roomy.moved(worker_id, self.load(worker_id))
         server = (worker_id, key.server_id)
         self._servers[server] = self._servers.get(server, 0) + step
         if not self._servers[server]:
@@ -243,9 +278,3 @@ class PlacementTable:
         self._tenants[key.tenant] = self._tenants.get(key.tenant, 0) + step
         if not self._tenants[key.tenant]:
             del self._tenants[key.tenant]
-
-    @staticmethod
-    def _take(counts: dict[str, int], worker_id: str) -> None:
-        counts[worker_id] -= 1
-        if not counts[worker_id]:
-            del counts[worker_id]

@@ -80,6 +80,7 @@ class Roster:
         if was_draining or (address.id, address.incarnation) in self._drained:
             self._drain(record)  # what it was told may have gone down with its stream
         self._show_refusals(record, now)
+        self.placements.worker_joined(address.id, hello.capacity)
         for twins in self.placements.replace_worker(address.id, hello.leases):
             self._revoke_twin(twins)
         return record
@@ -123,6 +124,8 @@ class Roster:
     ) -> Push | None:
         """Return what a worker is to be sent now, or None."""
         push = record.subscription.push(snapshot, removals=removals)
+        if push is not None:
+            record.pushed_at = now.mono
         self._show_refusals(record, now)
         return push
 

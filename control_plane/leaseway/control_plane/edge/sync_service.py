@@ -178,6 +178,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
 
     def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         act = self._plane.act
+        self._plane.state.heard(worker_id)
         match message.WhichOneof("message"):
             case "ack":
                 act(lambda state, now: state.acked(worker_id, message.ack.nonce, now))
