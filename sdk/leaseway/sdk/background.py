@@ -17,7 +17,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from leaseway.sdk.forks import register
+from leaseway.sdk.forks import refused, register
 
 __all__ = ["Background", "Connected", "background"]
 
@@ -127,6 +127,15 @@ class Background:
         if ticket.error is not None:
             raise ticket.error
         return ticket.result  # type: ignore[no-any-return]
+
+    def leave(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the end of a `with` block in the loop.
+
+        In a child that is refused there is nothing to end, what was open is its parent's; and an
+        error that leaves the block there is not to be hidden by another one.
+        """
+        if not refused():
+            self.run(make)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -16,7 +16,7 @@ from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.catalog import AsyncCatalog
 from leaseway.sdk.checks import check_count, check_text
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.sdk.forks import check_fork
+from leaseway.sdk.forks import check_fork, refused
 from leaseway.sdk.identity import Identity, identify
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.offers import AsyncOffers
@@ -113,6 +113,8 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
         self._closed = True
+        if refused():
+            return  # what it had open is its parent's
         made, self._made = self._made, None
         if made is not None:
             self._finalizer.detach()
@@ -326,8 +328,12 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
     def _runtime(self) -> Runtime:
         made = self._made
         if made is not None:
-            if asyncio.get_running_loop() is made.loop:
-                return made
+            try:
+                if asyncio.get_running_loop() is made.loop:
+                    return made
+            except RuntimeError:
+                check_fork()  # a coroutine that forked goes on in the child without its loop
+                raise
             check_fork()
             raise RuntimeError(
                 "This AsyncClient is used from another event loop than before; make one client "
@@ -346,5 +352,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
 
 
 def _dropped(runtime: Runtime, name: str) -> None:
+    if refused():
+        return  # it is its parent's
     warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
     runtime.abort()

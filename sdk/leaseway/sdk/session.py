@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 from leaseway.sdk.artifacts import AsyncArtifacts
 from leaseway.sdk.checks import check_seconds, check_text
 from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.forks import refused
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Key
 from leaseway.sdk.offers import AsyncOffers
@@ -83,7 +84,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
         made = self._client._made
         if self._entered == 0:
             self._left = True
-            if made is not None:
+            if made is not None and not refused():  # else what is held is its parent's
                 await made.desk.leave(self.key, self)
 
     async def acquire(

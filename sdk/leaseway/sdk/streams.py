@@ -22,7 +22,7 @@ from leaseway.sdk.callbacks import Callbacks
 from leaseway.sdk.checks import check_call
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents, LogMessage, Progress
-from leaseway.sdk.forks import forget_frames
+from leaseway.sdk.forks import forget_frames, refused
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
 from leaseway.wire.fault import Fault
@@ -76,6 +76,8 @@ class AsyncToolStream:
         trace: TracebackType | None,
     ) -> None:
         assert self._task is not None
+        if refused():
+            return  # the call is the parent's
         if self._events.dropped:
             _log.warning(
                 "%d progress reports and log messages of tool '%s' were dropped: they came faster "
@@ -207,7 +209,7 @@ class ToolStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        background().run(lambda: self._inner.__aexit__(kind, error, trace))
+        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self

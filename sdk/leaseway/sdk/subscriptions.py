@@ -15,7 +15,7 @@ from typing import Final, Self
 from leaseway.sdk.background import background
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents
-from leaseway.sdk.forks import forget_frames
+from leaseway.sdk.forks import forget_frames, refused
 from leaseway.sdk.lease_book import Key
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.runtime import Runtime
@@ -177,7 +177,9 @@ class AsyncResourceUpdates:
     async def _leave(self) -> None:
         assert self._task is not None
         self._left = True
-        if not self._task.done():  # else its loop may be gone, as after a fork
+        # Where it is done its loop may be gone, as after a fork; in a child that is refused it is
+        # its parent's.
+        if not self._task.done() and not refused():
             self._task.cancel()
             await asyncio.wait([self._task])
 
@@ -186,7 +188,7 @@ class AsyncResourceUpdates:
         forget_frames(task)
 
     def __del__(self) -> None:
-        if self._task is not None and not self._left:
+        if self._task is not None and not self._left and not refused():
             name = self._request.offer.name
             message = f"The `with` block of a subscription to {name[:300]!r} was never left."
             warnings.warn(message, ResourceWarning, stacklevel=2)
@@ -267,7 +269,7 @@ class ResourceUpdates:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        background().run(lambda: self._inner.__aexit__(kind, error, trace))
+        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self

@@ -17,7 +17,6 @@ from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
-from leaseway.sdk.forks import refused
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.sync_offers import Offers
@@ -102,10 +101,8 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
 
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
-        if refused():
-            self._inner._closed = True  # what it had open is its parent's
-        else:
-            background().run(self._inner.close)
+        self._inner._closed = True
+        background().leave(self._inner.close)
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
@@ -215,7 +212,7 @@ class Session(ToolCalls, Offers, Artifacts):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        background().run(lambda: self._inner.__aexit__(kind, error, trace))
+        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire the lease of a server; see `AsyncSession.acquire`."""

@@ -1,0 +1,123 @@
+"""Blocks left in a child that is refused: no error is made or hidden, its parent goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, text_result
+from tests.sdk.test_forks import lines_of
+
+from leaseway.v1 import execution_pb2
+
+# The child goes on behind the block, as a program does that forks by itself, and ends in order.
+SYNCHRONOUS = """
+client = Client(address)
+inside = False
+try:
+    with client, client.session("dialog") as session:
+        session.call_tool("desk_open")
+        with {block} as opened:
+            child = os.fork()
+            inside = child == 0
+            if child == 0 and {fails}:
+                raise KeyError("first")
+            if child:
+                assert os.waitpid(child, 0)[1] == 0
+        print("parent" if child else "left", flush=True)
+        if child:
+            print(session.call_tool("desk_open", {{"again": 1}}).text, flush=True)
+except KeyError as error:
+    print(repr(error), repr(error.__context__), flush=True)
+if inside:
+    for use in (lambda: call(client), lambda: session.call_tool("desk_open"), session.__enter__):
+        try:
+            use()
+        except RuntimeError as error:
+            print("refused" if "forked" in str(error) else error, flush=True)
+"""
+
+BLOCKS = [
+    'client.session("other")',
+    'client.stream_tool("time_now", {{"held": 1}})',
+    'client.subscribe_resource("notes://a")',
+]
+
+
+async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    """Answer all but what was told to last until it is left."""
+    if call.method:
+        for stream in fake._outboxes.values():
+            stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id))
+    if call.method or b"held" in arguments:
+        await asyncio.Event().wait()
+    return text_result(arguments.decode())
+
+
+@pytest.fixture
+def holding(plane: FakeControlPlane, worker: FakeWorker) -> FakeWorker:
+    """A worker with a resource to follow and calls that last."""
+    plane.add("notes", "subscribe")
+    plane.tools["notes://a"] = plane.tools["notes_subscribe"]
+    worker.answer = held
+    return worker
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+async def test_blocks_are_left_without_an_error_in_a_child_that_is_refused(
+    plane: FakeControlPlane, holding: FakeWorker, block: str
+) -> None:
+    program = SYNCHRONOUS.format(block=block.format(), fails=False)
+    lines = await lines_of(plane.address, program)
+    assert lines == ["left", "refused", "refused", "refused", "parent", '{"again":1}']
+    assert len(holding.released) == 1
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+async def test_an_error_that_leaves_blocks_in_such_a_child_is_not_hidden(
+    plane: FakeControlPlane, holding: FakeWorker, block: str
+) -> None:
+    program = SYNCHRONOUS.format(block=block.format(), fails=True)
+    lines = await lines_of(plane.address, program)
+    expected = ["KeyError('first') None", "refused", "refused", "refused", "parent"]
+    assert lines == [*expected, '{"again":1}']
+    assert len(holding.released) == 1
+
+
+ASYNCHRONOUS = """
+async def refusal_of(use):
+    try:
+        await use
+    except RuntimeError as error:
+        print("refused" if "forked" in str(error) else error, flush=True)
+
+async def main():
+    async with AsyncClient(address) as client, client.session("dialog") as session:
+        await session.call_tool("desk_open")
+        async with {block} as opened:
+            child = os.fork()
+            if child == 0:
+                await refusal_of(session.call_tool("desk_open"))
+                raise KeyError("first")
+            assert os.waitpid(child, 0)[1] == 0
+        print((await session.call_tool("desk_open", {{"again": 1}})).text, flush=True)
+
+async def program():
+    try:
+        await main()
+    except KeyError as error:
+        print(repr(error), repr(error.__context__), flush=True)
+        await refusal_of(AsyncClient(address).list_tools())
+        os._exit(0)  # its loop is its parent's
+
+asyncio.run(program())
+"""
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+async def test_the_same_holds_for_blocks_of_the_asynchronous_client(
+    plane: FakeControlPlane, holding: FakeWorker, block: str
+) -> None:
+    lines = await lines_of(plane.address, ASYNCHRONOUS.format(block=block.format()))
+    assert lines == ["refused", "KeyError('first') None", "refused", '{"again":1}']
+    assert len(holding.released) == 1
