@@ -48,7 +48,7 @@ async def kept(bench: Bench, content: bytes = PNG, **fields: Any) -> str:
 async def read(bench: Bench, ref: str, **fields: Any) -> list[execution_pb2.ReadArtifactResponse]:
     fields.setdefault("session", "s1")
     request = execution_pb2.ReadArtifactRequest(ref=ref, **fields)
-    return [part async for part in bench.execution.ReadArtifact(request, timeout=20)]
+    return [part async for part in bench.execution.ReadArtifact(request, timeout=60)]
 
 
 async def refused(bench: Bench, ref: str, **fields: Any) -> Fault:

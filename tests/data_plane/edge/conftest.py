@@ -44,6 +44,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.protocol_version = PROTOCOL_VERSION
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
+        self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.outgoing: asyncio.Queue[sync_pb2.SyncResponse | None] = asyncio.Queue()
         self.refusal: Fault | None = None
         self.parts = 0
@@ -77,7 +78,8 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
                 if whole is None:
                     continue
                 message = sync_pb2.SyncRequest.FromString(whole)
-            self.received.put_nowait(message)
+            queue = self.reports if message.HasField("report") else self.received
+            queue.put_nowait(message)
 
     def send(self, **message: Any) -> None:
         """Say something to the worker."""
@@ -98,10 +100,14 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             return await self.hellos.get()
 
     async def expect(self, kind: str) -> Any:
-        """Return the next message of a kind; others are dropped."""
+        """Return the next message of a kind; others are dropped, but not reports.
+
+        When those come nobody knows: they are coalesced, and wait for one another.
+        """
+        queue = self.reports if kind == "report" else self.received
         async with asyncio.timeout(WAIT):
             while True:
-                message = await self.received.get()
+                message = await queue.get()
                 if message.WhichOneof("message") == kind:
                     return getattr(message, kind)
 

@@ -75,7 +75,9 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running:
     os.kill(pid, signal.SIGKILL)
     fault = fault_from_status((await caller.result(waiting)).status)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
-    await running.plane.expect_report(lambda report: report.problems)
+    # Whether the loss is still open or mended when it is reported depends on how fast it returns.
+    report = await running.plane.expect_report(lambda report: report.problems or report.cleared)
+    assert [each.reason for each in (*report.problems, *report.cleared)] == ["SERVER_LOST"]
     async with asyncio.timeout(BOUND):
         while (result := await caller.call("echo", "pid", arguments=b"{}")).HasField("status"):
             refused = fault_from_status(result.status)
@@ -87,7 +89,7 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running:
 async def test_a_deadline_is_met_although_the_server_is_mute(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     caller = running.caller()
-    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=50)
+    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=500)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     assert text(await caller.call("echo", arguments=b'{"text": "on"}')) == "on"
 

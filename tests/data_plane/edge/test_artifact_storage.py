@@ -89,7 +89,7 @@ def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path
     def parts() -> Iterator[bytes]:
         yield b"ab"
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         yield b"cd"
 
     outcome: list[BaseException] = []
@@ -102,15 +102,15 @@ def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     closer = threading.Thread(target=storage.close)
     closer.start()
     while not storage._closed:
         pass
     assert storage.folder.exists()
     go_on.set()
-    writer.join(10)
-    closer.join(10)
+    writer.join(60)
+    closer.join(60)
     assert "ends" in str(outcome[0])
     assert list(tmp_path.iterdir()) == []
 

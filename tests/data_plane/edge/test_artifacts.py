@@ -158,7 +158,7 @@ async def test_calls_go_on_while_an_image_is_written(
     write = storage.write
 
     def slowly(ref: str, parts: Iterable[bytes]) -> int:
-        assert may_write.wait(10)
+        assert may_write.wait(60)
         return write(ref, parts)
 
     monkeypatch.setattr(storage, "write", slowly)
@@ -182,12 +182,12 @@ async def test_a_call_whose_deadline_passes_while_its_image_is_written_has_start
     write = storage.write
 
     def slowly(ref: str, parts: Iterable[bytes]) -> int:
-        assert may_write.wait(10)
+        assert may_write.wait(60)
         return write(ref, parts)
 
     monkeypatch.setattr(storage, "write", slowly)
     caller = shots.caller()
-    call_id = await caller.begin("shots", timeout_ms=200)
+    call_id = await caller.begin("shots", timeout_ms=2_000)
     await answer(shots, result(PNG))
     ended = await caller.result(call_id)
     fault = fault_from_status(ended.status)

@@ -203,7 +203,7 @@ async def test_a_call_that_ends_while_it_asks_refuses_the_question(held: Bench) 
 
 async def test_a_question_does_not_outlive_the_deadline(held: Bench) -> None:
     caller = held.caller()
-    call_id, call = await begin(held, caller, session="s1", timeout_ms=300)
+    call_id, call = await begin(held, caller, session="s1", timeout_ms=2_000)
     question = call.ask(ELICIT)
     await asked(caller)
     assert "has ended" in await refusal(question)

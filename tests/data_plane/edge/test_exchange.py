@@ -149,8 +149,9 @@ async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench)
 
 async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
     await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
     bench.servers.holds = True
-    fault = await bench.caller().refused("time", timeout_ms=200)
+    fault = await bench.caller().refused("time", timeout_ms=500)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     assert "deadline" in bench.servers.opened[0].calls[0].cancelled
 
@@ -356,7 +357,7 @@ async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
             pass
 
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(read_all(), 10)
+        await asyncio.wait_for(read_all(), 60)
     fault = fault_from_rpc_error(error.value)
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")

@@ -46,8 +46,8 @@ async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts
 
 
 async def test_an_instance_that_is_called_again_and_again_does_not_rest(bench: Bench) -> None:
-    await bench.serve("time", instances=InstancePolicy(idle_timeout=1.0))
-    await bench.serve("clock", instances=InstancePolicy(idle_timeout=1.5))
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=3.0))
+    await bench.serve("clock", instances=InstancePolicy(idle_timeout=4.0))
     caller = bench.caller()
     while not bench.servers.opened or bench.servers.opened[-1].state != "closed":
         assert (await caller.call("time")).payload
@@ -165,7 +165,7 @@ async def test_an_idle_server_is_not_kept_awake_by_its_renewals(bench: Bench) ->
 async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_is_renewed(
     bench: Bench,
 ) -> None:
-    await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=0.5))
+    await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=2.0))
     lease = await acquire(bench)
     renewed = 0
     while bench.worker.leases.get(lease.id) is not None:
@@ -175,7 +175,7 @@ async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_
     assert renewed
     fault = await bench.caller().refused("db", lease_id=lease.id)
     assert fault.reason is Reason.LEASE_REVOKED
-    assert "no call for the 0.5 s of idle_timeout" in fault.message
+    assert "no call for the 2 s of idle_timeout" in fault.message
     assert not bench.servers.live
 
 

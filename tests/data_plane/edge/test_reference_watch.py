@@ -21,11 +21,16 @@ from leaseway.wire.vault_key import VaultPlace
 Bench = Any
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A referenced file; the bench looks at it when a test says so, and at once."""
+@pytest.fixture(autouse=True)
+def look_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the bench look when a test says so, and at once; patched before the bench begins."""
     monkeypatch.setattr(reference_watch, "POLL", 3600.0)
     monkeypatch.setattr(reference_watch, "_QUIET", 0.005)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A referenced file."""
     path = tmp_path / "secret"
     path.write_text("one")
     return path

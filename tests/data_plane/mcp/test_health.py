@@ -24,10 +24,12 @@ from leaseway.wire.spec import ServerSpec, VariantKey
 if TYPE_CHECKING:
     from .conftest import Bench
 
-SOON = Patience(idle=0.05, answer=5.0)
+SOON = Patience(idle=0.05, answer=30.0)
 STRICT = Patience(idle=0.05, answer=0.5)
 PROMPT = Patience(idle=600.0, answer=0.5)
 """Asks only where there is a doubt."""
+LENIENT = Patience(idle=600.0, answer=30.0)
+"""The same, for a server that is to answer however busy the machine is."""
 
 ERAS = pytest.mark.parametrize("era", [(), ("--legacy",)], ids=["modern", "legacy"])
 
@@ -57,8 +59,8 @@ def excused(instance: Instance) -> bool:
     return instance._peer.is_excused
 
 
-async def lost(bench: Bench, within: float = 10) -> Fault:
-    async with asyncio.timeout(within):
+async def lost(bench: Bench) -> Fault:
+    async with asyncio.timeout(BOUND):
         closed, fault = await bench.closed.get()
     assert closed.state == "closed"
     assert fault is not None
@@ -92,14 +94,14 @@ async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alo
     bench: Bench, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    patience = Patience(idle=0.5, answer=0.1, doubt=600)
+    patience = Patience(idle=1.5, answer=1.0, doubt=600)
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=patience)
     call, _ = bench.begin(instance, "never")
     await bench.written(call)
     stop(instance)  # as one that does one thing at a time
     call.cancel("enough")
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1):  # longer than an idle server may be silent in all
+        async with asyncio.timeout(3.5):  # longer than an idle server may be silent in all
             await bench.closed.get()
     os.kill(instance.pid or 0, signal.SIGCONT)
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
@@ -155,10 +157,13 @@ async def test_an_error_in_answer_to_a_ping_is_a_sign_of_life(bench: Bench) -> N
 
 
 async def test_a_server_that_knows_no_ping_lives_while_it_says_anything(bench: Bench) -> None:
+    patience = Patience(idle=0.05, answer=2.0)
     instance = await bench.start(
-        bench.stdio("faulty", "discreet", startup_timeout=1), patience=STRICT
+        bench.stdio("faulty", "discreet"), patience=patience, known_version="2025-11-25"
     )
-    for _ in range(20):  # longer than the patience in all
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 2 * (patience.idle + patience.answer)
+    while loop.time() < end:
         await bench.text(instance, "call")
         await asyncio.sleep(0.05)
     assert instance.state == "ready"
@@ -195,7 +200,7 @@ async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
     call, outcome = bench.begin(instance, "echo")
     await bench.written(call)
     call.cancel("the deadline has passed")
-    fault = await lost(bench, within=5)
+    fault = await lost(bench)
     assert "has not answered a ping" in fault.message
     assert not outcome.done()
 
@@ -222,7 +227,7 @@ async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
     bench: Bench, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=PROMPT)
+    instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=LENIENT)
     call, _ = bench.begin(instance, "never")
     await bench.written(call)
     call.cancel("enough")
@@ -232,7 +237,7 @@ async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
 
 
 async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
+    instance = await bench.start(bench.stdio("echo_raw"), patience=LENIENT)
     call, _ = bench.begin(instance, "never")
     await bench.text(instance, "echo")
     call.cancel("enough")
@@ -277,7 +282,7 @@ async def test_a_server_over_http_that_has_gone_is_disconnected_and_says_why(ben
 
 
 async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench: Bench) -> None:
-    patience = Patience(idle=600.0, answer=20.0)
+    patience = Patience(idle=600.0, answer=40.0)
     async with bench.serving("http_raw") as address:
         instance = await bench.start(bench.http_spec(f"{address}/mcp"), patience=patience)
     port = address.rpartition(":")[2]
@@ -302,6 +307,6 @@ async def test_closing_a_mute_server_does_not_report_a_loss(bench: Bench) -> Non
 
 async def test_a_mute_legacy_server_starts_under_auto_within_its_bound(bench: Bench) -> None:
     started = asyncio.get_running_loop().time()
-    instance = await bench.start(bench.stdio("faulty", "discreet", startup_timeout=2))
+    instance = await bench.start(bench.stdio("faulty", "discreet", startup_timeout=8))
     assert instance.protocol_version == "2025-11-25"
-    assert 0.9 < asyncio.get_running_loop().time() - started < 2
+    assert 3.9 < asyncio.get_running_loop().time() - started < 8

@@ -352,7 +352,7 @@ async def test_closing_fails_calls_under_way_and_is_quick(bench: Bench, each: st
     instance = await bench.start(bench.http_spec(f"{each}/mcp"))
     call, never = bench.begin(instance, "echo", {"text": "never"})
     await bench.written(call)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(BOUND):
         await instance.close()
         fault = (await never).fault
     assert fault is not None

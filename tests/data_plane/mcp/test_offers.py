@@ -188,7 +188,7 @@ async def test_followers_of_one_resource_share_one_subscription(
 
 async def until_told(bench: Bench, instance: Instance, follower: Follower, name: str) -> None:
     """Write until the follower hears: a GET stream may open after the subscription holds."""
-    for text in range(50):
+    for text in range(300):
         await write(bench, instance, name, str(text))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -54,8 +55,12 @@ async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, 
         sys.executable, "-c", WORKER, *command, stdout=asyncio.subprocess.PIPE
     )
     assert worker.stdout is not None
-    async with asyncio.timeout(BOUND):
-        server, reaper = map(int, (await worker.stdout.readline()).split())
+    try:
+        async with asyncio.timeout(BOUND):
+            server, reaper = map(int, (await worker.stdout.readline()).split())
+    except BaseException:
+        worker.kill()
+        raise
     return worker, server, reaper
 
 
@@ -102,7 +107,8 @@ async def test_a_killed_reaper_is_replaced_and_knows_what_it_must() -> None:
         while reaper.pid == first:
             other = await sleeper(reaper)
             reaper.release(other, "no such mark")
-            os.killpg(other, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # the next one may have done it
+                os.killpg(other, signal.SIGKILL)
     assert alive(group)
     await reaper.close()
     await all_gone(group)

@@ -254,7 +254,7 @@ async def test_a_post_that_fails_fails_its_own_call_only(
 async def test_a_server_that_falls_silent_is_asked_and_given_up(
     bench: Bench, raw: RawServer, transport: str
 ) -> None:
-    patience = Patience(idle=0.1, answer=1.0)
+    patience = Patience(idle=0.1, answer=3.0)
     instance = await bench.start(at(bench, raw, transport), patience=patience)
     (line,) = raw.lines.values()
     async with asyncio.timeout(BOUND):
@@ -267,7 +267,7 @@ async def test_a_server_that_falls_silent_is_asked_and_given_up(
     async with asyncio.timeout(BOUND):
         closed, why = await bench.closed.get()
     assert closed is instance
-    assert "has not answered a ping for 1 s" in why.message
+    assert "has not answered a ping for 3 s" in why.message
     assert bench.disconnected == ["disconnected"]
 
 
