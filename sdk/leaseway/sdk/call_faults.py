@@ -9,7 +9,7 @@ from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
-__all__ = ["closed", "late", "left", "lost", "no_room", "other_version", "too_large"]
+__all__ = ["broken", "closed", "late", "left", "lost", "no_room", "other_version", "too_large"]
 
 _REFUSALS: Final = frozenset(
     {
@@ -20,6 +20,15 @@ _REFUSALS: Final = frozenset(
     }
 )
 """Ends of a stream that speak of the caller, not of the calls on it."""
+
+
+def broken(worker: str) -> Fault:
+    """Return why a stream ends that this side can't go on with."""
+    return Fault(
+        Reason.INTERNAL,
+        f"this client failed to keep up its stream to worker '{worker}'; its log says why",
+        "unknown",
+    )
 
 
 def closed(sent: bool) -> Fault:

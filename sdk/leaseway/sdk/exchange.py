@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -35,6 +36,7 @@ __all__ = ["Exchange", "Reply"]
 Reply = tuple[execution_pb2.Result, bytes]
 """The frame that ended a call, and its payload put together."""
 
+_logger = logging.getLogger(__name__)
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
 _CANCELS: Final = frame_tag(execution_pb2.ExchangeRequest, "cancels")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
@@ -247,11 +249,11 @@ class Exchange:
 
     async def _run(self) -> None:
         cause: Fault | None = None
-        writer: asyncio.Task[None] | None = None
+        parts: list[asyncio.Task[None]] = []
         try:
             await self._open()
-            writer = self._loop.create_task(self._write())
-            await self._read()
+            parts = [self._loop.create_task(part()) for part in (self._read, self._write)]
+            await self._until_end(*parts)
         except grpc.aio.AioRpcError as error:
             # One that has said goodbye ends the stream while this side may be writing to it.
             if not (self.going_away and is_end(error)):
@@ -260,11 +262,21 @@ class Exchange:
             cause = fault
         except asyncio.CancelledError:
             self._closed = True
+        except Exception:
+            _logger.exception("The stream to worker %s failed in this client.", self._worker)
+            cause = call_faults.broken(self._worker)
         finally:
-            if writer is not None:
-                writer.cancel()
+            for part in parts:
+                part.cancel()
             self._stream.cancel()
             self._end(cause)
+
+    async def _until_end(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
+        """Wait for the reader, and no longer than the writer works: calls would pile up."""
+        await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
+        if writer.done():
+            writer.result()
+        await reader
 
     async def _open(self) -> None:
         """Wait until the worker has taken the stream, or refused it.
