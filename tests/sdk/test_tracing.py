@@ -15,7 +15,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusC
 from opentelemetry.trace.span import TraceState
 from tests.sdk.fakes import FakeControlPlane, FakeWorker, never, until
 
-from leaseway.sdk import AsyncClient, Client, DeadlineExceeded, InvalidArguments
+from leaseway.sdk import AsyncClient, Client, DeadlineExceeded, InvalidArguments, ServerError
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -91,6 +91,18 @@ async def test_a_failure_names_its_reason(
     assert span.status.status_code is StatusCode.ERROR
     assert attributes(span)["error.type"] == "INVALID_ARGUMENTS"
     assert attributes(span)["rpc.response.status_code"] == "INVALID_ARGUMENT"
+
+
+async def test_what_a_failed_call_was_told_stays_out_of_its_span(
+    client: AsyncClient, worker: FakeWorker, spans: InMemorySpanExporter
+) -> None:
+    """A server's error text and its stderr repeat arguments (DESIGN §11: none in spans)."""
+    worker.faults = [Fault(Reason.SERVER_ERROR, "No user has the password hunter2.")]
+    with pytest.raises(ServerError):
+        await client.call_tool("time_now", {"password": "hunter2"})
+    span = only(spans)
+    assert span.status.description == "SERVER_ERROR"
+    assert "hunter2" not in span.to_json()
 
 
 async def test_a_retry_shows(

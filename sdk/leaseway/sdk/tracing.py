@@ -17,6 +17,7 @@ from leaseway.sdk.requests import OfferRequest
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
 from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.telemetry import Attr
 from leaseway.wire.version import PACKAGE_VERSION
 
 __all__ = ["CallTracer", "cancelled", "describe", "fail", "trace_headers"]
@@ -46,8 +47,8 @@ class CallTracer:
             self._follow(provider)
         if self._tracer is None:
             return None
-        about = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool}
-        return self._start(self._tracer, f"execute_tool {tool}", about, session)
+        about = {Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL, Attr.GEN_AI_TOOL_NAME: tool}
+        return self._start(self._tracer, f"{Attr.EXECUTE_TOOL} {tool}", about, session)
 
     def begin_request(self, request: OfferRequest, session: str) -> Span | None:
         """Start the span of another request; URIs have no bounds, so no name has one."""
@@ -56,18 +57,18 @@ class CallTracer:
             self._follow(provider)
         if self._tracer is None:
             return None
-        name, about = request.method, {"mcp.method.name": request.method}
+        name, about = request.method, {Attr.MCP_METHOD_NAME: request.method}
         if request.offer.kind == NAME_KIND_PROMPT:
             name = f"{name} {request.offer.name}"
-            about["gen_ai.prompt.name"] = request.offer.name
+            about[Attr.GEN_AI_PROMPT_NAME] = request.offer.name
         else:
-            about["mcp.resource.uri"] = request.offer.name
+            about[Attr.MCP_RESOURCE_URI] = request.offer.name
         return self._start(self._tracer, name, about, session)
 
     def _start(self, tracer: trace.Tracer, name: str, about: dict[str, str], session: str) -> Span:
-        about |= {"leaseway.tenant": self._tenant, "leaseway.session": session}
+        about |= {Attr.TENANT: self._tenant, Attr.SESSION: session}
         if self._agent:
-            about["leaseway.agent"] = self._agent
+            about[Attr.AGENT] = self._agent
         return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=about)
 
     def _follow(self, provider: object) -> None:
@@ -82,25 +83,25 @@ class CallTracer:
 def describe(span: Span, server: str, worker: str, lease: str) -> None:
     """Say where a call goes."""
     if span.is_recording():
-        where = {"leaseway.server": server, "leaseway.worker": worker}
+        where = {Attr.SERVER: server, Attr.WORKER: worker}
         if lease:
-            where["leaseway.lease"] = lease
+            where[Attr.LEASE] = lease
         span.set_attributes(where)
 
 
 def fail(span: Span, fault: Fault) -> None:
-    """Say how a call failed."""
+    """Say how a call failed, by its reason: what a server says may repeat its arguments."""
     if span.is_recording():
-        span.set_attribute("rpc.response.status_code", fault.code.name)
-        span.set_attribute("error.type", fault.reason.value)
-        span.set_status(StatusCode.ERROR, fault.message)
+        span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, fault.code.name)
+        span.set_attribute(Attr.ERROR_TYPE, fault.reason.value)
+        span.set_status(StatusCode.ERROR, fault.reason.value)
 
 
 def cancelled(span: Span) -> None:
     """Say that the caller stopped waiting."""
     if span.is_recording():
-        span.set_attribute("rpc.response.status_code", "CANCELLED")
-        span.set_attribute("error.type", "CANCELLED")
+        span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, "CANCELLED")
+        span.set_attribute(Attr.ERROR_TYPE, "CANCELLED")
         span.set_status(StatusCode.ERROR, "The caller was cancelled.")
 
 
