@@ -50,7 +50,7 @@ async def resolve(
     running: Running, kind: catalog_pb2.NameKind.ValueType, *names: str, server: str = ""
 ) -> list[catalog_pb2.ResolvedTool]:
     request = catalog_pb2.ResolveToolsRequest(names=names, kind=kind, server_id=server)
-    return list((await running.catalog.ResolveTools(request, timeout=5)).tools)
+    return list((await running.catalog.ResolveTools(request, timeout=60)).tools)
 
 
 async def served(running: Running, w1: FakeWorker) -> None:

@@ -67,14 +67,14 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
     def slowly(found: Mapping[Source, Found]) -> ParsedConfig:
         texts.append(*found.values())
         going_on.set()
-        assert may_end.wait(10)
+        assert may_end.wait(60)
         return parse_found(found)
 
     monkeypatch.setattr(config_feed, "parse_found", slowly)
     plane = Plane(epoch=1)
     following = asyncio.create_task(config_feed.follow_config(plane, path))
     async with asyncio.timeout(BOUND):
-        assert await asyncio.to_thread(going_on.wait, 10)  # the loop is free meanwhile
+        assert await asyncio.to_thread(going_on.wait, 60)  # the loop is free meanwhile
         newest = GOOD.replace("a:", "b:")
         path.write_text(newest)
         may_end.set()

@@ -38,7 +38,7 @@ async def test_a_revocation_waits_until_the_worker_says_that_the_lease_has_ended
     async with worker(running.address) as w1:
         await hold(running, w1)
         request = admin_pb2.RevokeLeaseRequest(lease_id="L1", reason="it is stuck")
-        asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=5))
+        asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=60))
         told = (await w1.hear("revoke")).revoke
         assert (told.lease_id, told.reason) == ("L1", "it is stuck")
         assert not asked.done()
@@ -83,7 +83,7 @@ async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Runn
         (record,) = (await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())).workers
         assert record.state == "draining"
         place = leases_pb2.PlaceRequest(session="s", server_id="desk")
-        fault = await fault_of(running.placement.Place(place, timeout=5))
+        fault = await fault_of(running.placement.Place(place, timeout=60))
         assert fault.reason is Reason.SERVER_NOT_READY
 
 
@@ -127,7 +127,7 @@ async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
 
     monkeypatch.setattr(running.plane, "changed", noted)
     request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
-    waiting = running.placement.FindLease(request, timeout=10)
+    waiting = running.placement.FindLease(request, timeout=60)
     async with asyncio.timeout(BOUND):
         await waits.wait()
     async with worker(running.address, leases=[LEASE]):
@@ -150,7 +150,7 @@ async def test_the_admin_toolset_is_listed_on_every_worker_and_not_among_the_ser
             request = catalog_pb2.ListToolsRequest(servers=["mcp_admin"])
             (tool,) = (await running.catalog.ListTools(request)).tools
             names = catalog_pb2.ResolveToolsRequest(names=["mcp_release", "mcp_admin:mcp_release"])
-            resolved = (await running.catalog.ResolveTools(names, timeout=5)).tools
+            resolved = (await running.catalog.ResolveTools(names, timeout=60)).tools
             listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
     assert (tool.name, tool.original_name, tool.server_id) == (
         "mcp_release",
@@ -178,7 +178,7 @@ async def test_without_a_leased_server_there_is_no_admin_toolset(running: Runnin
         await running.until(lambda state: state.ready)
         listed = (await running.catalog.ListTools(catalog_pb2.ListToolsRequest())).tools
         names = catalog_pb2.ResolveToolsRequest(names=["mcp_release", "mcp_admin:mcp_release"])
-        resolved = (await running.catalog.ResolveTools(names, timeout=5)).tools
+        resolved = (await running.catalog.ResolveTools(names, timeout=60)).tools
     assert [tool.name for tool in listed] == ["time_now"]
     reasons = [fault_from_status(tool.error).reason for tool in resolved]
     assert reasons == [Reason.TOOL_NOT_FOUND] * 2

@@ -157,7 +157,7 @@ async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> No
         await w1.serve("x")
         await w1.apply_until("a")
         request = leases_pb2.PlaceRequest(session="dialog", server_id="a")
-        placed = await running.placement.Place(request, timeout=5)
+        placed = await running.placement.Place(request, timeout=60)
         assert placed.worker.id == "w1"
         gained = leases_pb2.Lease(id="L1", server_id="a", tenant="default", session="dialog")
         await w1.say(report=sync_pb2.Report(leases_gained=[gained]))
@@ -176,20 +176,20 @@ async def test_placement_refusals_have_their_reasons(running: Running) -> None:
         await w1.apply_until("a")
         place = running.placement.Place
         shared = leases_pb2.PlaceRequest(session="s", server_id="a")
-        assert (await fault_of(place(shared, timeout=5))).reason is Reason.NOT_LEASABLE
+        assert (await fault_of(place(shared, timeout=60))).reason is Reason.NOT_LEASABLE
         unknown = leases_pb2.PlaceRequest(session="s", server_id="aa")
-        fault = await fault_of(place(unknown, timeout=5))
+        fault = await fault_of(place(unknown, timeout=60))
         assert (fault.reason, fault.metadata["nearest"]) == (Reason.TOOL_NOT_FOUND, "a")
         blank = leases_pb2.PlaceRequest(server_id="a")
-        assert (await fault_of(place(blank, timeout=5))).reason is Reason.INVALID_REQUEST
+        assert (await fault_of(place(blank, timeout=60))).reason is Reason.INVALID_REQUEST
         long = leases_pb2.PlaceRequest(session="s" * 257, server_id="a")
-        assert (await fault_of(place(long, timeout=5))).reason is Reason.INVALID_REQUEST
+        assert (await fault_of(place(long, timeout=60))).reason is Reason.INVALID_REQUEST
 
 
 async def test_another_protocol_version_is_refused_by_name(running: Running) -> None:
     client = catalog_pb2.ClientInfo(protocol_version=99, package_version="future/9")
     request = catalog_pb2.ListToolsRequest(client=client)
-    fault = await fault_of(running.catalog.ListTools(request, timeout=5))
+    fault = await fault_of(running.catalog.ListTools(request, timeout=60))
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
     assert "future/9" in fault.message
 
@@ -296,3 +296,13 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
+    long = "x" * 100_000
+    problem = admin_pb2.Problem(
+        scope=long, reason=long, message=long, server_id=long, worker_id=long, subject=long
+    )
+    await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert listed.ByteSize() < 8192

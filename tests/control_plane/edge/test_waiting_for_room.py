@@ -31,7 +31,7 @@ async def waiting(
     running: Running, session: str, behind: int
 ) -> asyncio.Future[leases_pb2.PlaceResponse]:
     """Ask for room and return when the request stands in line."""
-    asked = asyncio.ensure_future(running.placement.Place(wanted(session), timeout=40))
+    asked = asyncio.ensure_future(running.placement.Place(wanted(session), timeout=60))
     await running.until(lambda state: len(state.line) == behind + 1)
     return asked
 
@@ -68,7 +68,7 @@ async def test_who_waits_in_vain_is_told_why(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await fill(running, "a", "b", "c", "d")
-        fault = await fault_of(running.placement.Place(wanted("hasty", 0.05), timeout=10))
+        fault = await fault_of(running.placement.Place(wanted("hasty", 0.05), timeout=60))
         assert fault.reason is Reason.CAPACITY
         fault = await fault_of(running.placement.Place(wanted("hurried", 60), timeout=0.5))
         assert fault.reason is Reason.CAPACITY, "before the caller's own deadline"

@@ -22,6 +22,7 @@ from leaseway.control_plane.core.actions import (
 )
 from leaseway.control_plane.core.fleet import WorkerHello, WorkerRecord, WorkerReport
 from leaseway.control_plane.core.listing import Listing
+from leaseway.control_plane.core.met_problems import MetProblems
 from leaseway.control_plane.core.placement import PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
@@ -50,6 +51,7 @@ class Coordinator:
     def __init__(self, now: Moment, *, epoch: int, expected_workers: int = 0) -> None:
         self.epoch = epoch
         self.problems = ProblemTable()
+        self.met = MetProblems(self.problems)
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
@@ -138,7 +140,7 @@ class Coordinator:
         """Take a worker's acknowledgement."""
         record = self.workers.get(worker_id)
         if record is not None and self.roster.ack(record, nonce, now):
-            self.registry.reveal(self.workers.values())
+            self._reveal(now)
             self.tick(now)
 
     def nacked(self, worker_id: str, nonce: int, refusals: Iterable[Refusal], now: Moment) -> None:
@@ -153,7 +155,7 @@ class Coordinator:
         if record is None:
             return
         if self.roster.report(record, report, now):
-            self.registry.reveal(self.workers.values())
+            self._reveal(now)
         self.tick(now)
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
@@ -168,7 +170,11 @@ class Coordinator:
         self.servers.relisted(key, launch_hash, outcome, now)
         self.tick(now)
 
-    # Operators.
+    # Callers and operators.
+
+    def problem_met(self, problem: Problem, now: Moment) -> None:
+        """Take a problem that a caller met."""
+        self.met.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
         """Have a worker take no more work and end; False where there is none of that id."""
@@ -188,6 +194,7 @@ class Coordinator:
         self.roster.forget_lost(now)
         self._settle(now)
         self.servers.give_up_overdue(now)
+        self.met.expire(now)
         if self._replan:
             self._replan = False
             self.servers.plan(self.roster.owed, self._trace, now)
@@ -204,7 +211,7 @@ class Coordinator:
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
-        times += self.roster.deadlines()
+        times += [*self.roster.deadlines(), self.met.next_expiry()]
         if not self.settled:
             times.append(self._settled_at)
         if len(self.line):
@@ -308,6 +315,12 @@ class Coordinator:
         if self.config_known and not self.roster.owed:
             # Else what is not known yet would look as if it were gone.
             self.registry.commit(self.servers.goods, self.roster.highest_version, now)
+
+    def _reveal(self, now: Moment) -> None:
+        before = self.visible
+        self.registry.reveal(self.workers.values())
+        if self.visible is not before:
+            self.met.follow(self.visible, now)
 
     def _push(self, now: Moment) -> None:
         if self.committed.version == 0:

@@ -92,7 +92,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             message = "A reported problem needs a reason and a message."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         problem = problem_from_wire(request.problem)
-        self._plane.act(lambda state, now: state.problems.report(problem, now.unix))
+        self._plane.act(lambda state, now: state.problem_met(problem, now))
         return admin_pb2.ReportProblemResponse()
 
     async def DrainWorker(  # noqa: N802

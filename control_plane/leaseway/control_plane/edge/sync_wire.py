@@ -35,7 +35,8 @@ __all__ = [
     "report_from_wire",
 ]
 
-_LONGEST_SUBJECT = 256
+_LONGEST = 256
+"""Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
 
 
 def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
@@ -88,13 +89,13 @@ def problem_from_wire(message: admin_pb2.Problem) -> Problem:
     known = ("workspace", "server", "worker", "client")
     return Problem(
         scope=cast("Scope", message.scope if message.scope in known else "client"),
-        reason=message.reason or "UNSPECIFIED",
+        reason=message.reason[:_LONGEST] or "UNSPECIFIED",
         message=message.message,
-        server_id=message.server_id,
-        tenant=message.tenant,
-        worker_id=message.worker_id,
+        server_id=message.server_id[:_LONGEST],
+        tenant=message.tenant[:_LONGEST],
+        worker_id=message.worker_id[:_LONGEST],
         severity="warning" if message.severity == "warning" else "error",
-        subject=message.subject[:_LONGEST_SUBJECT],
+        subject=message.subject[:_LONGEST],
     )
 
 
