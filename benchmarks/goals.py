@@ -89,6 +89,20 @@ def _client_cpu(row: str) -> Callable[[Results], Spread | None]:
     return _cpu(row, lambda load: load.client_cpu)
 
 
+def _to_official(row: str, figure: Callable[[Load], float]) -> Callable[[Results], Spread | None]:
+    """Compare with the CPU of the official client's own calls, whatever the machine."""
+
+    def measure(results: Results) -> Spread | None:
+        rounds = zip(results.get(row, ()), results.get("official_stdio", ()), strict=False)
+        return spread(
+            figure(own.loads[32]) / official.loads[32].client_cpu
+            for own, official in rounds
+            if 32 in own.loads and 32 in official.loads
+        )
+
+    return measure
+
+
 def _special(name: str, figure: str) -> Callable[[Results], Spread | None]:
     return lambda results: spread(
         each.more[figure] for each in results.get(name, ()) if figure in each.more
@@ -99,6 +113,9 @@ def _warm_lease(results: Results) -> Spread | None:
     taken = results.get("leases", ())
     return spread(each.more["warm_p50_ms"] / each.more["call_p50_ms"] for each in taken)
 
+
+_OFFICIAL_CPU = 160
+"""Microseconds that the official client spends on a call where the goals in µs were set."""
 
 GOALS = (
     Goal("calls/s, 32 in flight, to the official client direct", 5, False,
@@ -115,6 +132,14 @@ GOALS = (
     Goal("the same with all spans recorded", 90, True, _worker_cpu("traced"), "µs"),
     Goal("SDK CPU a call, 32 in flight", 25, True, _client_cpu("stdio"), "µs"),
     Goal("the same of the synchronous client, 32 threads", 60, True, _client_cpu("sync"), "µs"),
+    Goal("worker CPU a call, to the official client's", 25 / _OFFICIAL_CPU, True,
+         _to_official("stdio", lambda load: load.worker_cpu)),
+    Goal("the same with all spans recorded", 90 / _OFFICIAL_CPU, True,
+         _to_official("traced", lambda load: load.worker_cpu)),
+    Goal("SDK CPU a call, to the official client's", 25 / _OFFICIAL_CPU, True,
+         _to_official("stdio", lambda load: load.client_cpu)),
+    Goal("the same of the synchronous client, 32 threads", 60 / _OFFICIAL_CPU, True,
+         _to_official("sync", lambda load: load.client_cpu)),
     Goal("1 MiB results, to a raw pipe copy", 0.5, False, _rates("stdio_1m", "raw_pipe_1m", 8)),
     Goal("memory of a fresh worker", 110, True, _special("memory", "fresh_mib"), "MiB"),
     Goal("memory of an idle leased client", 50, True,

@@ -81,7 +81,7 @@ def _goals(reached: Sequence[Reached]) -> Table:
         verdict = "not measured" if each.figure is None else "reached" if each.is_reached else "no"
         measured = _text(each.figure, 2)
         table.add_row(
-            each.goal.what, f"{sign} {each.goal.bar:g} {each.goal.unit}", measured, verdict
+            each.goal.what, f"{sign} {each.goal.bar:.3g} {each.goal.unit}", measured, verdict
         )
     return table
 
