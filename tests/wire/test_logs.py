@@ -6,12 +6,15 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from leaseway.wire import logs
+from leaseway.wire.auth import KEY_VARIABLE, read_key
+from leaseway.wire.vault_key import VaultPlace, read_keys, write_keys
 
 SPAN = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
 logger = logging.getLogger("leaseway.test")
@@ -22,7 +25,9 @@ def restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers.clear()  # pytest's own stay open: configure_logging closes what it removes
-    monkeypatch.setattr(logs, "_secrets", ())
+    monkeypatch.setattr(logs, "_hidden", WeakValueDictionary())
+    monkeypatch.setattr(logs, "_sources", {})
+    monkeypatch.setattr(logs, "_current", ())
     yield
     for handler in root.handlers:
         handler.close()
@@ -79,9 +84,9 @@ def test_without_a_file_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("fmt", ["text", "json"])
-def test_a_registered_secret_never_appears(path: Path, fmt: logs.LogFormat) -> None:
+def test_a_hidden_value_never_appears(path: Path, fmt: logs.LogFormat) -> None:
     secret = 'pa"ss\\word'
-    logs.register_secret(secret)
+    logs.hide({secret}, "somewhere")
     logs.configure_logging("info", fmt, str(path), "x")
     try:
         raise RuntimeError(f"denied: {secret}")
@@ -93,15 +98,44 @@ def test_a_registered_secret_never_appears(path: Path, fmt: logs.LogFormat) -> N
     assert "word" not in text
 
 
-def test_a_secret_that_contains_another_is_replaced_whole() -> None:
-    logs.register_secret("abcd")
-    logs.register_secret("abcdefgh")
-    assert logs.redact("abcdefgh abcd") == "[redacted] [redacted]"
+def test_a_value_that_contains_another_is_replaced_whole() -> None:
+    kept = logs.hide({"abcd-1", "abcd-1234"})
+    assert logs.redact("abcd-1234 abcd-1") == "[redacted] [redacted]"
+    del kept
 
 
-def test_short_values_are_not_taken_for_secrets() -> None:
-    logs.register_secret("on")
-    assert logs.redact("one more") == "one more"
+def test_values_that_any_line_may_hold_are_not_taken_for_secrets() -> None:
+    kept = logs.hide({"on", "a-1", "prod", "8080", "worker", ""})
+    assert logs.redact("one a-1 of prod on worker w1:8080") == "one a-1 of prod on worker w1:8080"
+    del kept
+
+
+def test_a_value_is_hidden_as_long_as_somebody_keeps_it() -> None:
+    first, again = logs.hide({"value-1"}), logs.hide({"value-1"})
+    del first
+    assert logs.redact("value-1") == "[redacted]"
+    del again
+    kept = logs.hide({"value-2"})
+    assert logs.redact("value-1 value-2") == "value-1 [redacted]"
+    del kept
+
+
+def test_a_source_that_is_read_again_hides_only_what_it_holds_now() -> None:
+    logs.hide({"old-key"}, "the key file")
+    logs.hide({"other-key"}, "another file")
+    logs.hide({"new-key"}, "the key file")
+    assert logs.redact("old-key new-key other-key") == "old-key [redacted] [redacted]"
+
+
+def test_keys_that_a_process_reads_are_hidden(path: Path, tmp_path: Path) -> None:
+    key_file = tmp_path / "vault.key"
+    write_keys(key_file, ["the key of this vault"])
+    read_key({KEY_VARIABLE: "shared-key-77"})
+    read_keys(VaultPlace(tmp_path / "vault", key_file))
+    read_keys(VaultPlace(tmp_path / "vault", key_file, "a passphrase in a variable"))
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("shared-key-77, the key of this vault, a passphrase in a variable")
+    assert path.read_text().endswith("x: [redacted], [redacted], [redacted]\n")
 
 
 def test_an_unknown_level_is_refused_with_the_known_ones() -> None:

@@ -14,6 +14,7 @@ import grpc
 
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.logs import hide
 
 __all__ = ["KEY_VARIABLE", "KeyInterceptor", "bearer_metadata", "check_listen", "read_key"]
 
@@ -27,6 +28,8 @@ _HEALTH: Final = "/grpc.health.v1.Health/"
 def read_key(environment: Mapping[str, str]) -> str | None:
     """Return the shared key of an environment, or None where it is unset or empty.
 
+    From then on no log line of this process shows it.
+
     Raises:
         ValueError: The key holds what an HTTP header cannot; the message never shows it.
 
@@ -39,6 +42,7 @@ def read_key(environment: Mapping[str, str]) -> str | None:
             f"{KEY_VARIABLE} may only hold visible ASCII characters without spaces; "
             f"make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
+    hide((key,), KEY_VARIABLE)
     return key
 
 

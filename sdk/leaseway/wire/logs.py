@@ -2,7 +2,7 @@
 
 Lines go to stderr or a file, never to stdout, which belongs to results. Times are UTC. The
 `extra=` of a log call is kept as fields; the ids of the span that is current at that moment are
-added. Values registered by `register_secret` never appear.
+added. Values given to `hide` never appear.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
+from weakref import WeakValueDictionary
 
 from opentelemetry import trace
 
-__all__ = ["LEVELS", "LogFormat", "configure_logging", "redact", "register_secret"]
+__all__ = ["LEVELS", "Hidden", "LogFormat", "configure_logging", "hide", "redact"]
 
 LogFormat = Literal["text", "json"]
 
@@ -25,7 +26,8 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 """What `--log-level` may say."""
 
 _REDACTED: Final = "[redacted]"
-_SHORTEST_SECRET: Final = 4  # shorter ones would blank out ordinary words and gain nothing
+_SHORTEST_SECRET: Final = 4  # shorter ones would blank out ordinary text and gain nothing
+_LONGER_THAN_WORDS: Final = 8
 _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
     "asctime",
@@ -33,29 +35,68 @@ _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None
     "color_message",
 }
 
-_secrets: tuple[str, ...] = ()
-_secrets_lock = threading.Lock()
+_hidden: Final[WeakValueDictionary[frozenset[str], Hidden]] = WeakValueDictionary()
+"""What is hidden now; many instances of one server share one entry."""
+_sources: Final[dict[str, Hidden]] = {}
+_current: tuple[str, ...] | None = ()
+_lock = threading.Lock()
 
 
-def register_secret(value: str) -> None:
-    """Keep a value out of all further log lines of this process.
+class Hidden:
+    """Values that no log line shows while this object is kept."""
 
-    Values shorter than 4 characters are ignored. Registering twice is harmless.
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: frozenset[str]) -> None:
+        self.values = values
+
+
+def hide(values: Iterable[str], source: str = "") -> Hidden:
+    """Keep values out of the log lines of this process.
+
+    Values that a line could well hold by chance are left alone: those of fewer than 4 characters,
+    and those of fewer than 8 that are one word or one number.
+
+    Args:
+        values: What is not to be shown.
+        source: Where they were read, for what belongs to the process as a whole: it stays hidden
+            until the same source is read again. Empty: as long as what is returned is kept.
+
     """
-    global _secrets
-    if len(value) < _SHORTEST_SECRET:
-        return
-    with _secrets_lock:
-        # The longest first, so that a secret that contains another one is replaced whole.
-        _secrets = tuple(sorted({*_secrets, value}, key=len, reverse=True))
+    wanted = frozenset(value for value in values if _tells(value))
+    global _current
+    with _lock:
+        hidden = _hidden.get(wanted)
+        if hidden is None:
+            hidden = _hidden[wanted] = Hidden(wanted)
+            _current = None
+        if source:
+            _sources[source] = hidden
+    return hidden
 
 
 def redact(text: str) -> str:
-    """Return a text with every registered secret replaced."""
-    for secret in _secrets:
+    """Return a text with every hidden value replaced."""
+    for secret in _secrets():
         if secret in text:
             text = text.replace(secret, _REDACTED)
     return text
+
+
+def _tells(value: str) -> bool:
+    one_word = value.isalpha() or value.isdecimal()
+    return len(value) >= (_LONGER_THAN_WORDS if one_word else _SHORTEST_SECRET)
+
+
+def _secrets() -> tuple[str, ...]:
+    """Return what is hidden, the longest first: what contains another value is replaced whole."""
+    global _current
+    current = _current
+    if current is None:
+        with _lock:
+            values = {value for hidden in list(_hidden.values()) for value in hidden.values}
+            _current = current = tuple(sorted(values, key=len, reverse=True))
+    return current
 
 
 def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from leaseway.wire.logs import hide
 from leaseway.wire.private_file import PrivateFileError, read_private, write_private
 
 __all__ = [
@@ -114,11 +115,14 @@ def new_key() -> str:
 def read_keys(place: VaultPlace) -> Sequence[str]:
     """Return the keys that may open a vault, the one to write with first; empty without any.
 
+    From then on no log line of this process shows them.
+
     Raises:
         VaultError: The key file cannot be used.
 
     """
     if place.passphrase is not None:
+        hide((place.passphrase,), VAULT_KEY_VARIABLE)
         return (place.passphrase,)
     try:
         content = read_private(place.key_file, _MAX_KEY_FILE)
@@ -134,6 +138,7 @@ def read_keys(place: VaultPlace) -> Sequence[str]:
         raise VaultError(f"The vault's key file {place.key_file} is empty.")
     for key in keys:
         check_key(key, os.fspath(place.key_file))
+    hide(keys, os.fspath(place.key_file))
     return keys
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from leaseway.data_plane.mcp.resolve import resolve
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.logs import configure_logging
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
 from leaseway.wire.vault_key import VaultError
 
@@ -55,6 +58,40 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
         "CA": "certificate",
     }
     assert resolved.headers == {"Authorization": "source-value"}
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Return what a worker's log file holds after a text was logged."""
+    path = tmp_path / "worker.log"
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    configure_logging("info", "text", str(path), "worker w1")
+
+    def log(text: str) -> str:
+        logging.getLogger("leaseway.test").info("The server said: %s", text)
+        return path.read_text().splitlines()[-1]
+
+    yield log
+    root.handlers[0].close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_the_workers_log_shows_no_secret_while_its_reading_is_in_use(
+    line: Callable[[str], str],
+) -> None:
+    server = spec(env={"DB": Value("secret", "db")})
+    reading = resolve(server, {}, Drawer(db="first-9d1c"))
+    assert line("bad login with first-9d1c").endswith("said: bad login with [redacted]")
+    newer = resolve(server, {}, Drawer(db="second-77ab"))
+    assert line("first-9d1c, second-77ab").endswith("said: [redacted], [redacted]")
+    del reading
+    newest = resolve(server, {}, Drawer(db="third-31ee"))
+    assert line("second-77ab, third-31ee").endswith("said: [redacted], [redacted]")
+    assert line("first-9d1c").endswith("said: first-9d1c")
+    assert (newer.env["DB"], newest.env["DB"]) == ("second-77ab", "third-31ee")
 
 
 def test_values_are_in_no_representation() -> None:

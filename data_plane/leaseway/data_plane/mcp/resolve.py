@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from leaseway.data_plane.mcp.environment import looks_secret
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.logs import Hidden, hide
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
 from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError
@@ -64,6 +65,8 @@ class Resolved:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide from whatever the server prints."""
+    hidden: Hidden | None = field(default=None, repr=False, compare=False)
+    """Keeps them out of the worker's log lines as long as a reading is in use."""
 
     @cached_property
     def digest(self) -> str:
@@ -177,7 +180,7 @@ class _Resolver:
 
 
 def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_VAULT) -> Resolved:
-    """Return what a server gets.
+    """Return what a server gets; as long as that is kept, no log line shows its secrets.
 
     Args:
         spec: The server.
@@ -203,6 +206,7 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
             for name, value in spec.headers.items()
         },
         secrets=frozenset(resolver.secrets),
+        hidden=hide(resolver.secrets),
     )
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
