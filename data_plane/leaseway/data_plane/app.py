@@ -31,6 +31,7 @@ from leaseway.data_plane.edge.artifact_storage import (
 )
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import LeaseMessages
+from leaseway.data_plane.edge.disk_threads import DiskThreads
 from leaseway.data_plane.edge.exchange import Exchanges
 from leaseway.data_plane.edge.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.edge.executor import Executor
@@ -70,6 +71,8 @@ __all__ = ["Retention", "Stop", "Worker", "WorkerOptions", "run", "serve"]
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
 _STOP_GRACE: Final = 1.0
+_STORAGE_GRACE: Final = 5.0
+"""Seconds that the end of a worker waits for its artifacts to be removed."""
 _ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
 
 
@@ -317,12 +320,21 @@ def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
 
 @contextlib.asynccontextmanager
 async def _storage(base: Path | None) -> AsyncIterator[ArtifactStorage]:
-    """Yield where artifacts are kept; afterwards none is left."""
+    """Yield where artifacts are kept; afterwards none is left, unless the disk hangs."""
     storage = await asyncio.to_thread(DirectoryStorage, base)
     try:
         yield storage
     finally:
-        await asyncio.to_thread(storage.close)
+        try:
+            async with asyncio.timeout(_STORAGE_GRACE):
+                await DiskThreads(1).run(storage.close)  # not behind work that hangs
+        except TimeoutError:
+            _logger.warning(
+                "The artifacts in %s are left there: the disk has not answered for %g s. The next "
+                "worker that keeps artifacts beside them removes them.",
+                storage.folder,
+                _STORAGE_GRACE,
+            )
 
 
 @contextlib.asynccontextmanager

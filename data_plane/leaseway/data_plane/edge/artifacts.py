@@ -1,7 +1,7 @@
 """The artifacts of one run of a worker: kept for those who called, read by them, gone in time.
 
-The index belongs to the loop; bytes are decoded, written, read and removed in threads, so that a
-picture delays no call but its own.
+The index belongs to the loop; bytes are decoded, written, read and removed in threads of their own,
+so that a picture delays no call but its own, nor does a disk that hangs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import Final
+from typing import BinaryIO, Final
 
 from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
 from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
 from leaseway.data_plane.edge.artifact_storage import ArtifactStorage
+from leaseway.data_plane.edge.disk_threads import DiskThreads
 from leaseway.data_plane.edge.run import Run
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall
@@ -29,6 +30,10 @@ from leaseway.wire.names import DEFAULT_TENANT
 __all__ = ["ArtifactStore"]
 
 _logger = logging.getLogger(__name__)
+
+_MOST_KEEPING: Final = 256 * bounds.MIB
+"""Bytes of the results that may wait for their media to be kept; of those after them the media
+stay in place."""
 
 
 class ArtifactStore:
@@ -50,6 +55,8 @@ class ArtifactStore:
         retention: Retention,
     ) -> None:
         self._storage = storage
+        self._disk = DiskThreads()
+        self._keeping = 0
         self._mark = incarnation_mark(incarnation)
         self._background = background
         self._retention = retention
@@ -80,8 +87,12 @@ class ArtifactStore:
         is_small = len(payload) <= bounds.BATCH_SIZE
         if call.inline_media or (is_small and not may_hold_media(payload)):
             return None
+        if self._keeping + len(payload) > _MOST_KEEPING:
+            self._say_busy(call)
+            return None
         if run.trace is not None:
             run.trace.event("images and sounds are kept")
+        self._keeping += len(payload)
         what = f"keep the media of {call.server_id}:{call.tool}"
         self._background.spawn(self._keep(run, outcome), what)
         return _ANSWERED
@@ -90,14 +101,24 @@ class ArtifactStore:
         keeping = _Keeping(self._storage, run.call, self._mark, self._retention)
         payload = outcome.payload
         try:
-            payload = await asyncio.to_thread(replace_media, outcome.payload, keeping)
+            payload = await self._disk.run(replace_media, outcome.payload, keeping)
             for media, kept in keeping.kept:
                 self._note(run.call, media, kept)
         except Exception:
             # The bytes in place are a result, too.
             _logger.exception("The media of %s stay in its result.", keeping.what)
         finally:
+            self._keeping -= len(outcome.payload)
             run.finish(payload, outcome.is_error)
+
+    def _say_busy(self, call: execution_pb2.Call) -> None:
+        _logger.warning(
+            "The images and sounds of a result of %s:%s stay in it and are not kept as artifacts: "
+            "%d bytes of results wait for the disk already; see whether it answers.",
+            call.server_id,
+            call.tool,
+            self._keeping,
+        )
 
     def _note(self, call: execution_pb2.Call, media: Media, kept: Kept) -> None:
         artifact = Artifact(
@@ -135,7 +156,7 @@ class ArtifactStore:
         try:
             while self._gone:
                 gone, self._gone = self._gone, []
-                await asyncio.to_thread(self._storage.remove, gone)
+                await self._disk.run(self._storage.remove, gone)
         finally:
             self._removing = None
 
@@ -177,18 +198,24 @@ class ArtifactStore:
         """
         with self._reader():
             try:
-                file = await asyncio.to_thread(self._storage.open, artifact.ref)
+                file = await self._disk.run(self._open, artifact.ref, begin)
             except FileNotFoundError:
                 raise _lost(artifact.ref) from None
-            with contextlib.closing(file):
-                file.seek(begin)
+            try:
                 while begin < end:
                     size = min(bounds.BATCH_SIZE, end - begin)
-                    part = await asyncio.to_thread(file.read, size)
+                    part = await self._disk.run(file.read, size)
                     if not part:
                         raise _lost(artifact.ref)
                     begin += len(part)
                     yield part
+            finally:
+                self._disk.start(file.close)  # waits for a read that was given up
+
+    def _open(self, ref: str, begin: int) -> BinaryIO:
+        file = self._storage.open(ref)
+        file.seek(begin)
+        return file
 
     @contextlib.contextmanager
     def _reader(self) -> Iterator[None]:
