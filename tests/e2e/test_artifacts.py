@@ -78,6 +78,26 @@ async def test_media_in_place_are_asked_for_by_call(shared: tuple[System, AsyncC
     assert result.for_model() == await result.for_model()
 
 
+async def test_media_of_prompts_come_as_those_of_results(
+    shared: tuple[System, AsyncClient],
+) -> None:
+    _, client = shared
+    blue = png(0, 0, 255)
+    kept = (await client.get_prompt("describe")).messages[0]["content"]
+    assert (kept["mimeType"], kept["byteLength"]) == ("image/png", len(blue))
+    assert await client.read_artifact(kept["artifact"]) == blue
+    shown = (await client.get_prompt("describe", inline_media=True)).messages[0]["content"]
+    assert base64.b64decode(shown["data"]) == blue
+    assert "artifact" not in shown
+
+
+async def test_bytes_of_resources_come_in_place(shared: tuple[System, AsyncClient]) -> None:
+    _, client = shared
+    read = await client.read_resource("pictures://green")
+    assert read.blob == png(0, 255, 0)
+    assert read.contents[0].keys() >= {"uri", "mimeType", "blob"}
+
+
 async def test_what_is_no_base64_is_passed_on(shared: tuple[System, AsyncClient]) -> None:
     _, client = shared
     result = await client.call_tool("broken")
@@ -182,7 +202,7 @@ async def test_nothing_is_left_when_a_worker_ends_and_killed_ones_are_cleaned_up
 
 async def _called(client: AsyncClient) -> bool:
     try:
-        await client.call_tool("pixel", {"color": [0, 0, 0]}, timeout=5)
+        await client.call_tool("pixel", {"color": [0, 0, 0]}, timeout=60)
     except Exception as error:
         print(f"not yet: {error}")
         return False

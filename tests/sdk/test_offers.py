@@ -91,6 +91,30 @@ async def test_a_prompt_is_asked_for_by_its_servers_name(
     assert plane.meant[-1] == (catalog_pb2.NAME_KIND_PROMPT, "notes")
 
 
+async def test_media_of_a_prompt_are_asked_for_in_place(
+    client: AsyncClient, plane: FakeControlPlane, offers: FakeWorker
+) -> None:
+    answering(offers, HELLO)
+    session = client.session("a")
+    await client.get_prompt("notes_greet")
+    await client.get_prompt("notes_greet", inline_media=True)
+    await session.get_prompt("notes_greet", inline_media=True)
+
+    def work() -> None:
+        for roots in (None, ["file:///work"]):
+            with Client(plane.address, roots=roots) as synchronous:
+                synchronous.get_prompt("notes_greet", inline_media=True)
+
+    async with AsyncClient(plane.address, roots=["file:///work"]) as answering_client:
+        await answering_client.get_prompt("notes_greet", inline_media=True)
+        await answering_client.get_prompt("notes_greet")
+    await asyncio.to_thread(work)
+    wanted = [call.inline_media for call in offers.calls]
+    assert wanted == [False, True, True, True, False, True, True]
+    answered = [list(call.answers) for call in offers.calls]
+    assert answered == [[], [], [], ["roots/list"], ["roots/list"], [], ["roots/list"]]
+
+
 async def test_a_resource_is_read_by_its_uri(
     client: AsyncClient, plane: FakeControlPlane, offers: FakeWorker
 ) -> None:

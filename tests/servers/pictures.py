@@ -55,6 +55,7 @@ def broken(arguments: dict[str, Any]) -> list[types.ContentBlock]:
     return [types.ImageContent(type="image", data="no base64!", mime_type="image/png")]
 
 
+GREEN = "pictures://green"
 TOOLS = {"gallery": gallery, "pixel": pixel, "large": large, "broken": broken}
 
 
@@ -77,6 +78,17 @@ async def get_prompt(_context: Any, _params: Any) -> types.GetPromptResult:
     return types.GetPromptResult(messages=[shown])
 
 
+async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+    resources = [types.Resource(uri=GREEN, name="green", mime_type="image/png")]
+    return types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
+
+
+async def read_resource(_context: Any, _params: Any) -> types.ReadResourceResult:
+    blob = base64.b64encode(png(0, 255, 0)).decode()
+    contents = types.BlobResourceContents(uri=GREEN, blob=blob, mime_type="image/png")
+    return types.ReadResourceResult(contents=[contents], ttl_ms=0, cache_scope="public")
+
+
 async def main() -> None:
     server: Server[Any] = Server(
         "pictures",
@@ -84,6 +96,8 @@ async def main() -> None:
         on_call_tool=call_tool,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
     )
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())

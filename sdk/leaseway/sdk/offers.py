@@ -53,6 +53,7 @@ class AsyncOffers(ABC):
         *,
         server: str | None = None,
         timeout: float | None = None,
+        inline_media: bool = False,
     ) -> PromptResult:
         """Get a prompt with its arguments filled in.
 
@@ -62,6 +63,8 @@ class AsyncOffers(ABC):
             server: The id of the server that is meant; None means whichever has the name.
             timeout: Seconds until it is given up, retries included; None means the server's
                 `call_timeout`, 60 unless it is configured.
+            inline_media: Whether images and sounds of its messages come in place, not as
+                references to artifacts.
 
         Raises:
             ToolNotFound: There is no such prompt.
@@ -69,12 +72,15 @@ class AsyncOffers(ABC):
 
         """
         request = partial(requests.get, name, arguments, server)
-        return await self._request(request, timeout, PromptResult)
+        return await self._request(request, timeout, PromptResult, inline_media=inline_media)
 
     async def read_resource(
         self, uri: str, *, server: str | None = None, timeout: float | None = None
     ) -> ResourceResult:
         """Read a resource: one that is listed, or that a template stands for.
+
+        Its bytes come in place, whatever they are: only images and sounds of results and prompts
+        become artifacts.
 
         Args:
             uri: Its URI.
@@ -152,15 +158,19 @@ class AsyncOffers(ABC):
         make: Callable[[], OfferRequest],
         timeout: float | None,
         result: Callable[[bytes, Lease | None], ResultT],
+        *,
+        inline_media: bool = False,
     ) -> ResultT:
         if timeout is not None:
             check_seconds("timeout", timeout)
         runtime, session = self._at()
         if self._handlers is not None:
-            answer = await self._stream(make, timeout, self._handlers, tasks=True).tell(Callbacks())
+            stream = self._stream(make, timeout, self._handlers, inline_media, tasks=True)
+            answer = await stream.tell(Callbacks())
             return result(answer.payload, answer.new_lease)
+        events = CallEvents(inline_media=True) if inline_media else None
         try:
-            answer = await runtime.caller.request(session, make(), timeout)
+            answer = await runtime.caller.request(session, make(), timeout, events)
         except Fault as fault:
             raise error_from_fault(fault) from None
         return result(answer.payload, answer.new_lease)
@@ -170,6 +180,7 @@ class AsyncOffers(ABC):
         make: Callable[[], OfferRequest],
         timeout: float | None,
         handlers: Handlers,
+        inline_media: bool,
         *,
         tasks: bool,
     ) -> AsyncToolStream:
@@ -188,7 +199,9 @@ class AsyncOffers(ABC):
 
         name = request.offer.name
         answering = AskTasks(handlers, name) if tasks else None
-        events = CallEvents(answers=handlers.methods, tasks=answering)
+        events = CallEvents(
+            answers=handlers.methods, tasks=answering, inline_media=bool(inline_media)
+        )
         return AsyncToolStream(name, events, begin, self)
 
 

@@ -35,10 +35,11 @@ class Offers:
         *,
         server: str | None = None,
         timeout: float | None = None,
+        inline_media: bool = False,
     ) -> PromptResult:
         """Get a prompt with its arguments filled in; see `AsyncClient.get_prompt`."""
         request = partial(requests.get, name, arguments, server)
-        return self._request(request, timeout, PromptResult)
+        return self._request(request, timeout, PromptResult, inline_media=inline_media)
 
     def read_resource(
         self, uri: str, *, server: str | None = None, timeout: float | None = None
@@ -82,13 +83,17 @@ class Offers:
         make: Callable[[], OfferRequest],
         timeout: float | None,
         result: Callable[[bytes, Lease | None], ResultT],
+        *,
+        inline_media: bool = False,
     ) -> ResultT:
         inner, handlers = self._inner, self._handlers
         if handlers is None:
-            return background().run(lambda: inner._request(make, timeout, result))
+            return background().run(
+                lambda: inner._request(make, timeout, result, inline_media=inline_media)
+            )
 
         async def open_stream() -> AsyncToolStream:  # in the loop, which the client belongs to
-            return inner._stream(make, timeout, handlers, tasks=False)
+            return inner._stream(make, timeout, handlers, inline_media, tasks=False)
 
         answer = ToolStream(background().run(open_stream), handlers).tell(Callbacks())
         return result(answer.payload, answer.new_lease)

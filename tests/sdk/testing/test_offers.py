@@ -52,6 +52,30 @@ async def test_prompts_are_listed_and_got(offers: FakeLeaseway) -> None:
             assert [lease.server_id for lease in offers.leases] == ["shop"]
 
 
+async def test_media_of_prompts_come_as_those_of_results_and_resources_in_place(
+    offers: FakeLeaseway,
+) -> None:
+    picture = {"type": "image", "mimeType": "image/png", "data": "AAE="}
+    text = {"type": "text", "text": "see"}
+
+    @offers.prompt()
+    def show() -> list[dict[str, Any]]:
+        return [{"role": "user", "content": picture}, {"role": "user", "content": [text, picture]}]
+
+    async with offers.async_client() as client:
+        session = client.session("one")
+        for _ in range(2):  # what the function returns is not changed
+            one, two = (await session.get_prompt("show")).messages
+            assert one["content"].keys() == {"type", "mimeType", "byteLength", "artifact"}
+            assert two["content"][0] == text
+            for kept in (one["content"], two["content"][1]):
+                assert kept["artifact"].startswith("artifacts/mcp/tools/show/")
+                assert await session.read_artifact(kept["artifact"]) == b"\x00\x01"
+        shown = await session.get_prompt("show", inline_media=True)
+        assert [message["content"] for message in shown.messages] == [picture, [text, picture]]
+        assert (await session.read_resource("shop://logo")).blob == b"\x00\x01"
+
+
 @pytest.mark.parametrize("arguments", [{}, {"topic": "wax", "volume": "11"}])
 def test_arguments_that_a_prompt_does_not_take_are_refused(
     offers: FakeLeaseway, arguments: dict[str, str]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leaseway.sdk.testing.functions import FakeTool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark
 from leaseway.wire.bounds import BATCH_SIZE
@@ -41,29 +39,44 @@ class FakeArtifacts:
         self._mark = incarnation_mark(incarnation)
         self._kept: dict[str, _Kept] = {}
 
-    def replace(self, result: dict[str, Any], tool: FakeTool, tenant: str, session: str) -> None:
-        """Keep the media of a result and put references in their place."""
-        for item in result.get("content", ()):
-            if item.get("type") in ("image", "audio") and isinstance(item.get("data"), str):
-                self._replace(item, tool, (tenant, session))
+    def replaced(self, result: dict[str, Any], call: execution_pb2.Call) -> dict[str, Any]:
+        """Return a call's result with references in place of its media, which are kept."""
 
-    def _replace(self, item: dict[str, Any], tool: FakeTool, owner: tuple[str, str]) -> None:
+        def content(value: Any) -> Any:
+            if isinstance(value, list):
+                return [self._item(item, call) for item in value]
+            return self._item(value, call)
+
+        fresh = dict(result)
+        if "content" in fresh:
+            fresh["content"] = content(fresh["content"])
+        if "messages" in fresh:  # of a prompt
+            fresh["messages"] = [
+                {**message, "content": content(message.get("content"))}
+                for message in fresh["messages"]
+            ]
+        return fresh
+
+    def _item(self, item: Any, call: execution_pb2.Call) -> Any:
+        if not isinstance(item, dict) or item.get("type") not in ("image", "audio"):
+            return item
         mime_type = str(item.get("mimeType", "application/octet-stream"))
         try:
             data = base64.b64decode(item["data"], validate=True)
-        except binascii.Error:
-            return  # stays as it is, as it would on a worker
+        except (KeyError, TypeError, ValueError):
+            return item  # stays as it is, as it would on a worker
         ref = artifact_reference(
-            tool.server_id,
-            tool.original_name,
+            call.server_id,
+            call.tool,
             mime_type,
             mark=self._mark,
             stored_at=time.time(),
             noise=secrets.randbits(_NOISE_BITS),
         )
+        owner = call.tenant or DEFAULT_TENANT, call.session
         self._kept[ref] = _Kept(owner, mime_type, data)
-        del item["data"]
-        item.update(mimeType=mime_type, byteLength=len(data), artifact=ref)
+        rest = {name: value for name, value in item.items() if name != "data"}
+        return {**rest, "mimeType": mime_type, "byteLength": len(data), "artifact": ref}
 
     async def read(
         self, request: execution_pb2.ReadArtifactRequest

@@ -116,7 +116,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         if call.method:
             lease = self._lease_of(call, result)
             asked = self.requests.answer(call, arguments, line.update)
-            return _encode(await self._on(lease, asked))
+            return self._payload(await self._on(lease, asked), call)
         if call.server_id == ADMIN_TOOLSET:
             released = self._release_by_tool(call, arguments)
             result.is_error = released.get("isError") is True
@@ -135,10 +135,12 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         state = self._registry.servers[tool.server_id].state if lease is None else lease.state
         context = CallContext(tool.name, tenant, call.agent, call.session, lease_id, state, line)
         value = await self._on(lease, self._run(tool, parsed, context))
-        if not call.inline_media:
-            self._artifacts.replace(value, tool, tenant, call.session)
         result.is_error = value.get("isError") is True
-        return _encode(value)
+        return self._payload(value, call)
+
+    def _payload(self, value: dict[str, Any], call: execution_pb2.Call) -> bytes:
+        """Return what its caller gets of a result."""
+        return _encode(value if call.inline_media else self._artifacts.replaced(value, call))
 
     async def _run(
         self, tool: FakeTool, arguments: dict[str, Any], context: CallContext
