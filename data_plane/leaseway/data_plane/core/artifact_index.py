@@ -18,7 +18,9 @@ class Artifact:
     Attributes:
         ref: Its reference, made by this worker.
         tenant: Whose call returned it.
-        session: The session of that call.
+        session: The session of that call. A call without one has its tenant as its only owner:
+            whoever of it names no session either and has the reference, which nobody can guess or
+            list, reads the artifact.
         mime_type: In lower case, without parameters.
         byte_length: How many bytes it has.
         stored_at: When, on the worker's monotonic clock.
