@@ -131,8 +131,26 @@ def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
     for number, key in enumerate((KEY, other)):
         book.grant(key, f"l{number}", W1, ttl=60, at=0, wall=0, owned=True)
         book.end(f"l{number}", Fault(Reason.LEASE_LOST, "Lost."))
-    book.forget_ended(KEY.session)
+    book.leave(KEY.session)
     assert (book.knows(KEY), book.knows(other)) == (False, True)
+
+
+def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
+    book = LeaseBook()
+    other = Key("other", "desk")
+    book.place(KEY, W1, 0.0)
+    book.place(other, W1, 0.0)
+    book.leave(KEY.session)
+    assert (book.placed(KEY, 1.0), book.placed(other, 1.0)) == (None, W1)
+
+
+def test_placements_that_no_longer_count_are_not_kept() -> None:
+    book = LeaseBook()
+    for number in range(100):
+        book.place(Key(f"s{number}", "desk"), W1, float(number))
+    book.place(Key("s99", "desk"), W2, 99.0)
+    assert len(book._placed) <= RESERVATION + 1
+    assert book.placed(Key("s99", "desk"), 99.0) == W2
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 60)), min_size=1))

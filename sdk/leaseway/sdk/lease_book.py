@@ -152,6 +152,9 @@ class LeaseBook:
 
     def place(self, key: Key, worker: Worker, now: float) -> None:
         """Record where the control plane sent a key; counts as long as its reservation."""
+        self._placed.pop(key, None)  # so that they stand in the order in which they cease to count
+        while self._placed and next(iter(self._placed.values())).until <= now:
+            del self._placed[next(iter(self._placed))]
         self._placed[key] = _Placed(worker, now + RESERVATION)
 
     def unplace(self, key: Key, worker: Worker) -> None:
@@ -220,10 +223,11 @@ class LeaseBook:
                 del self._ended[key]
                 return
 
-    def forget_ended(self, session: str) -> None:
-        """Drop what is known of the ended leases of a session."""
-        for key in [key for key in self._ended if key.session == session]:
-            del self._ended[key]
+    def leave(self, session: str) -> None:
+        """Drop how leases of a session ended, and where it was to get others."""
+        for known in (self._ended, self._placed):
+            for key in [key for key in known if key.session == session]:
+                del known[key]
 
     def held(self, session: str | None = None) -> list[Held]:
         """Return the leases that are held, of one session or of all."""

@@ -291,7 +291,7 @@ class LeaseDesk:
                 )
         await returns
         if session is not None:
-            self.book.forget_ended(session)
+            self.book.leave(session)
 
     async def _return(self, first: FirstCall) -> None:
         """Give back what a first call acquired whose result nobody waits for."""
