@@ -48,6 +48,8 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.outgoing: asyncio.Queue[sync_pb2.SyncResponse | None] = asyncio.Queue()
         self.refusal: Fault | None = None
         self.parts = 0
+        self.reads = asyncio.Event()
+        self.reads.set()
 
     async def Sync(self, requests: Any, context: Any) -> None:  # type: ignore[override]
         self.outgoing = asyncio.Queue()
@@ -80,6 +82,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
                 message = sync_pb2.SyncRequest.FromString(whole)
             queue = self.reports if message.HasField("report") else self.received
             queue.put_nowait(message)
+            await self.reads.wait()
 
     def send(self, **message: Any) -> None:
         """Say something to the worker."""

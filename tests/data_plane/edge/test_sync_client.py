@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -87,6 +88,25 @@ async def test_a_refused_worker_says_why_and_asks_again(
         await rejoin(bench)
         await bench.plane.hello()
     assert "Another run of w1 is alive." in caplog.text
+
+
+async def test_a_worker_whose_control_plane_takes_nothing_joins_it_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that this side ends must not end the loop that opens streams."""
+    bench.servers.tools = {
+        f"t{number}": msgspec.json.encode({"name": f"t{number}", "description": "d" * 100_000})
+        for number in range(30)
+    }
+    await bench.push(bench.upsert(bench.spec("big")))
+    bench.plane.reads.clear()
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_wire(VariantKey("big"))] * 4))
+    sync = bench.worker.sync
+    await asyncio.gather(*(sync.flush() for _ in range(1100)))
+    bench.plane.reads.set()
+    await bench.plane.hello()
+    assert caplog.text.count("1024 messages wait for it") == 1
+    assert await bench.push()
 
 
 async def test_a_control_plane_of_the_past_is_left(

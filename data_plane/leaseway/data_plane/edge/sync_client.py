@@ -106,7 +106,7 @@ class SyncClient:
         self._prober = Prober(pool, self._send_probe_result)
         self._highest_epoch = 0
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
-        self._stream: Stream | None = None
+        self._overfull = asyncio.Event()
         self._caught_up = False
         self._leaving = False
         self.joined = asyncio.Event()
@@ -146,7 +146,6 @@ class SyncClient:
 
     async def _one_stream(self, stub: Any, first_failure: bool) -> bool:
         stream: Stream = stub.Sync(metadata=bearer_metadata(self._me.key))
-        self._stream = stream
         welcomed = False
         try:
             await self._write(stream, self._hello())
@@ -160,7 +159,7 @@ class SyncClient:
         except Exception:
             _logger.exception("The Sync stream failed in this worker; it is joined again.")
         finally:
-            self._stream = self._outgoing = None
+            self._outgoing = None
             self._prober.cancel_all()
             stream.cancel()
         return welcomed
@@ -243,6 +242,7 @@ class SyncClient:
 
     async def _serve(self, stream: Stream) -> None:
         outgoing = self._outgoing = asyncio.Queue(_MOST_QUEUED)
+        overfull = self._overfull = asyncio.Event()
         self._caught_up = False
         self.joined.set()
         loop = asyncio.get_running_loop()
@@ -250,6 +250,7 @@ class SyncClient:
             loop.create_task(self._read_all(stream), name="sync reader"),
             loop.create_task(self._write_all(stream, outgoing), name="sync writer"),
             loop.create_task(self._report(), name="sync reporter"),
+            loop.create_task(_until_overfull(overfull), name="sync limit"),
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -258,6 +259,8 @@ class SyncClient:
                 part.cancel()
             await asyncio.wait(parts)
         for part in done:
+            if part.cancelled():  # so gRPC says that the stream was cancelled on this side
+                raise _StreamEnded("The Sync stream was cut off in this worker; joining it again.")
             part.result()
 
     async def _read_all(self, stream: Stream) -> None:
@@ -315,16 +318,13 @@ class SyncClient:
         self._send(sync_pb2.SyncRequest(probe_result=result))
 
     def _send(self, message: sync_pb2.SyncRequest) -> None:
-        if self._outgoing is None or self._stream is None:
+        if self._outgoing is None:
             return  # the next stream's Hello, and what follows its first delta, say it all
         try:
             self._outgoing.put_nowait(message)
         except asyncio.QueueFull:
-            _logger.error(
-                "The control plane does not take what this worker sends; the Sync stream is "
-                "ended and joined again."
-            )
-            self._stream.cancel()
+            # Not by cancelling the stream: its reader would pass that on as a cancelled task.
+            self._overfull.set()
 
     async def _write_all(
         self, stream: Stream, outgoing: asyncio.Queue[sync_pb2.SyncRequest]
@@ -360,6 +360,14 @@ class SyncClient:
             calls_in_flight=self._executor.in_flight,
             draining=self._leaving or self._executor.draining,
         )
+
+
+async def _until_overfull(overfull: asyncio.Event) -> None:
+    await overfull.wait()
+    raise _StreamEnded(
+        f"The control plane does not take what this worker sends: {_MOST_QUEUED} messages wait for "
+        "it. The Sync stream is ended and joined again."
+    )
 
 
 async def _read(stream: Stream) -> sync_pb2.SyncResponse | None:
