@@ -128,7 +128,7 @@ def _is_test(name: str) -> bool:
 
 def test_no_cache_is_tracked() -> None:
     done = subprocess.run(
-        ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False
+        ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode != 0:
         pytest.skip("This is no git checkout.")

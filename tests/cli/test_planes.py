@@ -178,7 +178,7 @@ def test_a_control_plane_ends_with_0_when_it_is_told_to(
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready 127.0.0.1:")
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert "Traceback" not in err
 
@@ -193,7 +193,7 @@ def test_a_child_of_up_ends_when_its_stdin_closes(config: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready ")
     process.stdin.close()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
     process.stdout.close()
     assert process.stderr is not None
     process.stderr.close()
@@ -205,9 +205,9 @@ def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
     assert first.stdout is not None
     address = first.stdout.readline().split()[1]
     second = _start("control-plane", "--config", str(config), "--listen", address)
-    _, err = second.communicate(timeout=30)
+    _, err = second.communicate(timeout=60)
     first.terminate()
-    first.communicate(timeout=30)
+    first.communicate(timeout=60)
     assert second.returncode == 1
     assert f"leaseway: Cannot listen on {address}" in err
     assert "Traceback" not in err

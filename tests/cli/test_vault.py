@@ -207,7 +207,7 @@ def test_a_prompt_asks_twice_and_shows_nothing(place: VaultPlace, tmp_path: Path
     except OSError:
         pass  # the other end is closed: the process has ended
     os.close(ours)
-    assert process.wait(30) == 0, shown
+    assert process.wait(60) == 0, shown
     assert b"hunter22" not in shown
     vault_of = VaultPlace(place.path, place.key_file)
     with pytest.MonkeyPatch.context() as patched:

@@ -166,7 +166,7 @@ class Traffic:
 
     async def _call(self, server_id: str, tool: str) -> None:
         name = self.edits.name_of(server_id, tool)
-        result = await self.client.call_tool(name, {"seconds": 0.1}, timeout=30)
+        result = await self.client.call_tool(name, {"seconds": 0.1}, timeout=100)
         self.answered += 1
         if result.is_error:
             self.failures.append(f"{name} gave {result.text[:200]}")
@@ -183,7 +183,7 @@ class Traffic:
     async def _count_on(self, session: AsyncSession) -> None:
         while not self._over:
             self.counted += 1
-            result = await session.call_tool(f"{BYSTANDER}_next", timeout=30)
+            result = await session.call_tool(f"{BYSTANDER}_next", timeout=100)
             if result.text != str(self.counted):
                 self.failures.append(f"call {self.counted} of the lease gave {result.text[:200]}")
             await asyncio.sleep(0.02)
@@ -245,7 +245,7 @@ async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
             and not [p for p in await client.problems() if p.reason != "TOOLS_FILTERED"]
         )
 
-    await eventually(in_force, within=60)
+    await eventually(in_force, within=120)
 
 
 async def _names(client: AsyncClient) -> set[str]:

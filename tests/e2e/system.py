@@ -42,7 +42,7 @@ def kit(root: Path, **settings: object) -> dict[str, object]:
     }
 
 
-async def eventually(condition: object, *, within: float = 20.0) -> None:
+async def eventually(condition: object, *, within: float = BOUND) -> None:
     """Wait until an async or plain condition holds; its last exception tells why not.
 
     This polls, at 20 ms: what other processes do sends no event to a test.
@@ -66,7 +66,7 @@ class Part:
     log: list[str] = field(default_factory=list)
     pump: asyncio.Task[None] | None = None
 
-    async def end(self, number: int = signal.SIGTERM, within: float = 40.0) -> int:
+    async def end(self, number: int = signal.SIGTERM, within: float = BOUND) -> int:
         """Signal the process and wait for its end."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
@@ -163,7 +163,7 @@ class System:
             *options,
         )
 
-    async def ready(self, within: float = 40.0) -> None:
+    async def ready(self, within: float = 2 * BOUND) -> None:
         """Wait until every first probe has ended and its result is served."""
         async with AsyncClient(self.address) as client:
 

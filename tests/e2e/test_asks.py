@@ -99,7 +99,7 @@ async def test_a_unary_caller_goes_on_with_its_answers(tmp_path: Path) -> None:
             arguments: Any = {"questions": [ELICIT, ROOTS], "rounds": 2}
             request.arguments.update(arguments)
             for _ in range(2):
-                response = await service.CallTool(request, timeout=20)
+                response = await service.CallTool(request, timeout=60)
                 assert [each.method for each in response.input_required] == [
                     "elicitation/create",
                     "roots/list",
@@ -107,7 +107,7 @@ async def test_a_unary_caller_goes_on_with_its_answers(tmp_path: Path) -> None:
                 request = execution_pb2.CallToolRequest(request_state=response.request_state)
                 for asked in response.input_required:
                     request.input_responses[asked.id].update({"said": asked.method})
-            response = await service.CallTool(request, timeout=20)
+            response = await service.CallTool(request, timeout=60)
             assert len(json.loads(response.content[0].text)) == 4
 
 

@@ -131,7 +131,7 @@ async def timed_out(address: str, place: Place, reached: Callable[[], Awaitable[
         with Client(address) as client:
             client.list_tools()
             with pytest.raises(DeadlineExceeded):
-                client.call_tool(place.tool, place.arguments, timeout=2.0)
+                client.call_tool(place.tool, place.arguments, timeout=6.0)
 
     await asyncio.gather(asyncio.to_thread(call), reached())
 

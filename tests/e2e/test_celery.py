@@ -13,7 +13,7 @@ from tests.e2e.system import python_server, running
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
-BOUND = 90.0
+BOUND = 200.0
 JOBS = """
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ from jobs import work
 
 orders = [work.delay(number) for number in range(8)]
 for order in orders:
-    print(*order.get(timeout=60))
+    print(*order.get(timeout=150))
 """
 
 

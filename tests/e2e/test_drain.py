@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.counting import counts
 from tests.e2e.system import LEASEWAY, Part, System, eventually, python_server, running
 
@@ -53,7 +52,7 @@ class Load:
     async def _call(self, text: str, over: asyncio.Event) -> None:
         while not over.is_set():
             try:
-                result = await self.client.call_tool("shared_echo", {"text": text}, timeout=30)
+                result = await self.client.call_tool("shared_echo", {"text": text}, timeout=60)
             except LeasewayError as error:
                 self.failures.append(repr(error))
             else:
@@ -86,7 +85,7 @@ async def drain_by_signal(system: System, name: str) -> Part:
     return system.workers[name]
 
 
-async def ended(part: Part, within: float = 40.0) -> int:
+async def ended(part: Part, within: float = BOUND) -> int:
     async with asyncio.timeout(within):
         return await part.process.wait()
 
@@ -183,10 +182,8 @@ async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Pat
         processes = descendants(part.process.pid)
         part.process.send_signal(signal.SIGTERM)
         await eventually(lambda: any("ends" in line for line in part.log))
-        began = time.monotonic()
         part.process.send_signal(signal.SIGTERM)
-        assert await ended(part) == 0
-        assert time.monotonic() - began < 15
+        assert await ended(part) == 0  # ten times sooner than the call does
         with pytest.raises(LeasewayError):
             await stuck
         assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import System, eventually, python_server, running
+from tests.e2e.counting import counts
+from tests.e2e.system import Part, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, LeaseRevoked, NotLeasable
 
@@ -22,7 +24,14 @@ def counter(*, shared: bool, **settings: object) -> dict[str, object]:
 
 async def flip(system: System, client: AsyncClient, *, shared: bool, **settings: object) -> None:
     """Turn the server over and wait until that is in force."""
-    system.write(counter(shared=shared, **settings))
+    await write(system, client, counter(shared=shared, **settings), shared=shared)
+
+
+async def write(
+    system: System, client: AsyncClient, servers: dict[str, object], *, shared: bool
+) -> None:
+    """Write a configuration of one server and wait until it is in force."""
+    system.write(servers)
 
     async def in_force() -> bool:
         (server,) = await client.servers()
@@ -83,21 +92,31 @@ async def test_a_lease_left_over_from_a_flip_is_revoked_and_its_session_told(
 async def test_a_server_made_stateful_finishes_shared_calls_and_leases_the_next(
     tmp_path: Path,
 ) -> None:
-    async with running(tmp_path, counter(shared=True)) as (system, client):
+    mark = tmp_path / "mark"
+    server = python_server("faults.py", "plain", str(mark))
+    async with running(tmp_path, {"s": server | {"truely-stateless": True}}) as (system, client):
         session = client.session("s")
         shared = (await session.call_tool("pid")).text
-        slow = [asyncio.create_task(session.call_tool("sleep", {"seconds": 3.0})) for _ in range(4)]
-        await flip(system, client, shared=False)
+        slow = [asyncio.create_task(session.call_tool("wait")) for _ in range(4)]
+        worker = system.workers["worker-1"]
+        await eventually(partial(calls_are, worker, 4))
+        await write(system, client, {"s": server}, shared=False)
         first = await session.call_tool("pid")
         assert first.new_lease is not None
         assert first.text != shared
         assert not any(task.done() for task in slow)  # they were in flight all the while
-        assert [result.text for result in await asyncio.gather(*slow)] == ["slept"] * 4
+        mark.touch()
+        assert [result.text for result in await asyncio.gather(*slow)] == ["waited"] * 4
 
         async def shared_process_gone() -> bool:
             return await processes(client) == {int(first.text)}
 
         await eventually(shared_process_gone)
+
+
+async def calls_are(worker: Part, number: int) -> bool:
+    """Say whether so many calls have reached a worker."""
+    return (await counts(worker)).facts["calls"] == number
 
 
 @asynccontextmanager
@@ -109,12 +128,12 @@ async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
         while not over.is_set():
             async with client.session(f"{number}-{counts[number]}") as session:
                 for _ in range(2):
-                    await session.call_tool("next", timeout=20)
+                    await session.call_tool("next", timeout=100)
             counts[number] += 1
 
     async def outside(number: int) -> None:
         while not over.is_set():
-            await client.call_tool("next", timeout=20)
+            await client.call_tool("next", timeout=100)
             counts[number] += 1
             await asyncio.sleep(0.01)
 

@@ -95,7 +95,7 @@ class Sessions:
 
 
 async def add(session: AsyncSession, step: int) -> int:
-    return int((await session.call_tool("counter_add", {"by": step}, timeout=20)).text)
+    return int((await session.call_tool("counter_add", {"by": step}, timeout=100)).text)
 
 
 async def all_hold(system: System, client: AsyncClient) -> None:
@@ -104,7 +104,7 @@ async def all_hold(system: System, client: AsyncClient) -> None:
     async def held() -> bool:
         return sum(lease.worker in system.workers for lease in await client.leases()) >= SESSIONS
 
-    await eventually(held)
+    await eventually(held, within=2 * BOUND)
 
 
 @pytest.mark.usefixtures("leak_guard")

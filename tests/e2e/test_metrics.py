@@ -82,7 +82,7 @@ class Page:
 
 
 def scrape(url: str) -> Page:
-    with urlopen(url, timeout=10) as answer:
+    with urlopen(url, timeout=BOUND) as answer:
         return Page(answer.read().decode())
 
 
@@ -126,7 +126,7 @@ async def test_every_instrument_is_found_after_what_it_measures_has_happened(
             async with client.session(SECRETS[0]) as session:
                 await session.call_tool("next")
                 with pytest.raises(LeasewayError):
-                    await session.call_tool("sleep", {"seconds": 1.0}, timeout=0.4)
+                    await session.call_tool("sleep", {"seconds": 4.0}, timeout=2.0)
                 held = await asyncio.to_thread(scrape, urls["worker-1"])
                 assert held.value("leaseway_leases_held", leaseway_server="counter") == 1
                 assert held.value("leaseway_exchange_streams") >= 1
@@ -143,7 +143,7 @@ async def test_every_instrument_is_found_after_what_it_measures_has_happened(
                 page = await asyncio.to_thread(scrape, urls["worker-1"])
                 return page.value("leaseway_instance_restarts_total", leaseway_server="kit") == 1
 
-            await eventually(restarted, within=40)
+            await eventually(restarted)
             await client.call_tool("current_time", {"timezone": "UTC"})
             del servers["broken"]
             text = yaml.safe_dump({"version": 1, "servers": servers})

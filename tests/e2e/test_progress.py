@@ -124,7 +124,7 @@ async def rpc(stub: Any, tool: str, log_level: str) -> list[Any]:
         call=execution_pb2.CallToolRequest(tool=tool), log_level=log_level
     )
     async with asyncio.timeout(BOUND):
-        return [event async for event in stub.CallToolStreaming(request, timeout=20)]
+        return [event async for event in stub.CallToolStreaming(request, timeout=60)]
 
 
 async def test_the_command_shows_progress_and_logs_on_stderr(site: Site) -> None:

@@ -65,7 +65,7 @@ class Load:
             began = time.monotonic()
             try:
                 tool = "shared_slow" if number % 4 == 0 else "shared_echo"
-                result = await self.client.call_tool(tool, {"text": text}, timeout=30)
+                result = await self.client.call_tool(tool, {"text": text}, timeout=100)
             except LeasewayError as error:
                 self.failures.append(f"{text}: {error!r}")
             else:
@@ -81,7 +81,7 @@ class Load:
                 lease = await session.acquire("counter")
                 self.holders[session.key] = lease.worker
                 while not self.over:
-                    result = await session.call_tool("counter_next", timeout=30)
+                    result = await session.call_tool("counter_next", timeout=100)
                     counted += 1
                     if result.text != str(counted):
                         self.failures.append(f"{session.key}: {result.text} after {counted}")

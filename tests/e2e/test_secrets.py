@@ -39,7 +39,7 @@ async def leaseway(*words: str, given: str = "", **environment: str) -> None:
 
 async def environment_of(client: AsyncClient, name: str) -> Mapping[str, str]:
     """Return the environment that a server's process has."""
-    found: Mapping[str, str] = json.loads((await client.call_tool(name, timeout=20)).text)
+    found: Mapping[str, str] = json.loads((await client.call_tool(name, timeout=60)).text)
     return found
 
 
@@ -101,7 +101,7 @@ async def keep_calling(client: AsyncClient, stop: asyncio.Event) -> int:
     """Call again and again; any failure is the test's."""
     calls = 0
     while not stop.is_set():
-        result = await client.call_tool("slow", {"seconds": 0.02}, timeout=20)
+        result = await client.call_tool("slow", {"seconds": 0.02}, timeout=60)
         assert not result.is_error
         calls += 1
     return calls

@@ -34,6 +34,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND, descendants
+from tests.e2e.counting import MORE_THREADS
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
@@ -51,7 +52,7 @@ from leaseway.sdk import (
 )
 from leaseway.wire.bounds import MAX_RESULT
 
-AT_ONCE = 10.0
+AT_ONCE = 30.0
 """Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
 
 MODES = (
@@ -147,6 +148,7 @@ class Site:
     async def is_as(self, before: Mapping[str, int]) -> bool:
         """Say whether the worker holds no more than it did: processes, calls, tasks, threads."""
         now = await self.census()
+        now["threads"] -= MORE_THREADS
         return all(now[name] <= count for name, count in before.items())
 
 
@@ -222,7 +224,7 @@ CASES = [
     Case("twice", None, "first", survives=True),
     Case("floods_stdout", None, "flooded", survives=True),
     Case("floods_stderr", None, "flooded", survives=True),
-    Case("late", DeadlineExceeded, "passed", {"seconds": 0.6}, 0.3, FATES, survives=True),
+    Case("late", DeadlineExceeded, "passed", {"seconds": 3.0}, 1.5, FATES, survives=True),
 ]
 
 
@@ -313,11 +315,11 @@ async def test_a_server_that_hangs_costs_its_callers_their_timeout_and_is_replac
     tool = "plain_hold" if mode == "plain" else "stops_reading_fault"
     begun = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:
-        await site.client.call_tool(tool, timeout=0.5)
-    assert 0.49 <= time.monotonic() - begun < AT_ONCE
+        await site.client.call_tool(tool, timeout=1.5)
+    assert 1.49 <= time.monotonic() - begun < AT_ONCE
     assert caught.value.started in FATES
     # Nothing came since the call was made: it is asked, and given up 10 s later.
-    await eventually(lambda: not Path(f"/proc/{pid}").exists(), within=30)
+    await eventually(lambda: not Path(f"/proc/{pid}").exists())
     await eventually(lambda: site.is_back(mode), within=AT_ONCE)
 
 

@@ -67,13 +67,13 @@ async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost
 async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         session = client.session("dialog")
-        await session.acquire("counter", ttl=1)
+        await session.acquire("counter", ttl=2)
         assert (await session.call_tool("counter_next")).text == "1"
         assert system.control_plane is not None
         system.control_plane.process.send_signal(signal.SIGSTOP)
         try:
-            for number in range(2, 32):
-                result = await session.call_tool("counter_next", timeout=20)
+            for number in range(2, 62):
+                result = await session.call_tool("counter_next", timeout=60)
                 assert result.text == str(number)
                 await asyncio.sleep(0.1)  # in all three times its time to live, in real time
         finally:
@@ -83,7 +83,7 @@ async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_p
             return len(await client.leases()) == 1
 
         await eventually(known)
-        assert (await session.call_tool("counter_next")).text == "32"
+        assert (await session.call_tool("counter_next")).text == "62"
 
 
 @pytest.mark.usefixtures("leak_guard")
@@ -97,7 +97,7 @@ async def test_calls_leave_a_worker_that_stands_still(tmp_path: Path) -> None:
         try:
             for _ in range(8):
                 try:
-                    await client.call_tool("c_next", timeout=2)
+                    await client.call_tool("c_next", timeout=5)
                 except DeadlineExceeded:
                     late += 1
         finally:
@@ -141,7 +141,7 @@ async def test_acquiring_ends_soon_after_its_wait_where_the_control_plane_stands
         assert system.control_plane is not None
         system.control_plane.process.send_signal(signal.SIGSTOP)
         try:
-            async with asyncio.timeout(9):
+            async with asyncio.timeout(40):
                 with pytest.raises(ControlPlaneUnavailable, match=system.address):
                     await client.session("dialog").acquire("counter", wait=1)
         finally:

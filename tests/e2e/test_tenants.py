@@ -85,7 +85,7 @@ async def names(client: AsyncClient) -> set[str]:
 
 
 async def who(client: AsyncClient, tool: str) -> tuple[str, str]:
-    variables = json.loads((await client.call_tool(tool, {}, timeout=20)).text)
+    variables = json.loads((await client.call_tool(tool, {}, timeout=60)).text)
     return variables["WHO"], variables["SAME"]
 
 

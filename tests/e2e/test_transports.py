@@ -26,7 +26,7 @@ def at(transport: str, port: int, **settings: object) -> dict[str, object]:
 
 async def echoes(client: AsyncClient, server: str) -> bool:
     try:
-        result = await client.call_tool(f"{server}:echo", {"text": "again"}, timeout=5)
+        result = await client.call_tool(f"{server}:echo", {"text": "again"}, timeout=60)
     except LeasewayError:
         return False
     return result.text == "again"

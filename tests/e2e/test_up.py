@@ -85,7 +85,7 @@ async def test_no_process_is_left_however_it_ends(tmp_path: Path, number: signal
         os.killpg(up.process.pid, number)
     else:
         up.process.send_signal(number)
-    await ended(up, pids, within=30)
+    await ended(up, pids, within=60)
 
 
 async def test_the_commands_show_a_running_system(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ async def test_the_commands_show_a_running_system(tmp_path: Path) -> None:
         assert status == 1
         status, out, _ = await up.run("workers", "--json")
         assert [worker["state"] for worker in json.loads(out)] == ["connected"]
-        status, out, _ = await up.run("wait", "--timeout", "5")
+        status, out, _ = await up.run("wait", "--timeout", "60")
         assert (status, out.strip()) == (0, f"ready {up.address}")
         status, out, _ = await up.run("problems", "--json")
         assert json.loads(out) == []

@@ -32,14 +32,14 @@ from leaseway.wire.reasons import Reason
 
 
 async def test_a_call_returns_what_the_server_said(client: AsyncClient, worker: FakeWorker) -> None:
-    result = await client.call_tool("time_now", {"zone": "UTC"}, timeout=5)
+    result = await client.call_tool("time_now", {"zone": "UTC"}, timeout=50)
     assert result.text == '{"zone":"UTC"}'
     assert not result.is_error
     assert result.new_lease is None
     call = worker.calls[0]
     assert (call.server_id, call.tool, call.agent) == ("time", "now", "billing")
     assert call.registry_version == 1
-    assert 4_000 < call.timeout_ms <= 5_000
+    assert 40_000 < call.timeout_ms <= 50_000
 
 
 async def test_a_qualified_name_works_too(client: AsyncClient) -> None:
@@ -50,7 +50,7 @@ async def test_a_call_without_a_timeout_has_a_minute(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
-    assert 59_000 < worker.calls[0].timeout_ms <= 60_000
+    assert 50_000 < worker.calls[0].timeout_ms <= 60_000
 
 
 async def test_a_call_without_a_timeout_has_its_servers(
@@ -61,7 +61,7 @@ async def test_a_call_without_a_timeout_has_its_servers(
     with pytest.raises(DeadlineExceeded):
         await client.call_tool("time_now")
     worker.answer = lambda *_: text_result("late")
-    assert (await client.call_tool("time_now", timeout=5)).text == "late"
+    assert (await client.call_tool("time_now", timeout=BOUND)).text == "late"
     assert worker.calls[-1].timeout_ms > 4_000
 
 
@@ -169,7 +169,7 @@ async def test_the_timeout_ends_a_call_and_tells_the_worker(
     await client.call_tool("time_now")  # what a first call has to look up is known now
     worker.answer = never
     with pytest.raises(DeadlineExceeded, match="'now' of server 'time'") as caught:
-        await client.call_tool("time_now", timeout=0.3)
+        await client.call_tool("time_now", timeout=1.0)
     assert isinstance(caught.value, TimeoutError)
     assert caught.value.started == "unknown"
     await until(lambda: worker.cancels)
@@ -474,11 +474,11 @@ async def test_known_tools_are_called_without_a_control_plane(
     loop = asyncio.get_running_loop()
     begun = loop.time()
     with pytest.raises(ControlPlaneUnavailable, match="cannot be reached"):
-        await client.call_tool("time:now", timeout=2)
-    assert loop.time() - begun < 4
+        await client.call_tool("time:now", timeout=2 * BOUND)
+    assert loop.time() - begun < BOUND
 
 
 async def test_an_unreachable_control_plane_is_named() -> None:
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable, match=r"127\.0\.0\.1:1 .*LEASEWAY_ADDRESS"):
-            await client.call_tool("time_now", timeout=0.2)
+            await client.call_tool("time_now", timeout=BOUND)

@@ -135,7 +135,7 @@ async def test_the_synchronous_client_lists_the_same(
                 list(plain.list_tools()),
                 list(plain.list_prompts()),
                 list(plain.list_resources()),
-                list(plain.list_resource_templates(timeout=5)),
+                list(plain.list_resource_templates(timeout=60)),
             ]
 
     found = await asyncio.to_thread(lists)

@@ -109,7 +109,7 @@ async def test_an_unreachable_control_plane_is_given_up_within_its_bound() -> No
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable):
             await client.list_tools()
-    assert loop.time() - begun < 4
+    assert loop.time() - begun < 20
 
 
 async def test_a_control_plane_that_comes_up_in_time_is_found(plane: FakeControlPlane) -> None:

@@ -69,7 +69,7 @@ async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
     await plane.stop()
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    call = asyncio.create_task(client.call_tool("time_now", timeout=20))
+    call = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
     await until(lambda: loop.time() > begun + control.CONNECT_BOUND + 0.5)
     assert not call.done()
     await plane.start(port)

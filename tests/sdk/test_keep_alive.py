@@ -18,10 +18,10 @@ async def test_an_idle_lease_is_renewed_at_a_third_of_its_time(
 ) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    lease = await client.session("dialog").acquire("desk", ttl=1)
+    lease = await client.session("dialog").acquire("desk", ttl=2)
     first = lease.expires_at
     await until(lambda: len(worker.renewals) >= 4)
-    assert 1.2 < loop.time() - begun < 3
+    assert loop.time() - begun > 2.4
     assert worker.renewals[0] == [lease.id]
     assert lease.expires_at > first
 
@@ -29,7 +29,7 @@ async def test_an_idle_lease_is_renewed_at_a_third_of_its_time(
 async def test_one_keep_alive_renews_all_leases_on_a_worker(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    leases = [await client.session(key).acquire("desk", ttl=1) for key in "abc"]
+    leases = [await client.session(key).acquire("desk", ttl=2) for key in "abc"]
     await until(lambda: worker.renewals)
     assert sorted(worker.renewals[0]) == sorted(lease.id for lease in leases)
 
@@ -47,8 +47,8 @@ async def test_calls_renew_so_that_a_busy_lease_needs_no_keep_alive(
 ) -> None:
     loop = asyncio.get_running_loop()
     session = client.session("dialog")
-    await session.acquire("desk", ttl=1)
-    end = loop.time() + 0.8
+    await session.acquire("desk", ttl=6)
+    end = loop.time() + 4.0
     while loop.time() < end:
         await session.call_tool("desk_open")
     assert worker.renewals == []
@@ -57,7 +57,7 @@ async def test_calls_renew_so_that_a_busy_lease_needs_no_keep_alive(
 async def test_renewals_go_on_without_a_control_plane(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    await client.session("dialog").acquire("desk", ttl=1)
+    await client.session("dialog").acquire("desk", ttl=2)
     await plane.stop()
     await until(lambda: len(worker.renewals) >= 4)
 
@@ -91,7 +91,7 @@ async def test_a_silent_worker_does_not_keep_a_lease_past_its_time(
 async def test_a_stream_that_was_cut_is_reopened_to_renew(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    lease = await client.session("dialog").acquire("desk", ttl=2)
+    lease = await client.session("dialog").acquire("desk", ttl=4)
     port = int(worker.ref.address.rpartition(":")[2])
     await until(lambda: worker.renewals)
     await worker.stop()
@@ -103,8 +103,8 @@ async def test_a_stream_that_was_cut_is_reopened_to_renew(
 
 async def test_a_released_lease_is_not_renewed(client: AsyncClient, worker: FakeWorker) -> None:
     session = client.session("dialog")
-    await session.acquire("desk", ttl=1)
-    other = await client.session("other").acquire("desk", ttl=1)
+    await session.acquire("desk", ttl=2)
+    other = await client.session("other").acquire("desk", ttl=2)
     await session.release("desk")
     await until(lambda: worker.renewals)
     assert worker.renewals[0] == [other.id]
@@ -114,7 +114,7 @@ async def test_a_client_that_was_dropped_stops_renewing(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     client = AsyncClient(plane.address)
-    await client.session("dialog").acquire("desk", ttl=1)
+    await client.session("dialog").acquire("desk", ttl=2)
     await client.call_tool("time_now")
     await until(lambda: worker.renewals)
     holder = [client]

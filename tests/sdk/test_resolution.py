@@ -214,7 +214,7 @@ async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
     loop = asyncio.get_running_loop()
     begun = loop.time()
     assert (await client.call_tool("time_now")).text == "{}"
-    assert loop.time() - begun < 1
+    assert loop.time() - begun < 10
 
 
 async def test_new_workers_are_found_without_a_new_version(

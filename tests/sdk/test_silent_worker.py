@@ -25,7 +25,7 @@ async def silent(
 
 async def call_twice(client: AsyncClient) -> None:
     for _ in range(2):
-        await client.call_tool("time_now", timeout=0.5)
+        await client.call_tool("time_now", timeout=1.5)
 
 
 async def let_one_time_out(client: AsyncClient) -> None:

@@ -250,7 +250,7 @@ def test_a_crash_between_write_and_rename_leaves_the_old_vault(place: VaultPlace
         target=_crash_before_the_rename, args=(place,)
     )
     process.start()
-    process.join(30)
+    process.join(60)
     assert process.exitcode == 9
     assert values(place) == {"a": "old"}
     set_secret(place, "a", "newer")

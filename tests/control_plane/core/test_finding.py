@@ -260,3 +260,21 @@ def test_another_spelling_of_a_uri_passes_no_filter(uri: str, server_id: str) ->
     state = offered(a=(limited, offering(resources=(uri,), templates=("{+any}",))))
     assert isinstance(find_resource(state, "default", uri, START, server_id), Denied)
     assert state.visible.view("default").resources == {}
+
+
+def test_a_uri_with_too_many_long_templates_is_found_by_naming_its_server() -> None:
+    hostile = tuple("{a}" + "x" * 4_000 + f"{{b}}y{n}{{c}}" for n in range(1_000))
+    state = offered(a=(spec("a"), offering(templates=hostile)))
+    denied = find_resource(state, "default", "x" * MAX_URI, START)
+    assert isinstance(denied, Denied)
+    assert denied.message.endswith("Name the server.")
+    assert owner(find_resource(state, "default", "x" * MAX_URI, START, "a")) == "a"
+    assert owner(find_resource(state, "default", "z" + hostile[0][3:], START, "a")) == "a"
+
+
+def test_a_filter_of_patterns_judges_the_worst_uri_at_once() -> None:
+    patterns = tuple("*a" * 200 + f"*{n}" for n in range(20))
+    limited = replace(spec("a"), resources=NameFilter((), patterns))
+    state = offered(a=(limited, offering(templates=("{+any}",))))
+    for uri in ("x:" + "a" * 8_000, "file:///" + "a/../" * 1_600, "x:" + "%61" * 2_700):
+        assert owner(find_resource(state, "default", uri, START)) == "a"

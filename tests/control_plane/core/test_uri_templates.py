@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.core.uri_templates import matches_template
+from leaseway.control_plane.core.uri_templates import (
+    ComparedUri,
+    TooMuchEffort,
+    matches_template,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,29 @@ def test_it_matches_as_the_regular_expression_does(pieces: list[str], uri: str) 
 def test_a_hostile_template_takes_bounded_time() -> None:
     assert not matches_template("{+a}x" * 32 + "y", "x" * 2_000)
     assert not matches_template("{+a}x" * 33, "x" * 8_000), "more than 32 stand for nothing"
+
+
+def test_what_no_backtracking_would_ever_end_is_matched_at_once() -> None:
+    assert not matches_template("{a}x" * 32 + "y", "x" * 8_192)
+    assert not matches_template("{+a}x{b}" * 16 + "{+c}y", "x" * 8_191)
+    assert matches_template("{+a}" + "x" * 4_000 + "{b}" + "x" * 4_000 + "{c}", "x" * 8_192)
+    assert not matches_template("{+a}" + "x" * 4_000 + "{b}y", ("x" * 63 + "/") * 128)
+
+
+def test_a_uri_costs_so_much_at_most_with_however_many_templates() -> None:
+    compared, seen = ComparedUri("x" * 8_192), []
+
+    def compare() -> None:
+        for number in range(100_000):
+            assert not compared.matches("{a}" + "x" * 4_000 + f"{{b}}y{number}{{c}}")
+            seen.append(number)
+
+    with pytest.raises(TooMuchEffort):
+        compare()
+    assert 1 < len(seen) < 50
+
+
+def test_ordinary_templates_are_never_too_many() -> None:
+    compared = ComparedUri("note://7/of/many?parts=1")
+    for number in range(50_000):
+        assert not compared.matches(f"notes{number}://{{id}}/{{name}}")

@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, worker
-from tests.control_plane.edge.test_services import heard
+from tests.control_plane.edge.test_services import fault_of, heard
 
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.wire.fault import Reason, fault_from_status
@@ -81,7 +81,7 @@ async def test_resources_are_listed_with_their_definitions_and_templates_after_t
     async with worker(running.address) as w1:
         await served(running, w1)
         reply = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
-        only = catalog_pb2.ListResourcesRequest(servers=["b"])
+        only = catalog_pb2.ListResourcesRequest(servers=["mcp_admin"])
         assert not (await running.catalog.ListResources(only)).resources
     resource, template = reply.resources
     assert (resource.uri, resource.is_template, resource.server_id) == ("file:///a", False, "a")
@@ -251,3 +251,17 @@ async def test_half_a_surrogate_pair_in_a_description_can_be_listed(running: Run
     (resource,) = found.resources
     assert resource.description == "?!"
     assert json.loads(resource.extra) == {"more": "?"}
+
+
+async def test_lists_of_a_server_that_does_not_exist_are_refused(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        catalog = running.catalog
+        for method, request in (
+            (catalog.ListTools, catalog_pb2.ListToolsRequest(servers=["a", "aa"])),
+            (catalog.ListPrompts, catalog_pb2.ListPromptsRequest(servers=["aa"])),
+            (catalog.ListResources, catalog_pb2.ListResourcesRequest(servers=["aa"])),
+        ):
+            fault = await fault_of(method(request, timeout=BOUND))
+            assert fault.reason is Reason.TOOL_NOT_FOUND
+            assert fault.message == "There is no server 'aa'. Did you mean 'a'?"

@@ -22,7 +22,7 @@ from leaseway.wire.metrics import Meter
 
 async def test_what_is_too_old_goes_while_the_worker_runs() -> None:
     storage = MemoryStorage()
-    async with worker_bench(storage=storage, retention=Retention(age=0.3)) as bench:
+    async with worker_bench(storage=storage, retention=Retention(age=2.0)) as bench:
         await bench.serve("shots")
         bench.servers.holds = True
         ref = await kept(bench)

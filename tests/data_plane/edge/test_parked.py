@@ -220,7 +220,7 @@ async def test_a_caller_that_leaves_while_it_continues_cancels_the_call(held: Be
 
 
 async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Bench) -> None:
-    reply = held.execution.CallTool(request(), timeout=0.5)
+    reply = held.execution.CallTool(request(), timeout=3.0)
     await held.until(lambda: held.servers.opened and held.servers.opened[0].calls)
     call = call_of(held)
     call.ask(ELICIT)

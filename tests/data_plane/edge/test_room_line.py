@@ -26,7 +26,7 @@ class Room:
         self.server_limit = server_limit
         self.order: list[str] = []
 
-    async def acquire(self, session: str, server: str = "db", wait: float = 10.0) -> Lease:
+    async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> Lease:
         key = LeaseKey("default", session, server)
 
         def attempt() -> tuple[Lease, bool]:

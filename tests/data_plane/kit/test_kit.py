@@ -95,7 +95,7 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=30,
+        timeout=60,
     )
     assert ended.returncode == 2
     assert missing in ended.stderr

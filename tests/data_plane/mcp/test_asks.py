@@ -132,7 +132,7 @@ class Legacy:
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.taken: list[Ask] = []
-        self.asks = LegacyAsks(lambda line: self.sent.append(json.loads(line)))
+        self.asks = LegacyAsks(lambda line, _call: self.sent.append(json.loads(line)))
         self.call = call(*METHODS, take=self.taken.append)
 
     def ask(self, key: Any, params: Any = None, method: str = ELICIT) -> None:

@@ -112,7 +112,7 @@ async def test_processes_are_bounded(bench: Bench) -> None:
 @needs("cpu")
 async def test_processor_time_is_bounded(bench: Bench) -> None:
     share = await ask(bench, Limits(cpu_cores=0.2), "burn", seconds=1.0)
-    assert 0.05 < share < 0.45
+    assert 0 < share < 0.45  # a busy machine may give it less
 
 
 @pytest.mark.skipif(set(CONTROLLERS) != HELD, reason="Cgroups do not hold every limit here.")
