@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections.abc import Collection
 from typing import Final
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.kinds import RESOURCES, TOOLS, Kind, NamedKind
 from leaseway.control_plane.core.left_out import shown
+from leaseway.control_plane.core.likeness import alike
 from leaseway.control_plane.core.lookup import (
     no_server,
     pending_for,
@@ -18,15 +18,13 @@ from leaseway.control_plane.core.lookup import (
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
-from leaseway.control_plane.core.uri_templates import matches_template
+from leaseway.control_plane.core.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
-from leaseway.wire.names import nearest, split_qualified
+from leaseway.wire.names import split_qualified
 from leaseway.wire.reasons import Reason
 
 __all__ = ["find_name", "find_resource"]
 
-_COMPARED: Final = 200
-"""URIs on either side of an unknown one that it is compared with."""
 _SHOWN: Final = 300
 """Characters of a name or URI that a message shows."""
 
@@ -82,7 +80,10 @@ def find_resource(
     view = state.visible.view(tenant)
     if server_id:
         return _find_at(state, tenant, view, uri, now, server_id)
-    target = view.by_uri.get(uri) or _by_template(view, uri)
+    try:
+        target = view.by_uri.get(uri) or _by_template(view, uri)
+    except TooMuchEffort:
+        return _too_many_templates(uri)
     if target is not None:
         return target
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
@@ -104,7 +105,7 @@ def _find_at(
     if len(uri) <= MAX_URI and served.readable.allows(uri):
         return ResourceTarget(served, uri)
     known = [one.name for one in served.readable.resources]
-    near = _nearest_uris(uri, known)
+    near = alike(uri, known)
     message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
     message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
@@ -113,12 +114,20 @@ def _find_at(
 def _by_template(view: View, uri: str) -> ResourceTarget | None:
     if len(uri) > MAX_URI:
         return None
+    compared = ComparedUri(uri)
     for _, served in sorted(view.servers.items()):
-        if not served.readable.allows(uri):
-            continue
-        if any(matches_template(one.name, uri) for one in served.readable.every_template):
+        templates = served.readable.every_template
+        if any(compared.matches(one.name) for one in templates) and (served.readable.allows(uri)):
             return ResourceTarget(served, uri)
     return None
+
+
+def _too_many_templates(uri: str) -> Denied:
+    message = (
+        f"Whose resource {shown(uri, _SHOWN)} is would take too long to find out: there are too"
+        " many templates that it could be one of, or they are too long. Name the server."
+    )
+    return Denied(Reason.TOOL_NOT_FOUND, message)
 
 
 def _find_qualified(
@@ -175,7 +184,7 @@ def _not_there(
     state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
 ) -> Denied:
     is_uri = kind is RESOURCES
-    near = _nearest_uris(name, known) if is_uri else nearest(name, known)
+    near = alike(name, known)
     message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
     message += try_instead([shown(one, _SHOWN) for one in near], kind.listing)
     if is_uri:
@@ -189,16 +198,3 @@ def _not_there(
     if failed and (is_uri or split_qualified(name) is None):
         message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
-
-
-def _nearest_uris(uri: str, known: Collection[str]) -> list[str]:
-    """Return the URIs most like an unknown one, of those that begin most like it.
-
-    There may be tens of thousands, and comparing with all of them would keep everybody waiting.
-    """
-    if len(uri) > _SHOWN:
-        return []
-    ordered = sorted(known)
-    at = bisect(ordered, uri)
-    around = ordered[max(0, at - _COMPARED) : at + _COMPARED]
-    return nearest(uri, [one for one in around if len(one) <= _SHOWN])

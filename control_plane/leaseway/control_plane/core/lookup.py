@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from leaseway.control_plane.core.admin_toolset import ADMIN
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.left_out import shown
+from leaseway.control_plane.core.likeness import alike
 from leaseway.control_plane.core.no_room import no_room, too_many
 from leaseway.control_plane.core.placement import LeaseKey, Placement
 from leaseway.control_plane.core.probing import Outlook
@@ -18,7 +20,6 @@ from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.room_line import Waiter
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.variants import Served
-from leaseway.wire.names import nearest
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
@@ -182,8 +183,8 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
         message = "its entry in the configuration has an error; run `leaseway problems`"
         return _not_ready(server_id, message)
     known = list(state.visible.view(tenant).servers) + pending
-    near = nearest(server_id, known)
-    message = f"There is no server '{server_id}'."
+    near = alike(server_id, known)
+    message = f"There is no server {shown(server_id)}."
     message += try_instead([repr(one) for one in near], "leaseway servers")
     return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
