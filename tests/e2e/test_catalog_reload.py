@@ -42,6 +42,11 @@ async def leaseway(address: str, *words: str) -> tuple[int | None, str, str]:
 
 async def test_new_filters_touch_no_process(tmp_path: Path) -> None:
     async with running(tmp_path, {"notes": notes()}) as (system, client):
+
+        async def is_up() -> bool:
+            return [one.state for one in (await only_server(client)).instances] == ["ready"]
+
+        await eventually(is_up)
         before = await only_server(client)
         assert (before.prompt_count, before.resource_count) == (3, 4)
         system.write(

@@ -120,10 +120,15 @@ async def test_a_subscription_outlives_a_shared_server_that_dies(tmp_path: Path)
         running(tmp_path, {"notes": shared()}) as (_system, client),
         client.subscribe_resource("note://a") as updates,
     ):
-        (server,) = await client.servers()
-        (instance,) = server.instances
-        assert instance.pid
-        os.kill(instance.pid, signal.SIGKILL)
+        pids: list[int] = []
+
+        async def reported() -> bool:
+            (server,) = await client.servers()
+            pids[:] = [instance.pid for instance in server.instances if instance.pid]
+            return len(pids) == 1
+
+        await eventually(reported)
+        os.kill(pids[0], signal.SIGKILL)
         assert await changed(updates) == "note://a"
         await write(client, "again")
         assert await changed(updates) == "note://a"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,10 +25,17 @@ def entry(command: list[str], *args: str, **settings: object) -> dict[str, objec
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port for a server that cannot say which one it was given.
+
+    It is below those that the kernel hands out, so that nobody is given it meanwhile.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +52,7 @@ async def http_server(*command: str, port: int = 0, **environment: str) -> Async
             assert process.stdout is not None
             async with asyncio.timeout(BOUND):
                 port = int(await process.stdout.readline())
-        await eventually(lambda: _accepts(port), within=30)
+        await eventually(lambda: _accepts(port))
         yield port
     finally:
         process.send_signal(signal.SIGKILL)

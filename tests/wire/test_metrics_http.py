@@ -102,7 +102,7 @@ async def test_a_key_has_to_be_sent_where_there_is_one() -> None:
 
 
 async def test_who_dawdles_is_cut_off_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_TIMEOUT", 0.3)
+    monkeypatch.setattr(metrics_http, "_TIMEOUT", 2.0)
     async with serving() as listener:
         slow = asyncio.create_task(ask(listener, b"GET /met"))
         assert (await ask(listener, GET + b"\r\n"))[0] == 200
@@ -146,7 +146,7 @@ def test_a_taken_port_is_said_in_a_sentence() -> None:
 
 
 async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_TIMEOUT", 0.3)
+    monkeypatch.setattr(metrics_http, "_TIMEOUT", 1.0)
     serve, ended = metrics_http._Site.serve, asyncio.Event()
 
     async def told(*args: Any) -> None:

@@ -76,7 +76,9 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
     async with asyncio.timeout(BOUND):
         assert await asyncio.to_thread(going_on.wait, 60)  # the loop is free meanwhile
         newest = GOOD.replace("a:", "b:")
-        path.write_text(newest)
+        fresh = path.with_suffix(".new")
+        fresh.write_text(newest)
+        fresh.replace(path)  # at once: half of it would be one more text
         may_end.set()
         while list(plane.state.servers.desired or {}) != [VariantKey("b")]:
             await plane.changed(1)
