@@ -12,6 +12,8 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, recorded, worker
 
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.snapshot import Snapshot
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 
@@ -149,6 +151,33 @@ async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) ->
     assert not first.workers_changed
     assert second.workers_changed
     assert second.registry_version == first.registry_version
+
+
+async def test_watchers_are_not_woken_by_what_they_do_not_see(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        await heard(watch)
+        looked = 0
+        visible = Coordinator.visible.fget
+        assert visible is not None
+
+        def look(state: Coordinator) -> Snapshot:
+            nonlocal looked
+            looked += 1
+            return visible(state)
+
+        monkeypatch.setattr(Coordinator, "visible", property(look))
+        for _ in range(10):
+            running.plane.act(lambda state, _: state.heard("w1"))
+            await asyncio.sleep(0)
+        watch.cancel()
+    assert looked == 0
 
 
 async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> None:

@@ -20,7 +20,7 @@ from leaseway.control_plane.core.actions import (
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.fleet import WorkerHello, WorkerRecord, WorkerReport
+from leaseway.control_plane.core.fleet import InForce, WorkerHello, WorkerRecord, WorkerReport
 from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.met_problems import MetProblems
 from leaseway.control_plane.core.placement import PlacementTable
@@ -41,6 +41,9 @@ __all__ = ["Coordinator"]
 class Coordinator:
     """All state of a control plane.
 
+    Attributes:
+        in_force: What watchers are told of when it changes; another object only then.
+
     Args:
         now: When it started.
         epoch: Fences control planes of the past.
@@ -56,6 +59,7 @@ class Coordinator:
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
         self.line = RoomLine()
+        self.in_force = InForce()
         self.config_known = False
         self.config_loaded_at: float | None = None
         self.settled = False
@@ -207,6 +211,7 @@ class Coordinator:
         ):
             self._commit(now)
         self._push(now)
+        self._note_what_is_in_force()
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
@@ -321,6 +326,16 @@ class Coordinator:
         self.registry.reveal(self.workers.values())
         if self.visible is not before:
             self.met.follow(self.visible, now)
+
+    def _note_what_is_in_force(self) -> None:
+        version = self.visible.version
+        workers = frozenset(
+            record.hello.address
+            for record in self.workers.values()
+            if record.takes_work and record.subscription.acked_version >= version
+        )
+        if self.in_force != (version, workers):
+            self.in_force = InForce(version, workers)
 
     def _push(self, now: Moment) -> None:
         if self.committed.version == 0:

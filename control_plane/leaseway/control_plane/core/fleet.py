@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.placement import HeldLease
 from leaseway.control_plane.core.problems import Problem
@@ -14,6 +14,7 @@ from leaseway.wire import bounds
 from leaseway.wire.spec import VariantKey
 
 __all__ = [
+    "InForce",
     "InstanceInfo",
     "WorkerAddress",
     "WorkerHello",
@@ -36,6 +37,13 @@ class WorkerAddress:
     incarnation: str
     address: str
     unix_socket: str = ""
+
+
+class InForce(NamedTuple):
+    """The version that callers see, and who takes new work of it."""
+
+    version: int = 0
+    workers: frozenset[WorkerAddress] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 
 from leaseway.control_plane.core.finding import find_name, find_resource
+from leaseway.control_plane.core.fleet import InForce
 from leaseway.control_plane.core.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.lookup import (
     not_served,
@@ -30,7 +31,6 @@ from leaseway.wire.spec import VariantKey
 __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
-_HEARTBEAT = 30.0
 
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
 _PromptsContext = grpc.aio.ServicerContext[
@@ -150,28 +150,21 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """Stream what is in force: at once, then whenever tools or their workers change."""
         await check_client(request.client, context)
         tenant = tenant_of(request.tenant)
-        seen: tuple[int, object] = (-1, None)
+        seen = InForce()
         before: dict[str, str] | None = None
         while True:
-            state = self._plane.state
-            view = state.visible.view(tenant)
-            fleet = frozenset(
-                record.hello.address
-                for record in state.workers.values()
-                if record.takes_work and record.subscription.acked_version >= state.visible.version
+            force = await self._plane.in_force(seen)
+            if not force.version:
+                seen = force
+                continue
+            view = self._plane.state.visible.view(tenant)
+            now = {key: served.hashes.toolset for key, served in view.servers.items()}
+            yield catalog_pb2.WatchToolsResponse(
+                registry_version=force.version,
+                changed_servers=[] if before is None else _changed(before, now),
+                workers_changed=before is not None and force.workers != seen.workers,
             )
-            if (state.visible.version, fleet) != seen and state.visible.version:
-                workers_changed = before is not None and fleet != seen[1]
-                seen = (state.visible.version, fleet)
-                now = {key: served.hashes.toolset for key, served in view.servers.items()}
-                changed = [] if before is None else _changed(before, now)
-                before = now
-                yield catalog_pb2.WatchToolsResponse(
-                    registry_version=state.visible.version,
-                    changed_servers=changed,
-                    workers_changed=workers_changed,
-                )
-            await self._plane.changed(_HEARTBEAT)
+            seen, before = force, now
 
     async def ListServers(  # noqa: N802
         self, request: catalog_pb2.ListServersRequest, context: _ServersContext

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from leaseway.control_plane.core.actions import Action
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import InForce
 from leaseway.control_plane.core.lookup import serve_line
 from leaseway.control_plane.core.room_line import Answer, Waiter
 from leaseway.control_plane.core.servers import Moment
@@ -61,20 +62,26 @@ class Plane:
         self.traces = ReloadTraces()
         self.meters: PlaneMeters | None = None
         self._changed = asyncio.Event()
+        # Apart from it, since every watcher of tools waits for this and most events change nothing
+        # that they see.
+        self._in_force = asyncio.Event()
         self._woken = asyncio.Event()
         self._turns: dict[int, asyncio.Future[Answer]] = {}
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
         """Give the coordinator an event and send what it wants said; return its answer."""
-        before = self.state.committed
+        committed, in_force = self.state.committed, self.state.in_force
         try:
             return event(self.state, self.clock())
         finally:
-            if self.state.committed is not before:
+            if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
             serve_line(self.state, self.clock())
             self._send()
             self._notify()
+            if self.state.in_force is not in_force:
+                self._in_force.set()
+                self._in_force = asyncio.Event()
 
     def counts(self) -> dict[str, int]:
         """Count what is known."""
@@ -93,6 +100,12 @@ class Plane:
                 await event.wait()
         except TimeoutError:
             return
+
+    async def in_force(self, seen: InForce) -> InForce:
+        """Return what is in force as soon as it is not what was seen."""
+        while self.state.in_force == seen:
+            await self._in_force.wait()
+        return self.state.in_force
 
     async def turn(self, waiter: Waiter, timeout: float) -> Answer | None:
         """Wait until a request that waits for room has its answer; None after `timeout` seconds."""
