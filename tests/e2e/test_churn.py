@@ -52,7 +52,7 @@ class Churn:
         self.clients += 1
         name = f"client-{self.clients}"
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(ABANDONER), self.address, str(SESSIONS), "1", name),
+            *(sys.executable, str(ABANDONER), self.address, str(SESSIONS), "1", name, "0.5"),
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
@@ -133,7 +133,7 @@ async def test_an_abandoned_lease_ends_by_its_time_to_live_and_not_before(tmp_pa
     ttl = 6.0
     async with running(tmp_path, SERVERS) as (system, client):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(ABANDONER), system.address, "1", str(ttl), "gone"),
+            *(sys.executable, str(ABANDONER), system.address, "1", str(ttl), "gone", "600"),
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
