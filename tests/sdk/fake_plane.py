@@ -62,6 +62,7 @@ class FakeControlPlane(
         self.clients: list[catalog_pb2.ClientInfo] = []
         self.metadata: list[dict[str, Any]] = []
         self.problems: list[admin_pb2.Problem] = []
+        self.absent: set[str] = set()
         self.on_list: Callable[[], None] = lambda: None
         self.on_status: Callable[[], None] = lambda: None
         self.on_problem: Callable[[object], None] = lambda _: None
@@ -106,6 +107,9 @@ class FakeControlPlane(
     async def ListTools(self, request: Any, context: Any) -> Any:
         self.clients.append(request.client)
         self.metadata.append(dict(context.invocation_metadata()))
+        for server_id in self.absent.intersection(request.servers):
+            message = f"There is no server '{server_id}'."
+            await abort(context, Fault(Reason.TOOL_NOT_FOUND, message))
         tools = sorted(
             {tool.name: tool for tool in self.tools.values()}.values(), key=lambda tool: tool.name
         )

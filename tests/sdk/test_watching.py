@@ -16,6 +16,7 @@ from leaseway.sdk import (
     Client,
     ControlPlaneUnavailable,
     ToolList,
+    ToolNotFound,
 )
 
 
@@ -79,6 +80,32 @@ async def test_only_the_servers_asked_for_are_watched(
     plane.add("time", "zones")
     plane.move()
     assert names(await coming(watch)) == ["time_now", "time_zones"]
+
+
+async def test_a_server_that_is_removed_has_no_tools_until_it_is_back(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    watch = client.watch_tools(["time", "desk"])
+    assert names(await coming(watch)) == ["desk_open", "time_now"]
+    plane.absent.add("desk")
+    gone = plane.tools.pop("desk_open"), plane.tools.pop("desk:open")
+    plane.add("other", "tool")
+    plane.move()
+    tools = await coming(watch)
+    assert names(tools) == ["time_now"]
+    assert tools.registry_version == plane.version
+    plane.absent.clear()
+    plane.tools["desk_open"], plane.tools["desk:open"] = gone
+    plane.move()
+    assert names(await coming(watch)) == ["desk_open", "time_now"]
+
+
+async def test_a_watch_of_a_server_that_never_was_is_an_error(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    plane.absent.add("dsek")
+    with pytest.raises(ToolNotFound, match="There is no server 'dsek'"):
+        await coming(client.watch_tools(["dsek"]))
 
 
 async def test_changes_between_two_looks_are_one(

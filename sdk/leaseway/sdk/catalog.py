@@ -38,6 +38,10 @@ class AsyncCatalog(ABC):
             servers: Only tools of these server ids; None means all.
             timeout: Seconds until the request is given up; None means 30.
 
+        Raises:
+            ToolNotFound: There is no server of such an id; the message names the nearest.
+            LeasewayError: It failed otherwise.
+
         """
         return await perform(self._at, partial(listing.fetch_tools, servers=servers), timeout)
 
@@ -49,6 +53,10 @@ class AsyncCatalog(ABC):
         Args:
             servers: Only prompts of these server ids; None means all.
             timeout: Seconds until the request is given up; None means 30.
+
+        Raises:
+            ToolNotFound: There is no server of such an id; the message names the nearest.
+            LeasewayError: It failed otherwise.
 
         """
         return await perform(self._at, partial(listing.fetch_prompts, servers=servers), timeout)
@@ -64,6 +72,10 @@ class AsyncCatalog(ABC):
             servers: Only resources of these server ids; None means all.
             timeout: Seconds until the request is given up; None means 30.
 
+        Raises:
+            ToolNotFound: There is no server of such an id; the message names the nearest.
+            LeasewayError: It failed otherwise.
+
         """
         return await perform(self._at, partial(listing.fetch_resources, servers=servers), timeout)
 
@@ -75,6 +87,10 @@ class AsyncCatalog(ABC):
         Args:
             servers: Only templates of these server ids; None means all.
             timeout: Seconds until the request is given up; None means 30.
+
+        Raises:
+            ToolNotFound: There is no server of such an id; the message names the nearest.
+            LeasewayError: It failed otherwise.
 
         """
         return await perform(self._at, partial(listing.fetch_templates, servers=servers), timeout)

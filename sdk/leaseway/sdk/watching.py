@@ -43,8 +43,9 @@ class AsyncToolWatch:
     """The tools that a tenant sees, as often as they change: for `async for`.
 
     The first list comes at once, or its error is raised; each later one differs from the one
-    before in its tools or in `pending`. A control plane that is gone is waited for. It ends when
-    the client is closed. Breaking off needs no clean-up.
+    before in its tools or in `pending`. A control plane that is gone is waited for, and a server
+    that is removed has no tools until it is back. It ends when the client is closed. Breaking off
+    needs no clean-up.
     """
 
     def __init__(self, client: AsyncToolWatches, servers: Sequence[str] | None) -> None:
@@ -80,7 +81,7 @@ class AsyncToolWatch:
         while True:
             try:
                 deadline = runtime.loop.time() + STARTUP_TIMEOUT
-                return await fetch_tools(runtime, deadline, servers=self._servers)
+                return await self._fetch(runtime, deadline)
             except Fault as fault:
                 if moves.ended:
                     return None
@@ -93,6 +94,17 @@ class AsyncToolWatch:
                 raise
             await asyncio.sleep(_RETRY.delay(attempt))
             attempt += 1
+
+    async def _fetch(self, runtime: Runtime, deadline: float) -> ToolList:
+        try:
+            return await fetch_tools(runtime, deadline, servers=self._servers)
+        except Fault as fault:
+            if self._last is None or fault.reason is not Reason.TOOL_NOT_FOUND:
+                raise
+        # One of the servers was removed: what is left of them is in the list of all.
+        tools = await fetch_tools(runtime, deadline, servers=None)
+        wanted = [tool for tool in tools if tool.server_id in (self._servers or ())]
+        return ToolList(wanted, tools.registry_version, tools.pending, tools.config_loaded_at)
 
 
 def _cancelling() -> bool:

@@ -237,7 +237,9 @@ class ListToolsRequest(_message.Message):
 
     @_builtins.property
     def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only tools of these servers. Empty means all."""
+        """Only tools of these servers; one that does not exist is TOOL_NOT_FOUND.
+        Empty means all.
+        """
 
     def __init__(
         self,
@@ -373,7 +375,9 @@ class ListPromptsRequest(_message.Message):
 
     @_builtins.property
     def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only prompts of these servers. Empty means all."""
+        """Only prompts of these servers; one that does not exist is TOOL_NOT_FOUND.
+        Empty means all.
+        """
 
     def __init__(
         self,
@@ -507,7 +511,9 @@ class ListResourcesRequest(_message.Message):
 
     @_builtins.property
     def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Only those of these servers. Empty means all."""
+        """Only those of these servers; one that does not exist is TOOL_NOT_FOUND.
+        Empty means all.
+        """
 
     def __init__(
         self,

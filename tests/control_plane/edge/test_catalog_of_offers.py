@@ -257,11 +257,11 @@ async def test_lists_of_a_server_that_does_not_exist_are_refused(running: Runnin
     async with worker(running.address) as w1:
         await served(running, w1)
         catalog = running.catalog
-        for method, request in (
-            (catalog.ListTools, catalog_pb2.ListToolsRequest(servers=["a", "aa"])),
-            (catalog.ListPrompts, catalog_pb2.ListPromptsRequest(servers=["aa"])),
-            (catalog.ListResources, catalog_pb2.ListResourcesRequest(servers=["aa"])),
+        for listing in (
+            catalog.ListTools(catalog_pb2.ListToolsRequest(servers=["a", "aa"]), timeout=BOUND),
+            catalog.ListPrompts(catalog_pb2.ListPromptsRequest(servers=["aa"]), timeout=BOUND),
+            catalog.ListResources(catalog_pb2.ListResourcesRequest(servers=["aa"]), timeout=BOUND),
         ):
-            fault = await fault_of(method(request, timeout=BOUND))
+            fault = await fault_of(listing)
             assert fault.reason is Reason.TOOL_NOT_FOUND
             assert fault.message == "There is no server 'aa'. Did you mean 'a'?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -95,6 +96,21 @@ async def test_resources_are_listed_read_and_followed(offers: FakeLeaseway) -> N
             offers.resource("note://one", "second")
             assert await updates.next() == "note://one"
             assert (await client.read_resource("note://one")).text == "second"
+
+
+def test_lists_of_a_server_that_does_not_exist_name_the_nearest(offers: FakeLeaseway) -> None:
+    client = offers.client()
+    lists: list[Callable[[list[str]], object]] = [
+        client.list_tools,
+        client.list_prompts,
+        client.list_resources,
+        client.list_resource_templates,
+        lambda servers: next(client.watch_tools(servers)),
+    ]
+    for listed in lists:
+        with pytest.raises(ToolNotFound, match=r"no server 'shpo'\. Did you mean 'shop'\?"):
+            listed(["shop", "shpo"])
+    assert [tool.name for tool in client.list_tools(["mcp_admin"])] == ["mcp_release"]
 
 
 def test_what_is_not_offered_names_the_nearest(offers: FakeLeaseway) -> None:

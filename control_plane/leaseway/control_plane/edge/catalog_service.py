@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from typing import Any
 
 import grpc
 
@@ -18,6 +19,7 @@ from leaseway.control_plane.core.lookup import (
 )
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.core.unknown_servers import unknown_server
 from leaseway.control_plane.edge import answers, offered
 from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
 from leaseway.control_plane.edge.pages import one_page
@@ -64,7 +66,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
-        wanted = set(request.servers)
+        wanted = await self._wanted(tenant, request.servers, context)
         tools, token = one_page(
             (name, offered.tool(name, target))
             for name, target in state.visible.view(tenant).tools.items()
@@ -86,7 +88,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
-        wanted = set(request.servers)
+        wanted = await self._wanted(tenant, request.servers, context)
         prompts, token = one_page(
             (name, offered.prompt(name, target))
             for name, target in state.visible.view(tenant).prompts.items()
@@ -107,7 +109,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
-        wanted = set(request.servers)
+        wanted = await self._wanted(tenant, request.servers, context)
         after = tuple(request.page_token.split(" ", 2)) if request.page_token else ()
         resources, token = one_page(
             (" ".join(place), offered.resource(target))
@@ -187,6 +189,18 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             config_loaded_at=answers.timestamp(state.config_loaded_at),
             pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
         )
+
+    async def _wanted(
+        self,
+        tenant: str,
+        servers: Collection[str],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> set[str]:
+        """Return the servers that a list is to be of, none for all; refuse one that is unknown."""
+        denied = unknown_server(self._plane.state, tenant, servers, self._plane.clock())
+        if denied is not None:
+            await abort(context, answers.denial(denied))
+        return set(servers)
 
     async def _established(self, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
         """Wait for the first registry of a control plane that has just started."""

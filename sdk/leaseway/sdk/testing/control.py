@@ -61,6 +61,7 @@ class FakeControlPlane(
 
     async def ListTools(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List one page of tools."""
+        await self._check(request, context)
         answer = catalog_pb2.ListToolsResponse(registry_version=self._registry.version)
         answer.config_loaded_at.GetCurrentTime()
         size = 0
@@ -76,6 +77,7 @@ class FakeControlPlane(
 
     async def ListPrompts(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List all prompts in one page."""
+        await self._check(request, context)
         return catalog_pb2.ListPromptsResponse(
             registry_version=self._registry.version,
             prompts=self._registry.prompt_messages(list(request.servers)),
@@ -83,10 +85,17 @@ class FakeControlPlane(
 
     async def ListResources(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List all resources in one page."""
+        await self._check(request, context)
         return catalog_pb2.ListResourcesResponse(
             registry_version=self._registry.version,
             resources=self._registry.resource_messages(list(request.servers)),
         )
+
+    async def _check(self, request: Any, context: Any) -> None:
+        try:
+            self._registry.check_servers(list(request.servers))
+        except Fault as fault:
+            await abort(context, fault)
 
     async def ResolveTools(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Find out where names lead."""

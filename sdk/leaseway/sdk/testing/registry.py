@@ -141,6 +141,17 @@ class Registry:
             if not servers or server_id in servers
         ]
 
+    def check_servers(self, servers: list[str]) -> None:
+        """See to it that servers exist.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, with the nearest ids.
+
+        """
+        for server_id in servers:
+            if server_id not in self.servers and server_id != ADMIN_TOOLSET:
+                raise _missing("server", server_id, self.servers)
+
     def remove(self, name: str) -> None:
         """Offer a tool no more.
 
