@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.edge.conftest import worker_bench
 
 from leaseway.data_plane.edge import reference_watch
+from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
@@ -352,6 +354,27 @@ async def test_a_vault_that_cannot_be_read_is_a_problem_of_the_worker(
     await look(bench)
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert report.cleared[0].reason == "VAULT_UNREADABLE"
+
+
+async def test_an_unforeseen_failure_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    """Else no secret that changes would be followed for as long as the worker lives."""
+    look_around, failures = ReferenceWatch.look, [RuntimeError("What is this?")]
+
+    async def fail_first(watch: ReferenceWatch) -> None:
+        if failures:
+            raise failures.pop()
+        await look_around(watch)
+
+    monkeypatch.setattr(ReferenceWatch, "look", fail_first)
+    monkeypatch.setattr(reference_watch, "POLL", 0.01)
+    async with worker_bench() as bench:
+        await bench.serve("uses", env=uses(file))
+        await ready(bench, 1)
+        write(file, "two")
+        await bench.until(lambda: secrets(bench) == ["two"])
+    assert not failures
 
 
 async def acquire(bench: Bench, session: str) -> Any:

@@ -6,6 +6,7 @@ Legacy servers say so unasked; modern ones on a stream that has to be asked for.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,7 @@ from leaseway.wire.backoff import Backoff
 
 __all__ = ["listen_to_changes"]
 
+_logger = logging.getLogger(__name__)
 _RELISTEN: Final = Backoff(initial=1.0, maximum=60.0)
 
 
@@ -56,6 +58,9 @@ async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable
             failures += 1
         except SubscriptionLost:
             failures += 1
+        except Exception:  # later changes of its lists must not go unheard for that
+            failures += 1
+            _logger.exception("The server %s can't be listened to; tried again.", peer.server)
         await asyncio.sleep(_RELISTEN.ceiling(failures))
 
 
