@@ -193,11 +193,12 @@ class System:
         assert process.stderr is not None
         part.pump = asyncio.create_task(_collect(process.stderr, part.log))
         try:
-            async with asyncio.timeout(BOUND):  # many tests at once make a slow machine
+            async with asyncio.timeout(2 * BOUND):  # many tests at once make a slow machine
                 line = (await process.stdout.readline()).decode()
         except BaseException:
             process.kill()
             await process.wait()
+            print("\n".join(part.log))
             raise
         if not line.startswith("ready "):
             await process.wait()
