@@ -9,6 +9,8 @@ from difflib import get_close_matches
 __all__ = [
     "ALL_TENANTS",
     "DEFAULT_TENANT",
+    "SECRET_NAME",
+    "SECRET_NAME_RULE",
     "is_valid_name",
     "nearest",
     "qualified",
@@ -20,6 +22,12 @@ DEFAULT_TENANT = "default"
 
 ALL_TENANTS = "*"
 """Who an operator asks for to have the servers of every tenant listed; no tenant's name."""
+
+SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""What names a secret, in a vault and in the references to it."""
+
+SECRET_NAME_RULE = "1 to 128 letters, digits, '_', '.' or '-'"  # noqa: S105 - a rule
+"""The same in words, for messages."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

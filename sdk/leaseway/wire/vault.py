@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 from leaseway.wire.private_file import PrivateFileError, locked, read_private, write_private
 from leaseway.wire.vault_key import (
     VAULT_KEY_VARIABLE,
@@ -50,7 +50,6 @@ MAX_ENTRIES: Final = 10_000
 MAX_VAULT: Final = 64 << 20
 """Bytes of the file."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _KIND: Final = b"leaseway-vault "
 _MAGIC: Final = _KIND + b"1\n"
 _SALT: Final = 16
@@ -81,11 +80,8 @@ def check_name(name: str) -> None:
         VaultError: It is none.
 
     """
-    if not _NAME.fullmatch(name):
-        raise VaultError(
-            f"'{name[:128]}' is no name for a secret: use 1 to 128 letters, digits, '_', '.' or "
-            "'-'."
-        )
+    if not SECRET_NAME.fullmatch(name):
+        raise VaultError(f"'{name[:128]}' is no name for a secret: use {SECRET_NAME_RULE}.")
 
 
 def check_value(name: str, value: str) -> None:

@@ -153,7 +153,11 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
      ("'1A' under 'servers.s.env' is no name of a variable: write letters, digits and '_', no digit"
      " first.")),
     ("env: {A: {env: ▸$B}}", "env.A.env", "BAD_VALUE",
-     "'servers.s.env.A.env' must be a name of letters, digits and '_', not a value."),
+     ("'servers.s.env.A.env' must be a name of letters, digits and '_', no digit first,"
+     " not a value.")),
+    ("env: {A: {secret: ▸db/password}}", "env.A.secret", "BAD_VALUE",
+     ("'servers.s.env.A.secret' must be a name of 1 to 128 letters, digits, '_', '.' or '-',"
+     " not a value.")),
     ("env: {A: {secret: ▸''}}", "env.A.secret", "BAD_VALUE",
      "'servers.s.env.A.secret' is empty."),
     ('env: {A: ▸"a\\0"}', "env.A", "BAD_VALUE",

@@ -22,6 +22,7 @@ from leaseway.control_plane.config.values import (
     suggestion,
     text_of,
 )
+from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 from leaseway.wire.references import references
 from leaseway.wire.spec import TRANSPORTS, Value
 
@@ -38,7 +39,6 @@ MAX_SESSION_ID: Final = 1_024
 _KINDS: Final = ("env", "secret", "file")
 _SCHEMES: Final = ("http", "https")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_SECRET: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,255}")
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _OWN_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
@@ -196,10 +196,10 @@ def _reference(node: Table, where: Where) -> Value | None:
     place = where.child(entry.name, entry.value.at)
     match entry.name:
         case "env":
-            name = _name(entry.value, place, _VARIABLE)
+            name = _name(entry.value, place, _VARIABLE, "letters, digits and '_', no digit first")
             return None if name is None else Value("env", name)
         case "secret":
-            name = _name(entry.value, place, _SECRET)
+            name = _name(entry.value, place, SECRET_NAME, SECRET_NAME_RULE)
             return None if name is None else Value("secret", name)
         case "file":
             path = text_of(entry.value, place, longest=MAX_COMMAND, empty=False)
@@ -211,11 +211,11 @@ def _reference(node: Table, where: Where) -> Value | None:
             return None
 
 
-def _name(node: Tree, where: Where, rule: re.Pattern[str]) -> str | None:
+def _name(node: Tree, where: Where, rule: re.Pattern[str], words: str) -> str | None:
     text = text_of(node, where, longest=256, empty=False)
     if text is None or rule.fullmatch(text):
         return text
-    message = f"{shown(where.key)} must be a name of letters, digits and '_', not a value."
+    message = f"{shown(where.key)} must be a name of {words}, not a value."
     where.error(node.at, IssueReason.BAD_VALUE, message)
     return None
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.document import MAX_SERVERS
 from leaseway.control_plane.config.keys import OPEN_TRANSPORTS, PROTOCOLS, ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.naming import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
+from leaseway.wire.names import SECRET_NAME
 from leaseway.wire.transports import known_transports
 
 __all__ = ["native_schema"]
@@ -19,6 +20,7 @@ __all__ = ["native_schema"]
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
+_SECRET: Final[Schema] = {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"}
 _FLAG: Final[Schema] = {"type": "boolean"}
 _DURATION: Final[Schema] = {
     "description": "Seconds, or a text such as 500ms, 30s, 15m, 1h30m.",
@@ -71,7 +73,7 @@ def _whole(smallest: int, largest: int) -> Schema:
 
 _VALUE: Final[Schema] = {
     "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
-    "anyOf": [_TEXT, _only("env", _TEXT), _only("secret", _TEXT), _only("file", _TEXT)],
+    "anyOf": [_TEXT, _only("env", _TEXT), _only("secret", _SECRET), _only("file", _TEXT)],
 }
 _VALUES: Final[Schema] = {"type": "object", "additionalProperties": _VALUE}
 _TRANSFORM: Final[Schema] = {
