@@ -212,7 +212,7 @@ class _Combination:
             for name, at in own.places.items()
             if name.startswith(prefix)
         }
-        return None if spec is None else replace(spec, key=key)
+        return spec if spec is None or spec.key == key else replace(spec, key=key)
 
     def _undeclared(
         self, layer: LayerDocument, entry: Entry, declared: Mapping[str, _Declared]

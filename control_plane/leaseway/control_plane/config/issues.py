@@ -242,7 +242,7 @@ class Where:
 
     def _below(self, key: str, at: Position) -> Where:
         self.log.places[key] = at
-        return replace(self, key=key)
+        return Where(self.log, key, self.server_id, self.transport)
 
     def _report(
         self, at: Position, severity: Literal["error", "warning"], reason: str, message: str

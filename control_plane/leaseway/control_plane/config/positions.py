@@ -158,19 +158,21 @@ def _guard(text: str) -> None:
     # The composer recurses, in C without a limit, so depth is bounded on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            _bound(event.start_mark, depth, nodes)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        nodes += isinstance(event, yaml.NodeEvent)
-        _bound(_position(event.start_mark), depth, nodes)
 
 
-def _bound(at: Position, depth: int, nodes: int) -> None:
+def _bound(mark: Any, depth: int, nodes: int) -> None:
     if depth > MAX_DEPTH:
-        raise BadYaml(at, f"Mappings and lists nest deeper than {MAX_DEPTH} levels here.")
+        message = f"Mappings and lists nest deeper than {MAX_DEPTH} levels here."
+        raise BadYaml(_position(mark), message)
     if nodes > MAX_NODES:
-        raise BadYaml(at, f"The file holds more than {MAX_NODES} values, aliases written out.")
+        message = f"The file holds more than {MAX_NODES} values, aliases written out."
+        raise BadYaml(_position(mark), message)
 
 
 class _Converter:
@@ -181,9 +183,9 @@ class _Converter:
         self._nodes = 0
 
     def convert(self, node: yaml.Node, depth: int) -> Tree:
-        at = _position(node.start_mark, self._file)
         self._nodes += 1
-        _bound(at, depth - 1, self._nodes)
+        _bound(node.start_mark, depth - 1, self._nodes)
+        at = _position(node.start_mark, self._file)
         if isinstance(node, yaml.ScalarNode):
             return Leaf(at, _scalar(node, at), node.value)
         if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
