@@ -12,7 +12,10 @@ from leaseway.data_plane.mcp.asks import Ask, nobody_answers, params_of
 from leaseway.data_plane.mcp.codec import Envelope, encode_answer, encode_error, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
 
-__all__ = ["LegacyAsks", "asked_of"]
+__all__ = ["LegacyAsks", "SendAnswer", "asked_of"]
+
+SendAnswer = Callable[[bytes, ToolCall | None], None]
+"""Sends a line to the server, which is the answer to a question of a call, if it is known which."""
 
 _logger = logging.getLogger(__name__)
 _WHOSE: Final = (
@@ -42,26 +45,27 @@ class LegacyAsks:
     """The open questions of one connection.
 
     Args:
-        send: Sends a line to the server.
+        send: Sends the answers.
     """
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: SendAnswer) -> None:
         self._send = send
         self._open: dict[object, Ask] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def take(self, message: Envelope, asked: ToolCall | str) -> None:
+    def take(self, message: Envelope, asked: ToolCall | str, near: ToolCall | None = None) -> None:
         """Pass a question on to the call that it belongs to.
 
         Args:
             message: The request.
-            asked: The call, or why there is none.
+            asked: The call, or why there is none that it can be passed on to.
+            near: The call that it came with, if that is certain.
         """
         key = request_key(message.id)
         if isinstance(asked, str):
-            self._send(encode_error(message.id, METHOD_NOT_FOUND, asked))
+            self._send(encode_error(message.id, METHOD_NOT_FOUND, asked), near)
         elif key in self._open:
             # Sent again over a stream that was continued, say; it gets one answer.
             _logger.debug("A question came again while it was open.")
@@ -69,19 +73,19 @@ class LegacyAsks:
             params = params_of(message.params)
             if params is None:
                 text = "The params are no JSON object in UTF-8."
-                self._send(encode_error(message.id, INVALID_PARAMS, text))
+                self._send(encode_error(message.id, INVALID_PARAMS, text), asked)
                 return
-            ask = self._open[key] = self._made(message, key, params)
+            ask = self._open[key] = self._made(message, key, params, asked)
             asked.request.on_ask(ask)
 
-    def _made(self, message: Envelope, key: object, params: bytes) -> Ask:
+    def _made(self, message: Envelope, key: object, params: bytes, call: ToolCall) -> Ask:
         def answer(result: bytes) -> None:
             del self._open[key]
-            self._send(encode_answer(message.id, result))
+            self._send(encode_answer(message.id, result), call)
 
         def refuse(code: int, text: str) -> None:
             del self._open[key]
-            self._send(encode_error(message.id, code, text))
+            self._send(encode_error(message.id, code, text), call)
 
         return Ask(message.method or "", params, answer, refuse)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -29,8 +30,9 @@ from leaseway.data_plane.mcp.http_events import EventReader
 from leaseway.data_plane.mcp.http_follow import BROKEN, Follower
 from leaseway.data_plane.mcp.http_params import ParamHeaders
 from leaseway.data_plane.mcp.http_renewal import Renewal, SessionForgotten
+from leaseway.data_plane.mcp.http_telling import Telling, unanswered
 from leaseway.data_plane.mcp.peer import Peer
-from leaseway.data_plane.mcp.pending import Pending
+from leaseway.data_plane.mcp.pending import Pending, ToolCall
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.wire import bounds
@@ -41,12 +43,6 @@ __all__ = ["HttpConnection", "http_client"]
 _logger = logging.getLogger(__name__)
 _FAREWELL: Final = 2.0
 """Seconds for the DELETE that ends a session."""
-
-_TELLING: Final = 10.0
-"""Seconds for a POST that has no answer."""
-
-_MAX_BACKGROUND: Final = 64
-"""Tasks of a connection that nobody waits for; what a server is to be told beyond is dropped."""
 
 
 class HttpConnection(Peer):
@@ -94,10 +90,11 @@ class HttpConnection(Peer):
         self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._telling = Telling(server, self._endpoint, self._background, self._spawn)
+        self._inbox.answer_asks_by(self._answer_ask)
         self._params = ParamHeaders(server)
         self._events = EventReader(server, self._endpoint, self._take, self._waits)
         self._following: asyncio.Task[None] | None = None
-        self._untold = 0
         self._closing: asyncio.Task[None] | None = None
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
@@ -129,7 +126,23 @@ class HttpConnection(Peer):
         self._tasks[key] = task
 
     def _answer(self, line: bytes) -> None:
-        self._tell_later(line)
+        self._telling.later(line, self.era.headers)
+
+    def _answer_ask(self, line: bytes, call: ToolCall | None) -> None:
+        """Send the answer to a question; a call that waits for it ends where that is in vain."""
+        on_untold = partial(self._end_unanswered, call) if call is not None else None
+        self._telling.later(line, self.era.headers, on_untold)
+
+    def _end_unanswered(self, call: ToolCall, why: str, is_certain: bool) -> None:
+        if call.id not in self._calls:
+            return
+        fault = unanswered(self.server, why)
+        if not is_certain:  # it may have the answer, or not need it any more
+            _logger.warning("%s The call goes on.", fault.message)
+            return
+        self._forget(call.id)
+        self._abandon(call.id, call, "its question could not be answered", True)
+        call.fail(fault)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -155,7 +168,7 @@ class HttpConnection(Peer):
             self._follow((opts or {}).get("headers") or {})
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        await self._tell(line, headers or self.era.headers)
+        await self._telling.now(line, headers or self.era.headers)
 
     def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
         task = self._tasks.pop(key, None)
@@ -164,42 +177,13 @@ class HttpConnection(Peer):
         if tell and entry.written and not self.era.modern and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
-            self._tell_later(line)
-
-    def _tell_later(self, line: bytes) -> None:
-        if len(self._background) < _MAX_BACKGROUND:
-            self._spawn(self._tell(line, self.era.headers))
-            return
-        self._untold += 1
-        if self._untold == 1:
-            _logger.warning(
-                "The server %s does not take what it is told: %s answers and notifications wait "
-                "for it, and further ones are dropped.",
-                self.server,
-                _MAX_BACKGROUND,
-            )
+            self._telling.later(line, self.era.headers)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
-
-    async def _tell(self, line: bytes, headers: Mapping[str, str]) -> None:
-        """Post what has no answer; a failure is none of the caller's business."""
-        try:
-            async with (
-                asyncio.timeout(_TELLING),
-                await self._endpoint.request("POST", headers, RequestBody(line)) as response,
-            ):
-                if response.status >= 400:
-                    _logger.debug(
-                        "The server %s answered a notification with HTTP status %s.",
-                        self.server,
-                        response.status,
-                    )
-        except (*BROKEN, Fault) as error:
-            _logger.debug("The server %s was not told: %s", self.server, error)
 
     # One request's answer.
 

@@ -22,7 +22,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
 from leaseway.data_plane.mcp.asks import METHODS
-from leaseway.data_plane.mcp.asks_legacy import LegacyAsks
+from leaseway.data_plane.mcp.asks_legacy import LegacyAsks, SendAnswer
 from leaseway.data_plane.mcp.codec import Envelope, encode_error, encode_result, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.wire import OnUpdate
@@ -91,7 +91,7 @@ class Inbox:
         self._answer = answer
         self._find_call = find_call
         self._asked = asked
-        self._asks = LegacyAsks(answer)
+        self._asks = LegacyAsks(lambda line, _call: answer(line))
         self._on_tools_changed = on_tools_changed
         self.on_update: OnUpdate | None = None
         self._on_request: OnRequest | None = None
@@ -113,7 +113,7 @@ class Inbox:
         try:
             if message.id is not None:
                 if method in METHODS:
-                    self._asks.take(message, self._asked(near, method))
+                    self._asks.take(message, self._asked(near, method), near)
                 else:
                     self._take_request(message, method)
             elif method == "notifications/progress":
@@ -126,6 +126,10 @@ class Inbox:
             _logger.debug("The server %s sent a malformed %s.", self._server, method)
         except Exception:  # a caller's callback failed; the read path goes on
             _logger.exception("A callback for %s of the server %s failed.", method, self._server)
+
+    def answer_asks_by(self, send: SendAnswer) -> None:
+        """Have answers to questions sent another way than all others; before there are any."""
+        self._asks = LegacyAsks(send)
 
     async def run(
         self,
