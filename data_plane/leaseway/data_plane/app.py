@@ -31,8 +31,7 @@ from leaseway.data_plane.edge.artifact_storage import (
 )
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import LeaseMessages
-from leaseway.data_plane.edge.disk_threads import DiskThreads
-from leaseway.data_plane.edge.exchange import Exchanges
+from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
@@ -47,6 +46,7 @@ from leaseway.data_plane.edge.state_meters import StateMeters
 from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.health import patience_of
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance

@@ -48,6 +48,10 @@ class Outbox:
     def __bool__(self) -> bool:
         return self.queued_bytes > 0
 
+    def __len__(self) -> int:
+        """How many frames wait, those of large payloads apart."""
+        return len(self._small)
+
     def put(self, frame: bytes) -> int:
         """Queue a frame; return the ticket that takes it back."""
         idle = not self.queued_bytes

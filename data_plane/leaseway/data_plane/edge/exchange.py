@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.core.arguments import oversize_arguments
+from leaseway.data_plane.core.gathering import Gathering
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.renewals import renew_all
@@ -27,7 +28,7 @@ from leaseway.wire.frames import frame, frame_tag, result_frame
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
-__all__ = ["ExchangeStream", "Exchanges"]
+__all__ = ["Context", "ExchangeStream"]
 
 _logger = logging.getLogger(__name__)
 _MAX_QUEUED: Final = 64 * bounds.MIB
@@ -35,6 +36,10 @@ _MAX_QUEUED: Final = 64 * bounds.MIB
 _MOST_UNREAD: Final = 256 * bounds.MIB
 """With more than this waiting to be sent, the caller does not read and its stream is ended."""
 
+_GATHERING: Final = 0.001
+"""Seconds that results wait for others at most."""
+_MOST_GATHERED: Final = 64 * bounds.KIB
+"""With more than this waiting to be sent, none waits for others."""
 _MOST_CHUNKED: Final = 32
 """Arguments in chunks that may be under way on one stream."""
 _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
@@ -47,61 +52,7 @@ _GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
 
 Result = execution_pb2.Result
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class Exchanges:
-    """All exchange streams of a worker.
-
-    Args:
-        executor: Runs the calls.
-        leases: Renews leases.
-        lease_message: Makes the message that describes a lease.
-        worker: Who answers.
-
-    """
-
-    def __init__(
-        self,
-        executor: Executor,
-        leases: LeaseKeeper,
-        lease_message: Callable[[Any], leases_pb2.Lease],
-        worker: catalog_pb2.WorkerRef,
-    ) -> None:
-        self._executor = executor
-        self._leases = leases
-        self._lease_message = lease_message
-        self._worker = worker
-        self._streams: set[ExchangeStream] = set()
-        self._leaving: str | None = None
-
-    async def serve(self, context: Context) -> None:
-        """Serve one stream until it ends."""
-        stream = ExchangeStream(
-            context, self._executor, self._leases, self._lease_message, self._worker
-        )
-        self._streams.add(stream)
-        try:
-            if self._leaving is not None:
-                stream.go_away(self._leaving)
-            await stream.serve()
-        finally:
-            self._streams.discard(stream)
-
-    @property
-    def open_streams(self) -> int:
-        """How many streams there are."""
-        return len(self._streams)
-
-    @property
-    def queued_bytes(self) -> int:
-        """How much waits to be sent on all of them."""
-        return sum(stream.queued_bytes for stream in self._streams)
-
-    def go_away(self, reason: str) -> None:
-        """Tell every caller, those to come too, that no more calls are taken."""
-        self._leaving = reason
-        for stream in self._streams:
-            stream.go_away(reason)
+"""What gRPC gives a stream."""
 
 
 class ExchangeStream:
@@ -126,6 +77,8 @@ class ExchangeStream:
         self._room = asyncio.Event()
         self._room.set()
         self._outbox = Outbox(self._wake.set)
+        self._gathering = Gathering(self._calls)
+        self._gathers = False
         self._updates = Updates(self._outbox)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
@@ -269,7 +222,7 @@ class ExchangeStream:
         self._calls.pop(call_id, None)
         lease = self._lease(run).SerializeToString() if run.lease is not None else b""
         if len(payload) <= bounds.BATCH_SIZE:
-            self._outbox.put(result_frame(call_id, payload, is_error, lease))
+            self._put_result(result_frame(call_id, payload, is_error, lease))
             return
         last = result_frame(call_id, b"", is_error, lease)
         self._outbox.put_large(last, call_id, payload)
@@ -296,7 +249,12 @@ class ExchangeStream:
         result = self._lease(run)
         result.call_id = call_id
         result.status.CopyFrom(status_from_fault(fault))
-        self._outbox.put(frame(_RESULTS, result))
+        self._put_result(frame(_RESULTS, result))
+
+    def _put_result(self, result: bytes) -> None:
+        self._outbox.put(result)
+        if self._gathers and self._gathering.is_enough(len(self._outbox)):
+            self._wake.set()
 
     def _lease(self, run: Run) -> execution_pb2.Result:
         """Return the part of a result that names the lease, where the caller could not know it."""
@@ -355,6 +313,7 @@ class ExchangeStream:
 
     async def _write(self) -> None:
         outbox, wake, write = self._outbox, self._wake, self._context.write
+        gathering, now = self._gathering, asyncio.get_running_loop().time
         await write(
             execution_pb2.ExchangeResponse(
                 worker=execution_pb2.WorkerInfo(
@@ -372,9 +331,27 @@ class ExchangeStream:
                 wake.clear()
                 await wake.wait()
                 continue
+            if gathering.pays(len(outbox), now()):
+                await self._gather()
             await write(outbox.next_batch())
             if outbox.queued_bytes <= _MAX_QUEUED and not self._room.is_set():
                 self._room.set()
+
+    async def _gather(self) -> None:
+        """Wait a moment for more results to share the next message."""
+        outbox, wake = self._outbox, self._wake
+        if outbox.queued_bytes > _MOST_GATHERED:
+            return
+        ready = len(outbox)
+        wake.clear()
+        self._gathers = True
+        timer = asyncio.get_running_loop().call_later(_GATHERING, wake.set)
+        try:
+            await wake.wait()
+        finally:
+            timer.cancel()
+            self._gathers = False
+        self._gathering.waited(len(outbox) - ready)
 
 
 def _too_many(what: str, limit: int) -> Fault:

@@ -13,7 +13,7 @@ from leaseway.data_plane.edge.artifact_reads import send_artifact
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
-from leaseway.data_plane.edge.exchange import Exchanges
+from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool

@@ -9,7 +9,7 @@ from functools import partial
 
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import instance_statuses
-from leaseway.data_plane.edge.exchange import Exchanges
+from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.meters import WorkerMeters
