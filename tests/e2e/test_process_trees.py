@@ -20,7 +20,7 @@ from tests.e2e.system import SERVERS, System, eventually, python_server, running
 from leaseway.sdk import AsyncClient, LeasewayError
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
-TAG = "TEST_TREE"
+TAG = f"TEST_TREE_{os.getpid()}"
 NOSY = str(SERVERS / "nosy.py")
 SHARED = {"truely-stateless": True}
 # A shell gives what it starts in the background no standard input, unless told to.
