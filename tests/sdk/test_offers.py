@@ -290,7 +290,7 @@ async def test_a_subscription_on_a_lease_ends_with_it(
 async def test_a_subscription_on_a_lease_outlasts_the_longest_call(
     client: AsyncClient, offers: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leaseway.sdk.subscriptions.MAX_CALL_TIMEOUT", 0.3)
+    monkeypatch.setattr("leaseway.sdk.subscriptions.MAX_CALL_TIMEOUT", 1.5)
     followed = follow(offers)
     async with (
         client.session("one") as session,
