@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -66,6 +67,46 @@ async def test_a_call_before_the_first_result_waits_for_it(running: Running) -> 
     assert [ref.id for ref in exposed.workers] == ["w1"]
     assert (qualified.server_id, qualified.original_name) == ("time", "now")
     assert exposed.read_only
+
+
+async def test_what_is_resolved_together_is_so_in_one_version(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        running.load(spec("a"), spec("slow"))
+        probe = (await w1.hear("probe")).probe
+        changed, waits = running.plane.changed, asyncio.Event()
+
+        async def wait(timeout: float) -> None:
+            waits.set()
+            await changed(timeout)
+
+        monkeypatch.setattr(running.plane, "changed", wait)
+        request = catalog_pb2.ResolveToolsRequest(names=["a_x", "slow_y"])
+        asked = asyncio.ensure_future(running.catalog.ResolveTools(request, timeout=BOUND))
+        async with asyncio.timeout(BOUND):
+            await waits.wait()
+            running.load(spec("a", prefix="other_"), spec("slow"))
+            await w1.hear("delta")
+            await w1.say(
+                probe_result=sync_pb2.ProbeResult(
+                    id=probe.id,
+                    key=probe.spec.key,
+                    launch_hash=probe.launch_hash,
+                    tools=recorded("y"),
+                    protocol_version="2025-11-25",
+                )
+            )
+            await w1.apply_until("a", "slow")
+            answer = await asked
+    moved, waited = answer.tools
+    assert fault_from_status(moved.error).reason is Reason.TOOL_NOT_FOUND
+    assert (waited.server_id, waited.original_name) == ("slow", "y")
+    assert answer.registry_version == running.plane.state.visible.version
 
 
 async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(running: Running) -> None:
@@ -164,8 +205,7 @@ async def test_watchers_are_not_woken_by_what_they_do_not_see(
         watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
         await heard(watch)
         looked = 0
-        visible = Coordinator.visible.fget
-        assert visible is not None
+        visible: Callable[[Coordinator], Snapshot] = vars(Coordinator)["visible"].fget
 
         def look(state: Coordinator) -> Snapshot:
             nonlocal looked

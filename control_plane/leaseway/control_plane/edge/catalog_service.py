@@ -34,6 +34,7 @@ __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
 
+_Outcome = NamedTarget | ResourceTarget | Denied
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
 _PromptsContext = grpc.aio.ServicerContext[
     catalog_pb2.ListPromptsRequest, catalog_pb2.ListPromptsResponse
@@ -133,17 +134,13 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         await self._established(context)
         tenant = tenant_of(request.tenant)
-        outcomes = []
-        for name in request.names:
-            outcomes.append(await self._find(tenant, name, request, context))
-            if isinstance(outcomes[-1], Denied):
-                await asyncio.sleep(0)  # what is not there is looked for long: others have a turn
+        version, outcomes = await self._find(tenant, request, context)
         return catalog_pb2.ResolveToolsResponse(
             tools=[
                 self._resolved(name, outcome)
                 for name, outcome in zip(request.names, outcomes, strict=True)
             ],
-            registry_version=self._plane.state.visible.version,
+            registry_version=version,
         )
 
     async def WatchTools(  # noqa: N802
@@ -213,28 +210,44 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             await self._plane.changed(left)
 
     async def _find(
+        self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
+    ) -> tuple[int, list[_Outcome]]:
+        """Return where names lead, and the version for which all of that holds or is newer."""
+        while True:
+            # Taken first: callers keep the answers until they hear of a version above it.
+            version = self._plane.state.visible.version
+            outcomes = []
+            for name in request.names:
+                outcomes.append(self._look_for(tenant, name, request))
+                if isinstance(outcomes[-1], Denied):
+                    await asyncio.sleep(0)  # it was looked for long: others have a turn
+            late = [
+                name
+                for name, outcome in zip(request.names, outcomes, strict=True)
+                if isinstance(outcome, Waiting)
+            ]
+            if not late or _patience(context) <= 0.0:
+                return version, [_ended(outcome) for outcome in outcomes]
+            for name in late:
+                await self._first_result(tenant, name, request, context)
+
+    async def _first_result(
         self,
         tenant: str,
         name: str,
         request: catalog_pb2.ResolveToolsRequest,
         context: _ResolveContext,
-    ) -> NamedTarget | ResourceTarget | Denied:
-        while True:
-            outcome = self._look_for(tenant, name, request)
-            if not isinstance(outcome, Waiting):
-                return outcome
-            # A little before the caller gives up, so that it learns what it waited for.
-            left = time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
+    ) -> None:
+        """Wait until a name can be looked for in vain, for as long as the caller waits."""
+        while isinstance(self._look_for(tenant, name, request), Waiting):
+            left = _patience(context)
             if left <= 0.0:
-                waited = ", ".join(outcome.servers[:5])
-                message = f"No first result yet from: {waited}. Try again, or allow more time."
-                metadata = {"server": outcome.servers[0]}
-                return Denied(Reason.SERVER_NOT_READY, message, 0.5, metadata)
+                return
             await self._plane.changed(left)
 
     def _look_for(
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
-    ) -> NamedTarget | ResourceTarget | Denied | Waiting:
+    ) -> _Outcome | Waiting:
         state, now = self._plane.state, self._plane.clock()
         match request.kind:
             case catalog_pb2.NAME_KIND_RESOURCE:
@@ -244,15 +257,27 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             case _:
                 return find_name(state, tenant, name, now, TOOLS, request.server_id)
 
-    def _resolved(
-        self, name: str, outcome: NamedTarget | ResourceTarget | Denied
-    ) -> catalog_pb2.ResolvedTool:
+    def _resolved(self, name: str, outcome: _Outcome) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denied):
             return offered.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
             return offered.resolved(name, not_served(outcome.served.key.server_id), [])
         return offered.resolved(name, outcome, workers)
+
+
+def _patience(context: _ResolveContext) -> float:
+    """Return for how long to wait: the caller is told for what, a little before it gives up."""
+    return time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
+
+
+def _ended(outcome: _Outcome | Waiting) -> _Outcome:
+    """Return an outcome as the caller is told it, who waits no longer."""
+    if not isinstance(outcome, Waiting):
+        return outcome
+    waited = ", ".join(outcome.servers[:5])
+    message = f"No first result yet from: {waited}. Try again, or allow more time."
+    return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
 
 
 def _is_wanted(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
