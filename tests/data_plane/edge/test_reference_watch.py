@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from tests.data_plane.edge.conftest import worker_bench
 
 from leaseway.data_plane.edge import reference_watch
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
+from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
-from leaseway.wire.spec import InstancePolicy, Value
+from leaseway.wire.spec import InstancePolicy, ServerSpec, Value
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
 from leaseway.wire.vault_key import VaultPlace
 
@@ -354,6 +356,23 @@ async def test_a_vault_that_cannot_be_read_is_a_problem_of_the_worker(
     await look(bench)
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert report.cleared[0].reason == "VAULT_UNREADABLE"
+
+
+async def test_files_are_read_in_threads_that_the_end_of_the_process_does_not_wait_for(
+    bench: Bench, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk that they are on may hang."""
+    watch, readers = bench.worker.references, []
+    real = watch._read
+
+    def read(spec: ServerSpec) -> Resolved:
+        readers.append(threading.current_thread())
+        return real(spec)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(watch, "_read", read)
+    await bench.serve("uses", env=uses(file))
+    await look(bench)
+    assert [each.daemon for each in readers] == [True]
 
 
 async def test_an_unforeseen_failure_does_not_end_the_watch(

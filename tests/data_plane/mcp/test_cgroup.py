@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp import cgroup
 from leaseway.data_plane.mcp.cgroup import Cgroup, Cgroups
@@ -196,6 +199,20 @@ async def test_removed_cgroups_are_gone(kernel: Kernel, cgroups: Cgroups) -> Non
     group = cgroups.confine(EVERYTHING)
     assert await group.remove()
     assert not group.folders["memory"].exists()
+
+
+async def test_a_removal_that_hangs_in_the_kernel_holds_up_neither_the_loop_nor_the_end(
+    kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(cgroup, "remove_cgroup", lambda _: not go_on.wait(BOUND))
+    monkeypatch.setattr(cgroup, "_REMOVAL", 0.05)
+    group = cgroups.confine(EVERYTHING)
+    try:
+        async with asyncio.timeout(BOUND / 2):
+            assert not await group.remove()
+    finally:
+        go_on.set()
 
 
 def test_what_a_killed_worker_left_is_removed_by_the_next(

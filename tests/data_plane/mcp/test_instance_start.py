@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,6 +140,23 @@ async def test_a_server_that_exits_at_once_says_status_and_last_words(bench: Ben
     assert fault.metadata["stderr"] == "no configuration found"
     assert "exited with status 7" in fault.message
     assert "no configuration found" in fault.message
+
+
+async def test_a_file_that_is_never_read_holds_up_its_own_server_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """A file on a disk that hangs, say; a pipe nobody writes to is the same for who reads it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    env = {"SECRET": Value("file", str(pipe))}
+    late = bench.stdio("counter", env=env, startup_timeout=0.5)
+    starting = asyncio.create_task(bench.fails(late))
+    assert await bench.start(bench.stdio("counter"))
+    async with asyncio.timeout(BOUND):
+        fault = await starting
+    os.close(os.open(pipe, os.O_WRONLY))  # whoever reads it goes on, and ends
+    assert fault.metadata["problem"] == "MISSING_REFERENCE"
+    assert f"refers to the file {pipe}, which was not read within 0.5 s" in fault.message
 
 
 async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: Bench) -> None:

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from tests.conftest import BOUND, descendants
 
-from leaseway.data_plane.mcp import stdio
+from leaseway.data_plane.mcp import process, stdio
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.launch import Launch
 from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 from .conftest import SERVERS
@@ -99,6 +101,30 @@ async def test_a_process_that_cannot_be_watched_is_not_left_running(
     assert fault.message.endswith("its process could not be watched: Too many open files.")
     await bench.instances[0].close()
     await nothing_is_left(before)
+
+
+async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of /proc is read for it, which takes long where much runs."""
+    readers: list[threading.Thread] = []
+    real = process._members
+
+    def members(group: int) -> list[int]:
+        readers.append(threading.current_thread())
+        return real(group)
+
+    monkeypatch.setattr(process, "_members", members)
+    reaper = Reaper()
+    launch = Launch(("sh", "-c", "sleep 600 & wait"), dict(os.environ), sandboxed=True)
+    server = process.ServerProcess("s", launch, StderrTail(), reaper)
+    async with asyncio.timeout(BOUND):
+        await server.stop(patience=0.05)
+    assert readers
+    assert threading.main_thread() not in readers
+    server.stdin.close()
+    server.stdout.close()
+    await reaper.close()
 
 
 async def test_a_reaper_that_stands_still_holds_up_nobody() -> None:

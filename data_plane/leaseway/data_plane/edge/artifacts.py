@@ -17,9 +17,9 @@ from typing import BinaryIO, Final
 from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
 from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
 from leaseway.data_plane.edge.artifact_storage import ArtifactStorage
-from leaseway.data_plane.edge.disk_threads import DiskThreads
 from leaseway.data_plane.edge.run import Run
 from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds

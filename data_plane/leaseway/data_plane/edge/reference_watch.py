@@ -19,6 +19,7 @@ from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.vault import Mark, WorkerVault, mark_of
 from leaseway.wire import bounds
@@ -87,6 +88,7 @@ class ReferenceWatch:
         self._seen: dict[VariantKey, _Seen] = {}
         self._trials: dict[VariantKey, _Trial] = {}
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
+        self._disk = DiskThreads(1)  # which may hang; the worker's end does not wait for it
         self._stopped = False
 
     async def run(self) -> None:
@@ -108,10 +110,10 @@ class ReferenceWatch:
         for forgotten in (self._seen.keys() | self._trials.keys()) - specs.keys():
             self._seen.pop(forgotten, None)
             self._give_up(forgotten)
-        marks = await asyncio.to_thread(self._look_at, specs)
+        marks = await self._disk.run(self._look_at, specs)
         if any(key in self._seen and self._seen[key].marks != at for key, at in marks.items()):
             marks = await self._quiet(specs, marks)
-        fresh = await asyncio.to_thread(self._read_changed, specs, marks)
+        fresh = await self._disk.run(self._read_changed, specs, marks)
         self._tell_of_vault()
         for generation in tuple(self._pool.current):
             seen = fresh.get(generation.key)
@@ -137,7 +139,7 @@ class ReferenceWatch:
         while loop.time() < until:
             before = marks
             await asyncio.sleep(_QUIET)
-            marks = await asyncio.to_thread(self._look_at, specs)
+            marks = await self._disk.run(self._look_at, specs)
             if marks == before:
                 break
         return marks

@@ -173,13 +173,21 @@ class Cgroup:
 
     async def remove(self) -> bool:
         """Kill what is inside and remove the cgroups; say whether they went within 2 s."""
-        deadline = time.monotonic() + _REMOVAL
         left = list(dict.fromkeys(self.folders.values()))
-        while left := [folder for folder in left if not remove_cgroup(folder)]:
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.01)
-        return True
+        try:
+            async with asyncio.timeout(_REMOVAL):
+                while True:
+                    left = await asyncio.to_thread(_removed_in_vain, left)
+                    if not left:
+                        return True
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            return False
+
+
+def _removed_in_vain(folders: list[Path]) -> list[Path]:
+    """Kill what is in cgroups and remove them; return those that are still there."""
+    return [folder for folder in folders if not remove_cgroup(folder)]
 
 
 def _settings(limits: Limits) -> dict[str, dict[int, _Files]]:

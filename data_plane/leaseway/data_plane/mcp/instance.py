@@ -24,7 +24,7 @@ from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers, list_offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
 from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, resolve
+from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, read_references
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
@@ -257,8 +257,11 @@ class Instance:
                 self._finish()
 
     async def _connect(self) -> None:
+        self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.reading is None:
-            self.reading = resolve(self.spec, self._environment, self._vault)
+            self.reading = await read_references(
+                self.spec, self._environment, self._vault, self.spec.startup_timeout
+            )
         self.stderr.hide(self.reading.secrets)
         connected = await connect(
             Wanted(
@@ -275,7 +278,6 @@ class Instance:
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
         self.pid, self.warnings = connected.pid, connected.warnings
-        self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         async with asyncio.timeout_at(self._deadline):
             await self._peer.open()
 

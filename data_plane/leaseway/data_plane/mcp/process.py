@@ -111,7 +111,7 @@ class ServerProcess:
     async def _stop(self, patience: float) -> None:
         try:
             await self._ends_within(patience)
-            self._ask_to_end()
+            await self._ask_to_end(patience)
             await self._ends_within(patience)
         finally:
             # Children in the group outlive a clean exit of their parent: they go now.
@@ -122,7 +122,7 @@ class ServerProcess:
         if not self.exited.done():
             await asyncio.wait([self.exited], timeout=seconds)
 
-    def _ask_to_end(self) -> None:
+    async def _ask_to_end(self, patience: float) -> None:
         if self.exited.done():
             return
         with contextlib.suppress(OSError):
@@ -130,9 +130,9 @@ class ServerProcess:
                 os.killpg(self.pid, signal.SIGTERM)
                 return
         # A sandbox's keeper would die at once, and take the server with it unasked.
-        for pid in _members(self.pid):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await asyncio.to_thread(_terminate_members, self.pid)
 
     def _kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -235,6 +235,13 @@ class _StderrReader(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended.set()
+
+
+def _terminate_members(group: int) -> None:
+    """Send SIGTERM to a group but its leader; reads all of /proc, which is not for the loop."""
+    for pid in _members(group):
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _members(group: int) -> list[int]:

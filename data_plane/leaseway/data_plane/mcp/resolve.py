@@ -6,6 +6,7 @@ log or a span (DESIGN §2).
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -16,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.environment import looks_secret
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.logs import Hidden, hide
@@ -23,11 +25,14 @@ from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
 from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError
 
-__all__ = ["NO_VAULT", "Resolved", "Vault", "resolve"]
+__all__ = ["NO_VAULT", "Resolved", "Vault", "read_references", "resolve"]
 
 _MAX_FILE: Final = 1 << 20
 _MIN_SECRET: Final = 4
 """Characters; to hide what is shorter would garble every text."""
+
+_disk: Final = DiskThreads()
+"""What waits here for a disk that hangs, others that start need not wait for."""
 
 _SALT: Final = secrets.token_bytes(32)
 """So that a digest says nothing outside of this process."""
@@ -211,6 +216,40 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
     return resolved
+
+
+async def read_references(
+    spec: ServerSpec, environment: Mapping[str, str], vault: Vault, timeout: float
+) -> Resolved:
+    """Return what a server gets, as `resolve` does, without holding up the loop.
+
+    Args:
+        spec: The server.
+        environment: The worker's environment.
+        vault: Where secrets are that the environment does not have, in memory.
+        timeout: Seconds that reading files may take.
+
+    Raises:
+        Fault: As `resolve` does; also where the files were not read in time.
+    """
+    files = _files(spec)
+    if not files:
+        return resolve(spec, environment, vault)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _disk.run(resolve, spec, environment, vault)
+    except TimeoutError:
+        late = f"was not read within {timeout:g} s: see whether its disk answers"
+        missing = [(key, f"refers to the file {path}, which {late}") for key, path in files.items()]
+        raise _missing_fault(spec.key.server_id, missing) from None
+
+
+def _files(spec: ServerSpec) -> dict[str, str]:
+    values = {
+        **{f"env.{name}": value for name, value in spec.env.items()},
+        **{f"headers.{name}": value for name, value in spec.headers.items()},
+    }
+    return {key: value.text for key, value in values.items() if value.kind == "file"}
 
 
 def _refuse_vault_key(name: str) -> None:

@@ -12,12 +12,12 @@ from functools import partial
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.edge.disk_threads import DiskThreads
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 
 
 @pytest.fixture(autouse=True)
 def _brief_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leaseway.data_plane.edge.disk_threads._IDLE", 0.05)
+    monkeypatch.setattr("leaseway.data_plane.mcp.disk_threads._IDLE", 0.05)
 
 
 def disk_threads() -> list[threading.Thread]:
@@ -91,7 +91,7 @@ async def test_what_is_given_up_while_it_runs_delays_nobody() -> None:
 
 HANGS = """
 import asyncio, threading
-from leaseway.data_plane.edge.disk_threads import DiskThreads
+from leaseway.data_plane.mcp.disk_threads import DiskThreads
 
 async def main():
     hanging = DiskThreads().start(threading.Event().wait)
