@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +20,10 @@ from opentelemetry.proto.collector.metrics.v1 import (
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from tests.conftest import BOUND
 
+from leaseway.wire import metrics_otlp
+from leaseway.wire.exporters import otel_resource
 from leaseway.wire.measuring import measuring
+from leaseway.wire.metrics import Meter
 
 Requests = asyncio.Queue[metrics_service_pb2.ExportMetricsServiceRequest]
 
@@ -167,3 +171,55 @@ def test_numbers_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+class Stuck:
+    """An exporter that neither sends nor ends before it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.ended = threading.Event()
+
+    def export(self, _data: Any) -> None:
+        assert self.let_go.wait(BOUND)
+
+    def shutdown(self, **_: Any) -> None:
+        assert self.let_go.wait(BOUND)
+        self.ended.set()
+
+
+async def test_an_exporter_that_hangs_at_the_end_holds_up_neither_the_loop_nor_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics_otlp, "_LAST_SENDING", 0.05)
+    monkeypatch.setattr(metrics_otlp, "_SHUTTING_DOWN", 0.05)
+    stuck: Any = Stuck()
+    pump = metrics_otlp.MetricsPump(Meter(), [stuck], otel_resource({}))
+    closing = asyncio.create_task(pump.close())
+    turns = 0
+    async with asyncio.timeout(BOUND):
+        while not closing.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 2, "the loop stood still"
+    assert "last metrics were not sent" in caplog.text
+    assert "did not end within 1 s" in caplog.text
+    stuck.let_go.set()
+    assert await asyncio.to_thread(stuck.ended.wait, BOUND)
+
+
+async def test_an_exporter_that_fails_to_end_leaves_the_others_to_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(Stuck):
+        def shutdown(self, **_: Any) -> None:
+            raise OSError("gone already")
+
+    failing: Any = Failing()
+    well: Any = Stuck()
+    failing.let_go.set()
+    well.let_go.set()
+    pump = metrics_otlp.MetricsPump(Meter(), [failing, well], otel_resource({}))
+    await asyncio.wait_for(pump.close(), BOUND)
+    assert well.ended.is_set()
+    assert "failed to end" in caplog.text

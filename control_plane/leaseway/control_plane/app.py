@@ -74,6 +74,15 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     check_listen(options.listen, options.key)
     telemetry = configure_telemetry(_NAME)
     plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
+    with census_on_signal(plane.counts):  # first: an unhandled SIGUSR1 would end the process
+        try:
+            await _run(plane, options, ready)
+        finally:
+            telemetry.shutdown()
+    return 0
+
+
+async def _run(plane: Plane, options: ControlPlaneOptions, ready: Callable[[str], None]) -> None:
     server = make_server(key=options.key)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
@@ -88,16 +97,13 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     _logger.info("listening", extra={"address": str(address)})
     ready(str(address))
     try:
-        with census_on_signal(plane.counts):
-            async with measuring(options.metrics, _NAME) as meter:
-                if meter is not None:
-                    plane.meters = PlaneMeters(meter, plane.state)
-                await _serve(plane, options, stopping)
+        async with measuring(options.metrics, _NAME) as meter:
+            if meter is not None:
+                plane.meters = PlaneMeters(meter, plane.state)
+            await _serve(plane, options, stopping)
     finally:
         await health.shut_down()
         await server.stop(_GRACE)
-        telemetry.shutdown()
-    return 0
 
 
 async def _serve(plane: Plane, options: ControlPlaneOptions, stopping: asyncio.Event) -> None:

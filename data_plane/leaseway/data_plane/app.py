@@ -117,24 +117,26 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     server = make_server(key=options.key)
     bound = bind(server, options.listen)
     stop = Stop()
-    vault = WorkerVault(options.vault)
-    await asyncio.to_thread(vault.refresh)
-    async with (
-        measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
-        _connections(options.id, vault) as open_instance,
-        _storage(options.artifacts) as storage,
-        asyncio.TaskGroup() as group,
-    ):
-        background = Background(group)
-        try:
-            with _signals(stop):
-                worker = Worker(
-                    options, bound, open_instance, background, stop, vault, meter, storage
-                )
-                with census_on_signal(worker.counts):
+    worker: Worker | None = None
+    # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
+    with census_on_signal(lambda: worker.counts() if worker is not None else {}):
+        vault = WorkerVault(options.vault)
+        await asyncio.to_thread(vault.refresh)
+        async with (
+            measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
+            _connections(options.id, vault) as open_instance,
+            _storage(options.artifacts) as storage,
+            asyncio.TaskGroup() as group,
+        ):
+            background = Background(group)
+            try:
+                with _signals(stop):
+                    worker = Worker(
+                        options, bound, open_instance, background, stop, vault, meter, storage
+                    )
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
-        finally:
-            background.cancel_all()
+            finally:
+                background.cancel_all()
     return 0
 
 

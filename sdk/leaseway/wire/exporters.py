@@ -4,27 +4,64 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-__all__ = ["Signal", "describe_process", "otel_resource", "otlp_is_possible", "wanted_exporters"]
+__all__ = ["Signal", "describe_process", "make_exporters", "otel_resource"]
 
 Signal = Literal["TRACES", "METRICS"]
+_Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)
 _OTLP: Final = "OTEL_EXPORTER_OTLP"
 
 
-def wanted_exporters(signal: Signal) -> list[str]:
-    """Return the names of the exporters that `OTEL_{signal}_EXPORTER` asks for.
+def make_exporters(
+    signal: Signal,
+    *,
+    console: Callable[[], _Exporter],
+    otlp: Callable[[], _Exporter],
+    instead: str = "",
+) -> list[_Exporter]:
+    """Return the exporters that the standard variables ask for; none without them.
 
-    Unset means `otlp` where an endpoint is set, else none; `OTEL_SDK_DISABLED=true` wins.
+    `OTEL_{signal}_EXPORTER` names them (`otlp`, `console`, `none`); unset means `otlp` where an
+    `OTEL_EXPORTER_OTLP_*ENDPOINT` is set for the signal or for all; `OTEL_SDK_DISABLED=true` wins.
+    What cannot be used is said in a log line.
+
+    Args:
+        signal: What is exported.
+        console: Makes the one that writes to stderr.
+        otlp: Makes the one that sends; an ImportError means that its library is not installed.
+        instead: What else there is, said of an exporter that there is not.
+
     """
+    makers = {"console": console, "otlp": otlp}
+    made: list[_Exporter] = []
+    for name in _wanted(signal):
+        if name not in makers:
+            _logger.warning(
+                f"OTEL_{signal}_EXPORTER names an exporter that Leaseway does not have; use otlp, "
+                f"console or none{instead}.",
+                extra={"exporter": name},
+            )
+        elif name != "otlp" or _otlp_is_possible(signal):
+            try:
+                made.append(makers[name]())
+            except ImportError:
+                _logger.warning(
+                    f"{signal.capitalize()} are not exported: install leaseway[serving], which "
+                    "brings the OTLP exporter."
+                )
+    return made
+
+
+def _wanted(signal: Signal) -> list[str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     endpoint = os.environ.get(f"{_OTLP}_{signal}_ENDPOINT") or os.environ.get(f"{_OTLP}_ENDPOINT")
@@ -33,7 +70,7 @@ def wanted_exporters(signal: Signal) -> list[str]:
     return [name for name in names if name not in ("", "none")]
 
 
-def otlp_is_possible(signal: Signal) -> bool:
+def _otlp_is_possible(signal: Signal) -> bool:
     """Say whether the protocol that is asked for is the one that there is; if not, log it."""
     protocol = os.environ.get(f"{_OTLP}_{signal}_PROTOCOL") or os.environ.get(
         f"{_OTLP}_PROTOCOL", "grpc"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from leaseway.wire.exporters import otlp_is_possible, wanted_exporters
+from leaseway.wire.exporters import make_exporters
 from leaseway.wire.metrics import Buckets, Family, Meter, Point
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -35,39 +35,25 @@ _DEFAULT_INTERVAL: Final = 60.0
 _SHORTEST_INTERVAL: Final = 0.1
 _LAST_SENDING: Final = 5.0
 """Seconds that the end of a process waits for its last numbers to be sent."""
+_SHUTTING_DOWN: Final = 1.0
+"""Seconds that it waits then for the exporters to end."""
 
 
 def metric_exporters() -> list[MetricExporter]:
-    """Return the exporters that the standard variables ask for; none without them.
-
-    `OTEL_METRICS_EXPORTER` names them (`otlp`, `console`, `none`); unset means `otlp` where an
-    `OTEL_EXPORTER_OTLP_*ENDPOINT` for metrics is set. What cannot be used is said in a log line.
-    """
-    found = (_exporter(name) for name in wanted_exporters("METRICS"))
-    return [exporter for exporter in found if exporter is not None]
+    """Return the exporters that the standard variables ask for (see `make_exporters`)."""
+    instead = ", and --metrics HOST:PORT for Prometheus"
+    return make_exporters("METRICS", console=_to_stderr, otlp=_by_otlp, instead=instead)
 
 
-def _exporter(name: str) -> MetricExporter | None:
-    if name == "console":
-        from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
+def _to_stderr() -> MetricExporter:
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
-        return ConsoleMetricExporter(out=sys.stderr)  # stdout belongs to results
-    if name != "otlp":
-        _logger.warning(
-            "OTEL_METRICS_EXPORTER names an exporter that Leaseway does not have; use otlp, "
-            "console or none, and --metrics HOST:PORT for Prometheus.",
-            extra={"exporter": name},
-        )
-        return None
-    if not otlp_is_possible("METRICS"):
-        return None
-    try:
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-    except ImportError:
-        _logger.warning(
-            "Metrics are not exported: install leaseway[serving], which brings the OTLP exporter."
-        )
-        return None
+    return ConsoleMetricExporter(out=sys.stderr)  # stdout belongs to results
+
+
+def _by_otlp() -> MetricExporter:
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+
     return OTLPMetricExporter()
 
 
@@ -96,14 +82,17 @@ class MetricsPump:
             await self._send()
 
     async def close(self) -> None:
-        """Send a last time, for at most 5 s, and stop."""
+        """Send a last time, for at most 5 s, and stop, for at most 1 s; the loop goes on."""
         try:
             async with asyncio.timeout(_LAST_SENDING):
                 await self._send()
         except TimeoutError:
             _logger.warning("The last metrics were not sent: nobody took them within 5 s.")
-        for exporter in self._exporters:
-            exporter.shutdown(timeout_millis=_LAST_SENDING * 1000)
+        try:
+            async with asyncio.timeout(_SHUTTING_DOWN):
+                await asyncio.to_thread(self._shut_down)
+        except TimeoutError:
+            _logger.warning("Exporters of metrics did not end within 1 s; they are left alone.")
 
     async def _send(self) -> None:
         families = self._meter.collect()
@@ -116,6 +105,13 @@ class MetricsPump:
                 exporter.export(data)
             except Exception:  # an exporter's failure must not end the process that is measured
                 _logger.warning("Metrics could not be exported.", exc_info=True)
+
+    def _shut_down(self) -> None:
+        for exporter in self._exporters:
+            try:
+                exporter.shutdown(timeout_millis=_SHUTTING_DOWN * 1000)
+            except Exception:  # likewise
+                _logger.warning("An exporter of metrics failed to end.", exc_info=True)
 
 
 def _interval() -> float:

@@ -6,7 +6,6 @@ where they ask for one, so that a process without tracing pays for none of it (D
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,12 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import ProxyTracerProvider, Span, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from leaseway.wire.exporters import (
-    describe_process,
-    otel_resource,
-    otlp_is_possible,
-    wanted_exporters,
-)
+from leaseway.wire.exporters import describe_process, make_exporters, otel_resource
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
@@ -39,7 +33,6 @@ __all__ = [
     "tracing_active",
 ]
 
-_logger = logging.getLogger(__name__)
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
 
@@ -123,9 +116,7 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     """
     if tracing_active():
         return Telemetry()
-    exporters = [
-        made for name in wanted_exporters("TRACES") if (made := _exporter(name)) is not None
-    ]
+    exporters = make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
     if not exporters:
         return Telemetry()
     from leaseway.wire.lean_spans import LeanTracerProvider
@@ -139,31 +130,15 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     return Telemetry(provider)
 
 
-def _exporter(name: str) -> SpanExporter | None:
-    if name == "console":
-        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+def _to_stderr() -> SpanExporter:
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to results
-    if name != "otlp":
-        _logger.warning(
-            "OTEL_TRACES_EXPORTER names an exporter that Leaseway does not have; use otlp, "
-            "console or none.",
-            extra={"exporter": name},
-        )
-        return None
-    if not otlp_is_possible("TRACES"):
-        return None
-    return _otlp_exporter()
+    return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to results
 
 
-def _otlp_exporter() -> SpanExporter | None:
-    try:
-        from leaseway.wire.otlp_spans import OtlpSpanExporter
-    except ImportError:
-        _logger.warning(
-            "Traces are not exported: install leaseway[serving], which brings the OTLP exporter."
-        )
-        return None
+def _by_otlp() -> SpanExporter:
+    from leaseway.wire.otlp_spans import OtlpSpanExporter
+
     return OtlpSpanExporter()
 
 
