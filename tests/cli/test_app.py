@@ -32,6 +32,7 @@ COMMANDS = [
     "prompt",
     "resources",
     "resource",
+    "artifact",
     "leases",
     "lease",
     "workers",
@@ -175,3 +176,73 @@ def test_listing_help_loads_neither_a_plane_nor_grpc() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_for_nothing_at_all_is_a_usage_error_without_our_name_before_it(run: Run) -> None:
+    for words in ((), ("lease",), ("vault",)):
+        done = run(*words)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith("Usage: leaseway")
+
+
+def test_no_summary_of_a_command_is_cut(run: Run) -> None:
+    for words in ((), ("lease",), ("vault",), ("worker",)):
+        assert "..." not in run(*words, "--help").stdout.partition("Commands:")[2]
+
+
+def test_an_option_of_a_command_before_its_name_is_told_its_place(run: Run) -> None:
+    done = run("--json", "tools")
+    assert done.exit_code == 2
+    assert done.stderr.endswith("Options of a command come after its name.\n")
+    assert "come after" not in run("tools", "--jsn").stderr
+
+
+@pytest.mark.parametrize("command", ["up", "control-plane", "config"])
+def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None:
+    done = run(command, "mcp.yaml")
+    assert done.exit_code == 2
+    assert f"leaseway {command} --config mcp.yaml" in done.stderr
+
+
+def test_the_package_runs_as_the_command_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.cli", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith("leaseway ")
+
+
+def test_a_full_disk_under_stdout_is_a_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "leaseway.cli", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "leaseway: The output cannot be written: No space left on device.\n"
+
+
+def test_a_character_that_the_output_lacks_is_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.cli", "call", "--timeout", "€"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"\\u20ac" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_is_a_number_of_seconds_above_0(run: Run, seconds: str) -> None:
+    done = run("wait", "--timeout", seconds)
+    assert done.exit_code == 2
+    assert f"'{seconds}' is no number of seconds above 0." in done.stderr

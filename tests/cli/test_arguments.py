@@ -76,3 +76,14 @@ def test_what_gives_no_texts_is_refused_without_repeating_values(words: list[str
     with pytest.raises(ValueError) as caught:
         parse_texts(words)
     assert "secret" not in str(caught.value)
+
+
+def test_bytes_that_the_locale_hides_are_read_as_utf8() -> None:
+    hidden = "name=é".encode().decode("ascii", "surrogateescape")
+    assert parse_arguments([hidden]) == {"name": "é"}
+    assert parse_texts([hidden]) == {"name": "é"}
+
+
+def test_bytes_that_are_no_utf8_are_a_sentence() -> None:
+    with pytest.raises(ValueError, match="not UTF-8"):
+        parse_arguments([b"name=\xff".decode("utf-8", "surrogateescape")])

@@ -290,7 +290,7 @@ def test_other_content_is_a_note_on_stderr(run: Run, client: _Client) -> None:
     done = run("call", "t")
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "[image image/png 3 bytes; --json prints it]",
+        "[image image/png 3 bytes; --output PATH saves it]",
         "[resource file:///a; --json prints it]",
     ]
 

@@ -56,3 +56,19 @@ def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
     done = run("check", str(path))
     assert done.exit_code == 2
     assert done.stderr == f"leaseway: There is no file {path}.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["sytem=a.yaml"], "Did you mean 'system=a.yaml'?"),
+        (["."], "domain=. reads a file for each tenant from it."),
+        (["--schema", "a.yaml"], "give it no PATH"),
+    ],
+)
+def test_a_path_that_makes_no_sense_is_told_what_may_be_meant(
+    run: Run, words: list[str], why: str
+) -> None:
+    done = run("check", *words)
+    assert done.exit_code == 2
+    assert why in done.stderr

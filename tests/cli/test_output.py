@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import click
 import pytest
 
 from leaseway.cli.output import print_json, print_table
@@ -49,6 +52,70 @@ def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) ->
     print_table(("A",), [], "Nothing.")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "Nothing.\n")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Have what is printed go to a terminal of so many columns."""
+
+    def narrow(columns: int) -> None:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+
+    return narrow
+
+
+HEADERS = ("NAME", "FAULT", "COUNT", "TEXT")
+LONG = ("a-name-of-some-length", None, 0, "A sentence that is longer than the others.")
+
+
+def _shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return click.unstyle(capsys.readouterr().out).splitlines()
+
+
+def test_a_terminal_that_is_wide_enough_shows_each_column(
+    capsys: pytest.CaptureFixture[str], terminal: Callable[[int], None]
+) -> None:
+    terminal(90)
+    print_table(HEADERS, [LONG], "Nothing.")
+    header, _, row = _shown(capsys)
+    assert header.split() == list(HEADERS)
+    assert row.split()[:3] == [LONG[0], "-", "0"]
+    assert row.rstrip().endswith("than the others.")
+
+
+def test_a_narrow_terminal_loses_columns_that_say_nothing_and_wraps_the_wide_ones(
+    capsys: pytest.CaptureFixture[str], terminal: Callable[[int], None]
+) -> None:
+    terminal(44)
+    print_table(HEADERS, [("x" * 60, *LONG[1:])], "Nothing.")
+    header, _, *lines = _shown(capsys)
+    assert header.split() == ["NAME", "TEXT"]
+    assert max(map(len, lines)) <= 44
+    assert sum(line.count("x") for line in lines) == 60
+    words = " ".join(lines).replace("x", "").split()
+    assert " ".join(words) == LONG[3]
+
+
+def test_a_terminal_that_is_too_narrow_gets_a_line_for_each_value(
+    capsys: pytest.CaptureFixture[str], terminal: Callable[[int], None]
+) -> None:
+    terminal(32)
+    print_table(HEADERS, [LONG, ("b", "x", 2, "Short.")], "Nothing.")
+    lines = _shown(capsys)
+    assert lines[0].split() == ["NAME", LONG[0]]
+    assert [line.split()[0] for line in lines[-6:] if line.strip()] == list(HEADERS)
+    assert max(map(len, lines)) <= 32
+
+
+def test_json_for_an_encoding_without_the_character_stays_json(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", out)
+    print_json({"price": "5 €"})
+    out.flush()
+    assert json.loads(out.buffer.getvalue()) == {"price": "5 €"}  # type: ignore[attr-defined]
 
 
 def test_a_terminal_gets_a_drawn_table_without_markup(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -35,6 +37,7 @@ COMMANDS: Final = {
     "prompt": "leaseway.cli.offers:prompt",
     "resources": "leaseway.cli.offers:resources",
     "resource": "leaseway.cli.offers:resource",
+    "artifact": "leaseway.cli.artifacts:artifact",
     "leases": "leaseway.cli.listings:leases",
     "lease": "leaseway.cli.operate:lease",
     "workers": "leaseway.cli.listings:workers",
@@ -76,11 +79,14 @@ class _RootGroup(click.Group):
     ) -> NoReturn:
         """Run and exit; never shows a traceback."""
         extra["standalone_mode"] = False
-        _open_closed_streams()
+        _mend_streams()
         try:
             status = super().main(args, prog_name, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(USAGE)
         except click.UsageError as error:
-            _end(error.format_message(), USAGE)
+            _end(_usage(error), USAGE)
         except CliFailure as error:
             _end(error.format_message(), error.status)
         except click.ClickException as error:
@@ -91,17 +97,38 @@ class _RootGroup(click.Group):
             _end_quietly()
         except ModuleNotFoundError as error:
             _end(_missing_package(error), FAILED)
+        except OSError as error:
+            _logger.debug("The command failed.", exc_info=True)
+            _end(_os_error(error), FAILED)
         except Exception as error:
             _logger.debug("The command failed.", exc_info=True)
             _end(f"{type(error).__name__}: {error} (--log-level debug shows more)", FAILED)
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _open_closed_streams() -> None:
+def _mend_streams() -> None:
     # A shell's `>&-` leaves no stream at all; what is said to nobody is thrown away.
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+    # What the terminal's encoding lacks is escaped; a row is not worth the command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _usage(error: click.UsageError) -> str:
+    at_root = error.ctx is not None and error.ctx.parent is None
+    if isinstance(error, click.NoSuchOption) and at_root:
+        return f"{error.format_message()} Options of a command come after its name."
+    return error.format_message()
+
+
+def _os_error(error: OSError) -> str:
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+        # Python's own flush at exit must not fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return f"The output cannot be written: {error.strerror}."
+    return f"{type(error).__name__}: {error} (--log-level debug shows more)"
 
 
 def _end(message: str, status: int) -> NoReturn:

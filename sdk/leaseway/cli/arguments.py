@@ -22,6 +22,7 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
             repeats a value.
 
     """
+    words = _utf8(words)
     if not words:
         return {}
     if list(words) == ["-"]:
@@ -39,7 +40,15 @@ def parse_texts(words: Sequence[str]) -> dict[str, str]:
         ValueError: A word is none; the message never repeats a value.
 
     """
-    return _pairs(words, "not key=value; write, for example, city=Paris")
+    return _pairs(_utf8(words), "not key=value; write, for example, city=Paris")
+
+
+def _utf8(words: Sequence[str]) -> list[str]:
+    """Return words with the bytes that Python could not read in this locale read as UTF-8."""
+    try:
+        return [word.encode("utf-8", "surrogateescape").decode("utf-8") for word in words]
+    except UnicodeError:
+        raise ValueError("The arguments are not UTF-8.") from None
 
 
 def _pairs(words: Sequence[str], fault: str) -> dict[str, str]:

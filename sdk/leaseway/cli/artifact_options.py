@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from leaseway.cli.options import ENDPOINT
+from leaseway.cli.options import ENDPOINT, SECONDS
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
 
@@ -69,18 +69,16 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--artifact-age",
-        type=click.FloatRange(min=0, min_open=True),
+        type=SECONDS,
         default=bounds.ARTIFACT_AGE,
-        show_default=True,
-        metavar="SECONDS",
+        show_default=f"{bounds.ARTIFACT_AGE:g}",
         help="How long each of them is kept.",
     ),
     click.option(
         "--artifact-space",
         type=_SizeType(),
         default=bounds.ARTIFACT_SPACE,
-        show_default="2GiB",
-        help="What a worker keeps of them in all; the oldest go first.",
+        help="What a worker keeps of them in all; the oldest go first.  [default: 2GiB]",
     ),
     click.option(
         "--artifacts-http",

@@ -10,9 +10,17 @@ import click
 
 from leaseway.cli.arguments import parse_arguments
 from leaseway.cli.connection import ask
-from leaseway.cli.failure import FAILED
-from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.content import describe_item, how_to_get, one_line, pieces_of
+from leaseway.cli.failure import FAILED, CliFailure
+from leaseway.cli.options import (
+    Connection,
+    client_options,
+    examples,
+    json_option,
+    timeout_option,
+)
 from leaseway.cli.output import print_json, print_table
+from leaseway.cli.saving import Output, output_options
 from leaseway.cli.unknown import require_servers
 from leaseway.wire import bounds
 from leaseway.wire.log_levels import LOG_LEVELS
@@ -20,6 +28,7 @@ from leaseway.wire.log_levels import LOG_LEVELS
 if TYPE_CHECKING:
     from leaseway.sdk import (
         AsyncClient,
+        AsyncSession,
         Prompt,
         Resource,
         ResourceTemplate,
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
         ToolResult,
     )
 
-__all__ = ["call", "describe_item", "first_line", "tools"]
+__all__ = ["call", "first_line", "tools"]
 
 
 @click.command()
@@ -60,11 +69,17 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
         click.echo(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "leaseway call time_current_time timezone=Europe/Berlin",
+        """leaseway call files:list_files '{"pattern": "*.yaml"}'""",
+        "leaseway call browser_take_screenshot --session s1 --output shot.png",
+    )
+)
 @click.argument("tool")
 @click.argument("arguments", nargs=-1)
 @click.option("--session", help="Call in this session; its lease stays for its time to live.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
+@timeout_option("Seconds to wait; else 60.")
 @click.option("--agent", default="leaseway-cli", show_default=True, help="Who calls.")
 @click.option(
     "--progress/--no-progress",
@@ -76,6 +91,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
     type=click.Choice(LOG_LEVELS),
     help="Show what the server logs meanwhile, from this level on, on stderr.",
 )
+@output_options("images, sounds and embedded files of the result")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
 @client_options
 def call(
@@ -86,14 +102,18 @@ def call(
     agent: str,
     progress: bool | None,
     server_log: str | None,
+    output: Output | None,
     as_json: bool,
     connection: Connection,
 ) -> int:
     """Call TOOL, by its name or as server:tool.
 
     ARGUMENTS are one JSON object, or key=value words, or - for a JSON object on stdin.
-    Without --session, a server that is leased is leased for this call only.
+    Without --session, a server that is leased is leased for this call only. In a session, images
+    and sounds are kept for a while: `leaseway artifact` gets them.
     """
+    if output is not None and output.path is None and as_json:
+        raise click.UsageError("stdout takes --json or --output -, not both.")
     try:
         values = parse_arguments(arguments, _read_stdin() if arguments == ("-",) else None)
     except ValueError as error:
@@ -107,14 +127,26 @@ def call(
         result: ToolResult = await caller.call_tool(
             tool, values, timeout=timeout, inline_media=session is None, **heard
         )
+        if as_json:
+            print_json(result.raw)
+        else:
+            _print_result(result, session, output)
+        if output is not None:
+            await _save(output, result, caller, tool)
         return result
 
     result = ask(connection, question, agent=agent, keep_leases=session is not None)
-    if as_json:
-        print_json(result.raw)
-    else:
-        _print_result(result)
     return FAILED if result.is_error else 0
+
+
+async def _save(
+    output: Output, result: ToolResult, caller: AsyncClient | AsyncSession, tool: str
+) -> None:
+    pieces = await pieces_of(result, caller, tool)
+    if pieces:
+        output.save(pieces)
+    elif not result.is_error:
+        raise CliFailure("The result has no image, sound or file; nothing was written.")
 
 
 def _callbacks(progress: bool | None, server_log: str | None) -> dict[str, Any]:
@@ -129,50 +161,37 @@ def _callbacks(progress: bool | None, server_log: str | None) -> dict[str, Any]:
 
 def _print_progress(progress: float, total: float | None, message: str | None) -> None:
     far = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-    click.echo(f"leaseway: Progress {far}{f': {_line(message)}' if message else ''}", err=True)
+    click.echo(f"leaseway: Progress {far}{f': {one_line(message)}' if message else ''}", err=True)
 
 
 def _print_log(level: str, logger: str | None, data: Any) -> None:
     said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    where = f"{_line(logger)}: " if logger else ""
-    click.echo(f"leaseway: The server logs {_line(level)}: {where}{_line(said)}", err=True)
-
-
-def _line(text: str) -> str:
-    """Return a server's text as one line that cannot steer the terminal."""
-    return "".join(mark if mark.isprintable() else " " for mark in text)
+    where = f"{one_line(logger)}: " if logger else ""
+    click.echo(f"leaseway: The server logs {one_line(level)}: {where}{one_line(said)}", err=True)
 
 
 def _read_stdin() -> str:
-    text = sys.stdin.read(bounds.MAX_ARGUMENTS + 1)
-    if len(text) > bounds.MAX_ARGUMENTS:
+    content = sys.stdin.buffer.read(bounds.MAX_ARGUMENTS + 1)
+    if len(content) > bounds.MAX_ARGUMENTS:
         raise ValueError(f"stdin holds more than {bounds.MAX_ARGUMENTS} bytes of arguments.")
-    return text
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("stdin is not UTF-8.") from None
 
 
-def _print_result(result: ToolResult) -> None:
+def _print_result(result: ToolResult, session: str | None, output: Output | None) -> None:
+    aside = output is not None and output.path is None  # stdout is for bytes
     for item in result.content:
         if item.get("type") == "text":
-            click.echo(item.get("text", ""))
+            click.echo(item.get("text", ""), err=aside)
         else:
-            click.echo(describe_item(item), err=True)
-    if not result.content and result.structured is not None:
+            how = how_to_get(item, session) if output is None else ""
+            click.echo(describe_item(item, how), err=True)
+    if not result.content and result.structured is not None and not aside:
         print_json(result.structured)
     if result.is_error:
         click.echo("leaseway: The tool says that it failed.", err=True)
-
-
-def describe_item(item: dict[str, Any]) -> str:
-    """Return a content item that is no text in a few words."""
-    kind = item.get("type", "unknown")
-    facts = [str(item[key]) for key in ("mimeType", "name", "uri") if key in item]
-    if isinstance(item.get("resource"), dict):
-        facts.append(str(item["resource"].get("uri", "")))
-    if isinstance(item.get("data"), str):
-        facts.append(f"{len(item['data']) * 3 // 4} bytes")
-    if isinstance(item.get("byteLength"), int):
-        facts.append(f"{item['byteLength']} bytes")
-    return f"[{' '.join([str(kind), *facts])}; --json prints it]"
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -8,22 +8,31 @@ import click
 
 from leaseway.cli.config_options import described, existing_sources
 from leaseway.cli.failure import FAILED
-from leaseway.cli.options import json_option
+from leaseway.cli.options import examples, json_option
 from leaseway.cli.output import plain, print_json
 
 __all__ = ["check", "print_issues"]
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "leaseway check .minds/mcp.yaml",
+        "leaseway check system=base.yaml domain=acme:acme.yaml",
+        "leaseway check --schema > mcp.schema.json",
+    )
+)
 @click.argument("config", nargs=-1, metavar="[[LAYER=]PATH]...")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the native file instead.")
 @json_option
 def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
-    """Check a configuration: errors keep a server from running, warnings do not.
+    """Check a configuration: every mistake with file and line.
 
+    Errors keep a server from running, warnings do not; the exit status is 1 where there are errors.
     PATH is a file in any format that Leaseway reads (default .minds/mcp.yaml). Several make
     layers, as for --config: system=PATH, domain=TENANT:PATH, session=PATH.
     """
+    if schema and config:
+        raise click.UsageError("--schema is of the format, not of a file; give it no PATH.")
     if schema:
         from leaseway.control_plane.config.schema import native_schema
 

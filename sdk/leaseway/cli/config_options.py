@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from leaseway.wire.names import nearest
+
 if TYPE_CHECKING:
     from leaseway.control_plane.config.sources import Source
 
-__all__ = ["CONFIG_WORDS", "config_option", "described", "existing_sources", "sources_of"]
+__all__ = [
+    "CONFIG_WORDS",
+    "ConfiguredCommand",
+    "config_option",
+    "described",
+    "existing_sources",
+    "sources_of",
+]
 
 CONFIG_WORDS: Final = (
     "PATH, system=PATH, domain=TENANT:PATH, domain=FOLDER (a file for each tenant) or session=PATH"
@@ -25,6 +34,24 @@ config_option = click.option(
     help=f"{CONFIG_WORDS}; repeatable.  [default: .minds/mcp.yaml]",
 )
 """`--config`, repeatable, as the argument `config`."""
+
+_LAYERS: Final = ("system", "domain", "session")
+
+
+class ConfiguredCommand(click.Command):
+    """A command with `--config`, which says so to who names a file without it."""
+
+    allow_extra_args = True
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, and refuse what is no option."""
+        rest = super().parse_args(ctx, args)
+        if rest:
+            ctx.fail(
+                f"There is no argument '{rest[0]}' to give. A configuration is named by --config: "
+                f"{ctx.command_path} --config {rest[0]}"
+            )
+        return rest
 
 
 def sources_of(words: Sequence[str]) -> tuple[Source, ...]:
@@ -53,8 +80,17 @@ def existing_sources(words: Sequence[str]) -> tuple[Source, ...]:
     for source in sources:
         there = source.path.is_dir() if source.folder else source.path.is_file()
         if not there and not source.optional:
-            raise click.UsageError(f"There is no file {source.path}.")
+            raise click.UsageError(_missing(source.path))
     return sources
+
+
+def _missing(path: Path) -> str:
+    if path.is_dir():
+        return f"{path} is a folder; domain={path} reads a file for each tenant from it."
+    layer, equals, rest = str(path).partition("=")
+    near = nearest(layer, _LAYERS, limit=1) if equals else []
+    hint = f" Did you mean '{near[0]}={rest}'?" if near else ""
+    return f"There is no file {path}.{hint}"
 
 
 def described(sources: Sequence[Source]) -> str:

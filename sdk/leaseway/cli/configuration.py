@@ -11,10 +11,10 @@ import click
 
 from leaseway.cli.check import print_issues
 from leaseway.cli.config_diff import CHANGED, compared
-from leaseway.cli.config_options import config_option, existing_sources
+from leaseway.cli.config_options import ConfiguredCommand, config_option, existing_sources
 from leaseway.cli.connection import ask
 from leaseway.cli.failure import FAILED, USAGE, CliFailure
-from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.options import Connection, client_options, examples, json_option
 from leaseway.cli.output import plain, print_json, print_table
 from leaseway.wire.names import ALL_TENANTS
 
@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["config", "diff", "import_file"]
 
 
-@click.command()
+@click.command(
+    cls=ConfiguredCommand,
+    epilog=examples("leaseway config --config system=base.yaml --config domain=acme:acme.yaml"),
+)
 @config_option
 @json_option
 def config(config: tuple[str, ...], as_json: bool) -> int:
-    """Print what a configuration comes to, each value with the layer and line it is from."""
+    """Print what a configuration comes to.
+
+    Each value with the layer, file and line that it is from.
+    """
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
 
@@ -52,15 +58,16 @@ def config(config: tuple[str, ...], as_json: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command(epilog=examples("leaseway diff .minds/mcp.yaml"))
 @click.argument("config", nargs=-1, required=True, metavar="[LAYER=]PATH...")
 @json_option
 @client_options
 def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
-    """Print what a reload would do to the running system, if it read this configuration.
+    """Print what a reload would do to the running system.
 
-    Exit status: 0 nothing would change, 2 something would, 3 unreachable, 1 the configuration is
-    broken: it would change nothing, or not the servers whose entries have errors.
+    Were it to read this configuration: PATH, or several as layers, as for --config. Exit status:
+    0 nothing would change, 2 something would, 3 unreachable, 1 the configuration is broken: it
+    would change nothing, or not the servers whose entries have errors.
     """
     from leaseway.control_plane.config.loading import load_sources
 
@@ -84,7 +91,9 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     return USAGE if any(row.change in CHANGED for row in rows) else 0
 
 
-@click.command("import")
+@click.command(
+    "import", epilog=examples("leaseway import ~/.cursor/mcp.json --out .minds/mcp.yaml")
+)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--out",
@@ -92,7 +101,10 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     help="A new file to write to; else stdout.",
 )
 def import_file(file: Path, out: Path | None) -> int:
-    """Write the native file for FILE, another client's, with comments on what is not taken over."""
+    """Write the native file for another client's FILE.
+
+    Comments in it say what could not be taken over.
+    """
     from leaseway.control_plane.config.exporting import native_text
     from leaseway.control_plane.config.reading import Unreadable, read_config
 

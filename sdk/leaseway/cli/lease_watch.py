@@ -59,7 +59,7 @@ def watch_leases(connection: Connection, *, as_json: bool) -> None:
         for change in lease_changes(before, after):
             yield _json_line(change, now) if as_json else _text_line(change, now)
 
-    watch(connection, _look, tell)
+    watch(connection, _look, tell, "No leases are held.")
 
 
 async def _look(client: AsyncClient) -> Sequence[LeaseInfo]:

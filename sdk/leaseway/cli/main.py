@@ -11,6 +11,8 @@ def main() -> None:
     """Run the command that the process was started with, then exit with its status."""
     try:
         from leaseway.cli.app import cli
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ModuleNotFoundError as error:
         # The script is part of the wheel, its dependencies are an extra of it.
         sys.exit(

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from leaseway.cli.arguments import parse_texts
-from leaseway.cli.calls import describe_item, first_line
+from leaseway.cli.calls import first_line
 from leaseway.cli.connection import ask
+from leaseway.cli.content import describe_item, one_line, resource_piece
 from leaseway.cli.failure import CliFailure
-from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.options import (
+    Connection,
+    client_options,
+    examples,
+    json_option,
+    timeout_option,
+)
 from leaseway.cli.output import print_json, print_table
+from leaseway.cli.saving import Output, Piece, output_options
 from leaseway.cli.unknown import require_servers
 
 if TYPE_CHECKING:
@@ -61,12 +68,12 @@ def prompts(servers: tuple[str, ...], as_json: bool, connection: Connection) -> 
     _say_pending(listed.pending)
 
 
-@click.command()
+@click.command(epilog=examples("leaseway prompt docs_review language=Python"))
 @click.argument("name")
 @click.argument("arguments", nargs=-1)
 @click.option("--server", help="The server that is meant, by its id.")
 @click.option("--session", help="Ask in this session; its lease stays for its time to live.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
+@timeout_option("Seconds to wait; else 60.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
 @client_options
 def prompt(
@@ -100,7 +107,8 @@ def prompt(
         if isinstance(content, dict) and content.get("type") == "text":
             click.echo(f"{message.get('role', 'unknown')}: {content.get('text', '')}")
         elif isinstance(content, dict):
-            click.echo(f"{message.get('role', 'unknown')}: {describe_item(content)}", err=True)
+            said = f"{message.get('role', 'unknown')}: {describe_item(content)}"
+            click.echo(said, err=True)
 
 
 @click.command()
@@ -108,7 +116,7 @@ def prompt(
 @json_option
 @client_options
 def resources(servers: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """List the resources that can be read, and templates of resources.
+    """List the resources that can be read, and templates.
 
     Of all servers, or of SERVERS only.
     """
@@ -131,16 +139,14 @@ def resources(servers: tuple[str, ...], as_json: bool, connection: Connection) -
     _say_pending(listed.pending)
 
 
-@click.command()
+@click.command(
+    epilog=examples("leaseway resource file:///notes.md --server docs --output notes.md")
+)
 @click.argument("uri")
 @click.option("--server", help="The server that is meant, by its id; any URI may be one of its.")
 @click.option("--session", help="Read in this session; its lease stays for its time to live.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds to wait.")
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the content to this file, bytes as they are, instead of stdout.",
-)
+@timeout_option("Seconds to wait; else 60.")
+@output_options("the content, bytes as they are,")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
 @client_options
 def resource(
@@ -148,11 +154,13 @@ def resource(
     server: str | None,
     session: str | None,
     timeout: float | None,
-    output: Path | None,
+    output: Output | None,
     as_json: bool,
     connection: Connection,
 ) -> None:
     """Read the resource URI and print its content."""
+    if output is not None and output.path is None and as_json:
+        raise click.UsageError("stdout takes --json or --output -, not both.")
 
     async def question(client: AsyncClient) -> ResourceResult:
         caller = client if session is None else client.session(session)
@@ -161,27 +169,27 @@ def resource(
     result = ask(connection, question, keep_leases=session is not None)
     if as_json:
         print_json(result.raw)
-    elif output is not None:
-        _write(output, _only_content(result))
+    if output is not None:
+        output.save(_pieces(result, several=output.takes_several))
+    elif as_json:
+        return
     elif result.blob is not None and not sys.stdout.isatty():
-        click.echo(_only_content(result), nl=False)
+        click.echo(_pieces(result, several=False)[0].content, nl=False)
     else:
         _print_parts(result)
 
 
-def _only_content(result: ResourceResult) -> bytes:
-    if len(result.contents) != 1:
-        raise CliFailure(f"The resource has {len(result.contents)} parts; --json prints them all.")
-    blob = result.blob
-    return result.text.encode() if blob is None else blob
-
-
-def _write(output: Path, content: bytes) -> None:
-    try:
-        output.write_bytes(content)
-    except OSError as error:
-        raise CliFailure(f"{output} can't be written: {error.strerror}.") from None
-    click.echo(f"leaseway: {output} has {len(content)} bytes.", err=True)
+def _pieces(result: ResourceResult, *, several: bool) -> list[Piece]:
+    parts = result.contents
+    if len(parts) != 1 and not several:
+        raise CliFailure(
+            f"The resource has {len(parts)} parts; --json prints them all, --output FOLDER saves "
+            "each."
+        )
+    pieces = [piece for part in parts if (piece := resource_piece(part)) is not None]
+    if len(pieces) != len(parts) or not pieces:
+        raise CliFailure("The resource has a part that is no text and no base64; see --json.")
+    return pieces
 
 
 def _print_parts(result: ResourceResult) -> None:
@@ -190,7 +198,8 @@ def _print_parts(result: ResourceResult) -> None:
             click.echo(part["text"])
         else:
             facts = [str(part[key]) for key in ("mimeType", "uri") if key in part]
-            click.echo(f"[{' '.join(['bytes', *facts])}; --output FILE writes it]", err=True)
+            about = one_line(" ".join(["bytes", *facts]))
+            click.echo(f"[{about}; --output PATH saves it]", err=True)
 
 
 async def _require(

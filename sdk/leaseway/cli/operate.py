@@ -11,7 +11,7 @@ import click
 from leaseway.cli import planes
 from leaseway.cli.connection import ask
 from leaseway.cli.failure import FAILED, CliFailure
-from leaseway.cli.options import Connection, client_options
+from leaseway.cli.options import Connection, client_options, examples, timeout_option
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, WorkerInfo
@@ -30,16 +30,22 @@ def lease() -> None:
     """
 
 
-@lease.command()
+@lease.command(
+    epilog=examples(
+        'leaseway lease revoke 6c0a0d1ddd4f7d77-1 --reason "maintenance"',
+        "leaseway lease revoke --server files --session dialog-42",
+    )
+)
 @click.argument("lease_id", metavar="[LEASE]", default="")
 @click.option("--server", default="", help="Instead of LEASE: of which server the lease is.")
 @click.option("--session", default="", help="Instead of LEASE: which session holds it.")
 @click.option("--reason", default="", help="Why, for whoever holds it.")
 @client_options
 def revoke(lease_id: str, server: str, session: str, reason: str, connection: Connection) -> None:
-    """End LEASE, named by its id, or the one that --session holds of --server.
+    """End LEASE, or the one that --session holds of --server.
 
-    Its instance is closed. Calls that use it fail, those in flight too, and say why.
+    LEASE is an id of `leaseway leases`. Its instance is closed. Calls that use it fail, those in
+    flight too, and say why.
     """
     by_name = bool(server and session)
     if bool(lease_id) is by_name or bool(server) is not bool(session):
@@ -70,16 +76,10 @@ async def _find(client: AsyncClient, server: str, session: str) -> str:
     return found
 
 
-@click.command()
+@click.command(epilog=examples("leaseway worker drain worker-1 --wait"))
 @click.argument("worker_id", metavar="WORKER")
 @click.option("--wait", is_flag=True, help="Return when the worker has ended.")
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait at most.",
-)
+@timeout_option("Seconds to wait at most.", 60)
 @client_options
 def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) -> None:
     """Have WORKER end without a failed call.
@@ -141,5 +141,9 @@ worker: Final = click.Group(
     invoke_without_command=True,
     subcommand_metavar="[drain WORKER]",
     commands={"drain": drain},
+    epilog=examples(
+        "leaseway worker --control-plane 127.0.0.1:7600 --id worker-1",
+        "leaseway worker drain worker-1 --wait",
+    ),
 )
 """`leaseway worker` itself runs one; its subcommand is about one that runs."""

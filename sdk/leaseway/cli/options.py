@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +17,18 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 __all__ = [
     "ENDPOINT",
+    "SECONDS",
     "Connection",
     "LogOptions",
     "client_options",
+    "examples",
     "json_option",
     "log_options",
     "metrics_option",
     "require_key_beyond_loopback",
     "root_options",
     "shared_key",
+    "timeout_option",
 ]
 
 Command = Callable[..., Any]
@@ -46,6 +50,25 @@ class _EndpointType(click.ParamType[Endpoint]):
 
 ENDPOINT: Final = _EndpointType()
 """The type of an option that takes HOST:PORT."""
+
+
+class _SecondsType(click.ParamType[float]):
+    name = "SECONDS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (math.isfinite(seconds) and seconds > 0):
+            self.fail(f"'{value}' is no number of seconds above 0.", param, ctx)
+        return seconds
+
+
+SECONDS: Final = _SecondsType()
+"""The type of an option that takes a time."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,22 @@ json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
 )
 """`--json`, as the argument `as_json`."""
+
+
+def examples(*lines: str) -> str:
+    """Return what a command's help ends with: lines that can be typed."""
+    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *_indented(lines)])
+
+
+def _indented(lines: tuple[str, ...]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def timeout_option(what: str, default: float | None = None) -> Callable[[Command], Command]:
+    """Return `--timeout SECONDS`, as the argument `timeout`."""
+    return click.option(
+        "--timeout", type=SECONDS, default=default, show_default=default is not None, help=what
+    )
 
 
 metrics_option = click.option(

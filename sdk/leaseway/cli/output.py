@@ -7,16 +7,28 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = ["plain", "print_json", "print_table"]
+
+_SILENT: Final = frozenset({"-", "0"})
+"""Cells of a column that says nothing, if it has no others."""
+_GAP: Final = 2
+"""What a drawn table has between two columns."""
+_WRAPPED: Final = 20
+"""The least width at which a column is still read with ease; wider ones may be wrapped to that."""
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; dataclasses become objects, times ISO 8601."""
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    # Any other encoding may lack a character, and what stands for it would be no JSON.
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=not unicode))
 
 
 def plain(value: Any) -> Any:
@@ -39,6 +51,9 @@ def plain(value: Any) -> Any:
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
     """Print rows: drawn on a terminal, else as columns that are never cut or wrapped.
+
+    Where a terminal is narrow, columns that say nothing are left out and wide ones wrapped; where
+    that is not enough, each value gets a line.
 
     Args:
         headers: One for each column.
@@ -78,13 +93,49 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _print_drawn(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
+
+    console = Console()
+    columns = [[header, *cells] for header, *cells in zip(headers, *rows, strict=True)]
+    if not _fits(columns, console.width):
+        columns = [column for column in columns if not _SILENT.issuperset(column[1:])]
+    if _fits(columns, console.width):
+        _print_table(console, columns)
+    else:
+        _print_blocks(console, columns)
+
+
+def _fits(columns: Sequence[Sequence[str]], width: int) -> bool:
+    """Say whether all columns fit without being cut, the wide ones wrapped."""
+    needed = [min(_width(column), _WRAPPED) for column in columns]
+    return sum(needed) + _GAP * (len(columns) - 1) <= width
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column))
+
+
+def _print_table(console: Console, columns: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*headers, box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for row in rows:
+    table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column[0], no_wrap=_width(column) <= _WRAPPED, overflow="fold")
+    for row in zip(*(column[1:] for column in columns), strict=True):
         # Text, not markup: a tool's description may hold square brackets.
         table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    console.print(table)
+
+
+def _print_blocks(console: Console, columns: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for row in zip(*(column[1:] for column in columns), strict=True):
+        table = Table.grid("", "", padding=(0, 2))
+        for (header, *_), cell in zip(columns, row, strict=True):
+            table.add_row(Text(header, style="bold"), Text(cell, overflow="fold"))
+        console.print(table)
+        console.print()

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from leaseway.cli.artifact_options import ArtifactOptions, artifact_options
-from leaseway.cli.config_options import config_option, sources_of
+from leaseway.cli.config_options import ConfiguredCommand, config_option, sources_of
 from leaseway.cli.failure import FAILED, CliFailure
 from leaseway.cli.options import (
     ENDPOINT,
     LogOptions,
+    examples,
     log_options,
     metrics_option,
     require_key_beyond_loopback,
@@ -50,9 +51,18 @@ _exit_with_stdin = click.option(
 )
 
 
-@click.command()
+@click.command(
+    cls=ConfiguredCommand,
+    epilog=examples("leaseway control-plane --config mcp.yaml --listen 127.0.0.1:7600"),
+)
 @config_option
-@click.option("--listen", type=ENDPOINT, default=DEFAULT_ADDRESS, show_default=True)
+@click.option(
+    "--listen",
+    type=ENDPOINT,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Where workers, services and commands reach it; port 0 takes any free port.",
+)
 @click.option(
     "--expect-workers",
     type=click.IntRange(0, 10_000),
@@ -99,9 +109,20 @@ def control_plane(
 
 @click.command()
 @click.option(
-    "--control-plane", "control_plane", type=ENDPOINT, default=DEFAULT_ADDRESS, show_default=True
+    "--control-plane",
+    "control_plane",
+    type=ENDPOINT,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="The control plane to join.",
 )
-@click.option("--listen", type=ENDPOINT, default="127.0.0.1:0", show_default=True)
+@click.option(
+    "--listen",
+    type=ENDPOINT,
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Where callers reach it; port 0 takes any free port.",
+)
 @click.option(
     "--advertise",
     type=ENDPOINT,
@@ -115,7 +136,9 @@ def control_plane(
     show_default=True,
     help="The most leases that it takes.",
 )
-@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Said of itself.")
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="What it says of itself."
+)
 @vault_option
 @artifact_options
 @metrics_option

@@ -61,7 +61,7 @@ def watch_problems(connection: Connection, *, as_json: bool) -> None:
         for change in changes(before, after):
             yield _json_line(change) if as_json else _text_line(change)
 
-    watch(connection, lambda client: client.problems(), tell)
+    watch(connection, lambda client: client.problems(), tell, "No problems.")
 
 
 def _by_identity(problems: Iterable[ProblemInfo]) -> dict[_Identity, ProblemInfo]:

@@ -11,7 +11,13 @@ import click
 
 from leaseway.cli.connection import ask
 from leaseway.cli.failure import FAILED, UNREACHABLE, CliFailure
-from leaseway.cli.options import Connection, client_options, json_option
+from leaseway.cli.options import (
+    Connection,
+    client_options,
+    examples,
+    json_option,
+    timeout_option,
+)
 from leaseway.cli.output import print_json
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
 
@@ -50,14 +56,8 @@ async def wait_until_ready(
         await asyncio.sleep(_POLL)
 
 
-@click.command()
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait at most.",
-)
+@click.command(epilog=examples("leaseway wait --timeout 30 && leaseway servers"))
+@timeout_option("Seconds to wait at most.", 60)
 @client_options
 def wait(timeout: float, connection: Connection) -> None:
     """Wait until the system is ready.

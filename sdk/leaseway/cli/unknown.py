@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import click
+
 from leaseway.cli.failure import CliFailure
 from leaseway.wire.names import nearest
 
@@ -15,16 +17,20 @@ __all__ = ["require_servers"]
 
 
 async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> None:
-    """See to it that servers exist.
+    """See to it that servers exist, and name on stderr those that never came up.
 
     Raises:
         CliFailure: One does not; names the nearest ids.
 
     """
     wanted = list(server_ids)
-    known = {server.id for server in await client.servers()} if wanted else set()
+    listed = await client.servers() if wanted else []
+    known = {server.id for server in listed}
     for server_id in wanted:
         if server_id not in known:
             near = nearest(server_id, sorted(known))
             hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
             raise CliFailure(f"There is no server '{server_id}'. {hint}")
+    failed = sorted({one.id for one in listed if one.id in wanted and one.state == "failed"})
+    if failed:
+        click.echo(f"leaseway: Not up: {', '.join(failed)}; see `leaseway problems`.", err=True)

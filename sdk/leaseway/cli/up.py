@@ -18,13 +18,14 @@ import click
 
 from leaseway.cli.artifact_options import ArtifactOptions, artifact_options
 from leaseway.cli.children import Child
-from leaseway.cli.config_options import config_option, sources_of
+from leaseway.cli.config_options import ConfiguredCommand, config_option, sources_of
 from leaseway.cli.connection import connect
 from leaseway.cli.failure import USAGE, CliFailure
 from leaseway.cli.options import (
     ENDPOINT,
     Connection,
     LogOptions,
+    examples,
     log_options,
     metrics_option,
     require_key_beyond_loopback,
@@ -60,9 +61,21 @@ class _Options:
     log: LogOptions
 
 
-@click.command()
+@click.command(
+    cls=ConfiguredCommand,
+    epilog=examples(
+        "leaseway up",
+        "leaseway up --config mcp.json --workers 2 --trace-file trace.jsonl",
+    ),
+)
 @config_option
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="How many workers to start.",
+)
 @click.option(
     "--listen",
     type=ENDPOINT,

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from leaseway.cli.failure import FAILED, USAGE, CliFailure
-from leaseway.cli.options import json_option
+from leaseway.cli.options import examples, json_option
 from leaseway.cli.output import print_json, print_table
 from leaseway.cli.vault_options import vault_option
 from leaseway.wire.vault import (
@@ -49,7 +49,7 @@ def vault() -> None:
     """
 
 
-@vault.command("set")
+@vault.command("set", epilog=examples("leaseway vault set db_password < password.txt"))
 @click.argument("name")
 @click.argument("more", nargs=-1, metavar="")
 @vault_option

@@ -26,6 +26,7 @@ def watch(
     connection: Connection,
     look: Callable[[AsyncClient], Awaitable[Sequence[T]]],
     tell: Callable[[Sequence[T], Sequence[T]], Iterable[str]],
+    empty: str,
 ) -> None:
     """Print what there is, then every change, until the user interrupts.
 
@@ -35,13 +36,14 @@ def watch(
         connection: Whom to ask.
         look: Asks what there is now.
         tell: Returns a line for each difference between two looks, the first one to nothing.
+        empty: A sentence for stderr where there is nothing yet.
 
     Raises:
         CliFailure: It could not be reached at first, or refused.
 
     """
     try:
-        ask(connection, lambda client: _watch(client, look, tell))
+        ask(connection, lambda client: _watch(client, look, tell, empty))
     except KeyboardInterrupt:
         return  # how a watch ends
 
@@ -50,9 +52,12 @@ async def _watch(
     client: AsyncClient,
     look: Callable[[AsyncClient], Awaitable[Sequence[T]]],
     tell: Callable[[Sequence[T], Sequence[T]], Iterable[str]],
+    empty: str,
 ) -> None:
     known: Sequence[T] = ()
     found: Sequence[T] | None = await look(client)
+    if not found:
+        click.echo(f"leaseway: {empty} Watching until Ctrl-C.", err=True)
     told = False
     while True:
         if found is not None:
