@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 import subprocess
 import sys
@@ -238,20 +236,23 @@ def test_a_rotation_that_is_cut_off_at_any_write_locks_nobody_out(
     assert len(read_keys(in_file)) == 1
 
 
-def _crash_before_the_rename(place: VaultPlace) -> None:
-    vault._SCRYPT = {"length": 32, "n": 2**4, "r": 8, "p": 1}  # type: ignore[misc]
-    Path.replace = lambda *_: os._exit(9)  # type: ignore[method-assign]
-    set_secret(place, "a", "new")
+CRASH = """
+import os, sys
+from pathlib import Path
+from leaseway.wire import vault
+from leaseway.wire.vault_key import VaultPlace
+
+vault._SCRYPT = {"length": 32, "n": 2**4, "r": 8, "p": 1}
+Path.replace = lambda *_: os._exit(9)  # before the rename
+vault.set_secret(VaultPlace(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), "a", "new")
+"""
 
 
 def test_a_crash_between_write_and_rename_leaves_the_old_vault(place: VaultPlace) -> None:
     set_secret(place, "a", "old")
-    process = multiprocessing.get_context("fork").Process(
-        target=_crash_before_the_rename, args=(place,)
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode == 9
+    words = [str(place.path), str(place.key_file), str(place.passphrase)]
+    done = subprocess.run([sys.executable, "-c", CRASH, *words], timeout=60, check=False)
+    assert done.returncode == 9
     assert values(place) == {"a": "old"}
     set_secret(place, "a", "newer")
     assert values(place) == {"a": "newer"}
@@ -260,9 +261,10 @@ def test_a_crash_between_write_and_rename_leaves_the_old_vault(place: VaultPlace
 
 def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from leaseway.wire import vault\n"
+        "import sys; from pathlib import Path; from leaseway.wire import private_file, vault\n"
         "from leaseway.wire.vault_key import VaultPlace\n"
         "vault._SCRYPT = {'length': 32, 'n': 16, 'r': 8, 'p': 1}\n"
+        "private_file._LOCK_PATIENCE = 60.0\n"
         "place = VaultPlace(Path(sys.argv[1]), Path(sys.argv[2]))\n"
         "for i in range(8): vault.set_secret(place, f'{sys.argv[3]}-{i}', 'x')\n"
     )
