@@ -115,7 +115,7 @@ def test_json_for_an_encoding_without_the_character_stays_json(
     monkeypatch.setattr("sys.stdout", out)
     print_json({"price": "5 €"})
     out.flush()
-    assert json.loads(out.buffer.getvalue()) == {"price": "5 €"}  # type: ignore[attr-defined]
+    assert json.loads(out.buffer.getvalue()) == {"price": "5 €"}
 
 
 def test_a_terminal_gets_a_drawn_table_without_markup(
