@@ -58,6 +58,9 @@ class FakeControlPlane(
         self.drained: list[str] = []
         self.revoked: list[admin_pb2.RevokeLeaseRequest] = []
         self.resolve_faults: dict[str, Fault] = {}
+        self.watch_fault: Fault | None = None
+        self.watches_refused = 0
+        self.hold_place: asyncio.Event | None = None
         self.hold_resolve: dict[str, asyncio.Event] = {}
         self.clients: list[catalog_pb2.ClientInfo] = []
         self.metadata: list[dict[str, Any]] = []
@@ -192,6 +195,9 @@ class FakeControlPlane(
         return answer
 
     async def WatchTools(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        if self.watch_fault is not None:
+            self.watches_refused += 1
+            await abort(context, self.watch_fault)
         wake = asyncio.Event()
         self._watchers.add(wake)
         told = 0
@@ -220,6 +226,8 @@ class FakeControlPlane(
     async def Place(self, request: Any, context: Any) -> Any:
         self.places.append(request)
         await self._speak()
+        if self.hold_place is not None:
+            await self.hold_place.wait()
         if self.place_faults:
             await abort(context, self.place_faults.pop(0))
         fit = [w for w in self.workers if w.ref.id not in request.exclude_workers]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
-from leaseway.sdk import AsyncClient, DeadlineExceeded, ServerNotReady, ToolNotFound
+from leaseway.sdk import AsyncClient, DeadlineExceeded, ServerNotReady, ToolNotFound, registry_watch
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.identity import identify
 from leaseway.sdk.resolution import Offer, Resolver
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
+from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -201,6 +203,28 @@ async def test_the_watch_reconnects_and_learns_what_moved_meanwhile(
     async with asyncio.timeout(BOUND):
         while worker.calls[-1].registry_version != 7:
             await client.call_tool("time_now")
+
+
+async def test_why_changes_are_not_heard_of_is_a_warning_once_where_it_lasts(
+    resolver: Resolver,
+    plane: FakeControlPlane,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry_watch, "_RECONNECT", Backoff(initial=0.001, maximum=0.001))
+    caplog.set_level(logging.DEBUG, "leaseway.sdk")
+    plane.watch_fault = Fault(Reason.UNAUTHENTICATED, "This address wants a shared key.")
+    resolver.watch()
+    await until(lambda: plane.watches_refused == 9)
+    plane.watch_fault = Fault(Reason.INCOMPATIBLE_VERSION, "Use the same release of both.")
+    await until(lambda: plane.watches_refused == 12)
+    plane.watch_fault = None
+    await until(lambda: plane.watchers)
+    said = [record for record in caplog.records if "not heard of" in record.message]
+    assert len(said) >= 11
+    assert [record.levelname for record in said[:7]] == [*["DEBUG"] * 5, "WARNING", "DEBUG"]
+    warnings = [record.message.rpartition(": ")[2] for record in said if record.levelno > 20]
+    assert warnings == ["This address wants a shared key.", "Use the same release of both."]
 
 
 async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(

@@ -13,14 +13,12 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
-import grpc
-
 from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
 from leaseway.sdk.moves import Moves
+from leaseway.sdk.registry_watch import follow_registry
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
@@ -37,7 +35,6 @@ _REFRESH_AFTER: Final = 10.0
 _TOGETHER_BOUND: Final = 1.0
 """Seconds that names asked together wait for the slowest; then each waits by itself."""
 _UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
-_RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 
 
 class Offer(NamedTuple):
@@ -222,7 +219,7 @@ class Resolver:
         """Follow the registry's versions from now on, and return where they are noted."""
         if self._watch is None and not self.moves.ended:
             self._watch = self._loop.create_task(
-                _watch(weakref.ref(self), self._control), name="leaseway watch"
+                follow_registry(weakref.ref(self), self._control), name="leaseway watch"
             )
         return self.moves
 
@@ -335,28 +332,6 @@ class Resolver:
         self._requests.pop(request.asked, None)
         if not request.future.done():
             request.future.set_exception(replace(fault))
-
-
-async def _watch(resolver: weakref.ref[Resolver], control: ControlPlane) -> None:
-    """Follow registry versions for as long as somebody uses the resolver."""
-    request = catalog_pb2.WatchToolsRequest(
-        client=control.identity.client_info, tenant=control.identity.tenant
-    )
-    attempt = 0
-    while resolver() is not None:
-        try:
-            stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
-            async for message in stream:
-                attempt = 0
-                known = resolver()
-                if known is None:
-                    return
-                known.moved(message.registry_version, workers_changed=message.workers_changed)
-                del known
-        except grpc.aio.AioRpcError:
-            pass
-        await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
-        attempt += 1
 
 
 def _domain(request: _Request) -> tuple[catalog_pb2.NameKind.ValueType, str]:
