@@ -7,11 +7,12 @@ import contextlib
 import errno
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from tests.conftest import BOUND, descendants
@@ -19,8 +20,10 @@ from tests.conftest import BOUND, descendants
 from leaseway.data_plane.mcp import process, stdio
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.launch import Launch
+from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.stderr import StderrTail
+from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 from .conftest import SERVERS
@@ -117,7 +120,7 @@ async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
     monkeypatch.setattr(process, "_members", members)
     reaper = Reaper()
     launch = Launch(("sh", "-c", "sleep 600 & wait"), dict(os.environ), sandboxed=True)
-    server = process.ServerProcess("s", launch, StderrTail(), reaper)
+    server = ServerProcess("s", launch, StderrTail(), reaper)
     async with asyncio.timeout(BOUND):
         await server.stop(patience=0.05)
     assert readers
@@ -137,6 +140,61 @@ async def test_a_reaper_that_stands_still_holds_up_nobody() -> None:
     assert time.monotonic() - began < 30
     assert reaper.pid != first
     assert not Path(f"/proc/{first}").exists()
+    await reaper.close()
+
+
+class Immortal(subprocess.Popen[bytes]):
+    """Hangs in the kernel: SIGKILL comes to it later, and whoever waits for it waits."""
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "Nobody may wait for it for ever."
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+    def end(self) -> None:
+        super().kill()
+        super().wait(BOUND)
+
+
+async def test_a_reaper_that_can_not_be_killed_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("leaseway.data_plane.mcp.reaper.subprocess.Popen", Immortal)
+    monkeypatch.setattr("leaseway.data_plane.mcp.reaper._END_TIMEOUT", 0.01)
+    reaper = Reaper()
+    first = reaper._process
+    reaper._replace("is gone")
+    second = reaper._process
+    assert second is not first
+    await reaper.close()
+    for left in (first, second):
+        assert f"The reaper process {left.pid} survives SIGKILL" in caplog.text
+        assert isinstance(left, Immortal)
+        left.end()
+
+
+async def test_a_server_that_can_not_be_killed_does_not_hold_up_who_refuses_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[Immortal] = []
+
+    def refuse(_: int) -> NoReturn:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    def immortal(*args: Any, **options: Any) -> Immortal:
+        started.append(Immortal(*args, **options))
+        return started[0]
+
+    reaper = Reaper()
+    monkeypatch.setattr(reaper, "register", refuse)
+    monkeypatch.setattr("leaseway.data_plane.mcp.process.subprocess.Popen", immortal)
+    launch = Launch(("sleep", "600"), dict(os.environ))
+    with pytest.raises(Fault, match="could not be watched"):
+        ServerProcess("s", launch, StderrTail(), reaper)
+    assert f"Process {started[0].pid} of the server s survives SIGKILL" in caplog.text
+    started[0].end()
     await reaper.close()
 
 

@@ -19,6 +19,7 @@ from typing import IO, Final
 from leaseway.data_plane.mcp.exits import describe_status
 from leaseway.data_plane.mcp.launch import Launch, command_fault
 from leaseway.data_plane.mcp.reaper import MARK_VARIABLE, Reaper
+from leaseway.data_plane.mcp.reaping import reap_killed
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.wire.bounds import MIB
@@ -141,8 +142,7 @@ class ServerProcess:
     async def _reap(self) -> None:
         await self._ends_within(_REAP_TIMEOUT)
         if self._popen.poll() is None:
-            # It hangs in the kernel; the reaper keeps its group in mind.
-            _logger.error("Process %s of the server %s survives SIGKILL.", self.pid, self._server)
+            self._say_it_survives()
         else:
             self._reaper.release(self.pid, self._mark)
         if self._stderr_transport is not None:
@@ -157,11 +157,17 @@ class ServerProcess:
                 self._server,
             )
 
+    def _say_it_survives(self) -> None:
+        # It hangs in the kernel; the reaper keeps its group in mind.
+        _logger.error("Process %s of the server %s survives SIGKILL.", self.pid, self._server)
+
     def _undo(self) -> None:
         """End what has just been started, and can't be kept."""
         self._kill()
-        self._popen.wait()
-        self._reaper.release(self.pid, self._mark)
+        if reap_killed(self._popen):
+            self._reaper.release(self.pid, self._mark)
+        else:
+            self._say_it_survives()
         for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             if pipe is not None:
                 pipe.close()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.mcp.cgroup import Cgroups
+from leaseway.data_plane.mcp.reaping import reap_killed
 
 __all__ = ["MARK_VARIABLE", "Reaper"]
 
@@ -91,8 +92,7 @@ class Reaper:
             await asyncio.to_thread(self._process.wait, _END_TIMEOUT)
         except subprocess.TimeoutExpired:
             _logger.warning("The reaper process %s does not end; it is killed.", self.pid)
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         finally:
             self.cgroups.close()
 
@@ -158,9 +158,13 @@ class Reaper:
         self._replaced_at = self._loop.time()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
+        self._kill()
         self._process = self._start()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        if not reap_killed(self._process):
+            _logger.error("The reaper process %s survives SIGKILL; it is left alone.", self.pid)
 
     def _stop_watching(self) -> None:
         if self._revival is not None:
