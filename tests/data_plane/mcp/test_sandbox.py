@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.mcp import stdio
 from leaseway.data_plane.mcp.trial import try_command
 from leaseway.wire.spec import Limits, Sandbox, ServerSpec, Value, VariantKey
 
@@ -171,8 +172,9 @@ class TestWithBubblewrap:
         assert fault.metadata["exit_status"] == "-9"
 
     async def test_a_server_that_ends_on_sigterm_gets_its_time(
-        self, bench: Bench, tmp_path: Path
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(stdio, "PATIENCE", 6.0)
         note = tmp_path / "note"
         script = (
             "trap 'echo ended > $NOTE; exit' TERM;"
