@@ -110,5 +110,5 @@ class FakeStream:
         if call.lease_id:
             worker.check(call.lease_id)
         elif call.server_id in worker.stateful:
-            lease, created = worker.grant(call.session, call.server_id, call.tenant)
+            lease, created = worker.grant(call.session, call.server_id, call.tenant, call.acquirer)
             (result.new_lease if created else result.joined_lease).CopyFrom(lease)

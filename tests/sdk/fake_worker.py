@@ -130,7 +130,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             self.open_streams -= 1
             del self._outboxes[context]
 
-    def grant(self, session: str, server: str, tenant: str = "") -> tuple[leases_pb2.Lease, bool]:
+    def grant(
+        self, session: str, server: str, tenant: str = "", acquirer: str = ""
+    ) -> tuple[leases_pb2.Lease, bool]:
         for lease in self.leases.values():
             if (lease.session, lease.server_id) == (session, server):
                 return lease, False
@@ -143,6 +145,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             tenant=tenant,
             ttl=duration(self.ttl),
             reminder=f"Release {server} when you are done.",
+            acquirer=acquirer,
         )
         self.leases[lease.id] = lease
         return lease, True
@@ -168,7 +171,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.acquires.append(request)
         if self.acquire_faults:
             await abort(context, self.acquire_faults.pop(0))
-        lease, created = self.grant(request.session, request.server_id)
+        lease, created = self.grant(request.session, request.server_id, acquirer=request.acquirer)
         lease.ttl.CopyFrom(request.ttl)
         return leases_pb2.AcquireLeaseResponse(lease=lease, created=created)
 

@@ -9,7 +9,6 @@ from tests.sdk.fakes import (
     BOUND,
     FakeControlPlane,
     FakeWorker,
-    duration,
     echo,
     never,
     text_result,
@@ -27,7 +26,7 @@ async def give_up(session: AsyncSession | AsyncClient, worker: FakeWorker) -> No
     worker.answer = never
     before = len(worker.calls)
     call = asyncio.create_task(session.call_tool("desk_open"))
-    await until(lambda: len(worker.calls) > before)
+    await until(lambda: len(worker.calls) > before and worker.leases)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -113,14 +112,44 @@ async def test_a_lease_that_was_there_before_the_call_given_up_is_left_alone(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     async with AsyncClient(plane.address) as other:
-        lease = await other.session("dialog").acquire("desk")
-        worker.leases[lease.id].age.CopyFrom(duration(60))
+        await other.session("dialog").acquire("desk")
         async with client.session("dialog") as session:
             await give_up(session, worker)
         async with client.session("dialog") as session:
             await give_up(session, worker)
             await session.call_tool("desk_open")
         assert worker.released == []
+
+
+@pytest.mark.parametrize("acquirer_gives_up", [True, False])
+async def test_of_two_clients_that_call_first_at_once_only_the_one_that_acquired_releases(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, acquirer_gives_up: bool
+) -> None:
+    worker.answer = never
+    plane.hold_place = asyncio.Event()
+    async with AsyncClient(plane.address) as other:
+        calls = {
+            one: asyncio.create_task(one.session("dialog").call_tool("desk_open"))
+            for one in (client, other)
+        }
+        await until(lambda: len(plane.places) == 2)
+        plane.hold_place.set()  # both go on before there is a lease
+        await until(lambda: len(worker.calls) == 2 and worker.leases)
+        (lease,) = worker.leases.values()
+        (giver,) = (
+            one
+            for one in calls
+            if (one._runtime().own_session == lease.acquirer) is acquirer_gives_up
+        )
+        async with giver.session("dialog"):
+            calls[giver].cancel()
+            await asyncio.wait([calls[giver]])
+        assert worker.released == ([lease.id] if acquirer_gives_up else [])
+        for call in calls.values():
+            call.cancel()
+        await asyncio.wait(calls.values())
+        await client.close()
+    assert worker.released == [lease.id]
 
 
 async def test_leaving_waits_no_longer_than_its_bound_for_a_worker_that_has_gone(

@@ -55,6 +55,7 @@ class _Order:
     cached = True
     open_ended = False
     repeated = False
+    acquirer = ""
     events: CallEvents | None = None
     tries = 0
     avoid: frozenset[Worker] = frozenset()
@@ -203,6 +204,8 @@ class Caller:
             at = self._now()
             if order.held is not None:
                 lease_id = order.held.lease_id
+            else:
+                order.acquirer = self._own_session
         if order.span is not None:
             tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
         if order.events is not None:
@@ -346,9 +349,14 @@ def _rest(order: _Order, lease_id: str) -> bytes:
     """Return what a call says that most do not, as a serialized `Call`."""
     traceparent, tracestate = order.trace
     events = order.events
-    if not lease_id and not traceparent and events is None:
+    if not lease_id and not traceparent and events is None and not order.acquirer:
         return b""
-    rest = execution_pb2.Call(lease_id=lease_id, traceparent=traceparent, tracestate=tracestate)
+    rest = execution_pb2.Call(
+        lease_id=lease_id,
+        traceparent=traceparent,
+        tracestate=tracestate,
+        acquirer=order.acquirer,
+    )
     if events is not None:
         rest.wants_progress = events.wants_progress
         rest.log_level = events.log_level

@@ -1,7 +1,8 @@
 """First calls under way or given up: each may have acquired a lease that nobody here knows of.
 
 A worker names a new lease in the result of the call that acquired it. Where nobody waits for
-that result any more, the lease is to be looked for when its session is left. Pure state.
+that result any more, the lease is to be looked for when its session is left; it bears the name of
+the client that acquired it, so that none takes another's. Pure state.
 """
 
 from __future__ import annotations
@@ -23,34 +24,30 @@ class FirstCall:
     Attributes:
         key: The session and the server.
         worker: Where it was sent.
-        at: When the worker was chosen, in the event loop's time.
         given_up: Whether its caller has ceased to wait.
-        joined: Whether a call like it was told that the lease was there.
     """
 
-    def __init__(self, key: Key, worker: Worker, at: float) -> None:
+    def __init__(self, key: Key, worker: Worker) -> None:
         self.key = key
         self.worker = worker
-        self.at = at
         self.given_up = False
-        self.joined = False
-
-    def made(self, lease: leases_pb2.Lease, now: float) -> bool:
-        """Say whether a lease that its worker tells of is one that this call acquired."""
-        same = (lease.session, lease.server_id) == self.key
-        return same and lease.age.ToNanoseconds() / 1e9 <= now - self.at
 
 
 class FirstCalls:
-    """The first calls of one client whose lease it does not know."""
+    """The first calls of one client whose lease it does not know.
 
-    def __init__(self) -> None:
+    Attributes:
+        acquirer: The client's random name.
+    """
+
+    def __init__(self, acquirer: str) -> None:
+        self.acquirer = acquirer
         self._calls: dict[tuple[Key, Worker], FirstCall] = {}
 
-    def begin(self, key: Key, worker: Worker, now: float) -> None:
+    def begin(self, key: Key, worker: Worker) -> None:
         """Record that first calls of a key go to a worker from now on."""
         if (key, worker) not in self._calls:
-            self._calls[key, worker] = FirstCall(key, worker, now)
+            self._calls[key, worker] = FirstCall(key, worker)
             if len(self._calls) > _MOST:
                 del self._calls[next(iter(self._calls))]
 
@@ -66,27 +63,18 @@ class FirstCalls:
         if call is not None and not call.given_up:
             del self._calls[key, worker]
 
-    def learn(
-        self, key: Key, worker: Worker, lease: leases_pb2.Lease, now: float, *, created: bool
-    ) -> bool:
-        """Record that a lease is known; say whether this client acquired it.
+    def learn(self, key: Key, worker: Worker, lease: leases_pb2.Lease) -> bool:
+        """Record that a lease is known; say whether this client acquired it."""
+        self._calls.pop((key, worker), None)
+        return self.acquired(lease, key)
 
-        Args:
-            key: The session and the server.
-            worker: Who granted it.
-            lease: What the worker tells of it.
-            now: The event loop's time.
-            created: Whether the call that was answered acquired it; else one given up may have.
+    def acquired(self, lease: leases_pb2.Lease, key: Key) -> bool:
+        """Say whether a lease that its worker tells of is that of a key, acquired by this client.
 
+        Another client of the session may have acquired it at the same moment: that one gives it
+        back.
         """
-        call = self._calls.get((key, worker))
-        if call is None:
-            return created
-        if not created and not call.given_up:
-            call.joined = True  # by a call whose caller may give up yet, or by another client
-            return False
-        del self._calls[key, worker]
-        return created or call.made(lease, now)
+        return lease.acquirer == self.acquirer and (lease.session, lease.server_id) == key
 
     def take(self, session: str | None = None) -> list[FirstCall]:
         """Forget and return those of a session, or of all, whose leases are to be looked for.
@@ -96,8 +84,7 @@ class FirstCalls:
         taken = [
             call
             for call in self._calls.values()
-            if session in (None, call.key.session)
-            and (call.given_up or (session is None and not call.joined))
+            if session in (None, call.key.session) and (call.given_up or session is None)
         ]
         for call in taken:
             del self._calls[call.key, call.worker]

@@ -47,20 +47,25 @@ _log = logging.getLogger("leaseway.sdk")
 class LeaseDesk:
     """Gets, keeps and gives back the leases of one client.
 
+    Args:
+        control: Knows where leases are to be.
+        pool: The workers that hold them.
+        acquirer: The client's random name, which the leases that it acquires bear.
+
     Attributes:
         book: What is held.
         losses: Says what a worker's failure means for a lease.
 
     """
 
-    def __init__(self, control: ControlPlane, pool: WorkerPool) -> None:
+    def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
         self.book = LeaseBook()
         self.losses = LossJudge(control, self.book)
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._keepers = Keepers(self.book, pool)
-        self._firsts = FirstCalls()
+        self._firsts = FirstCalls(acquirer)
         self._placements: dict[Key, asyncio.Task[Worker]] = {}
         # A session that was left can be granted a lease only by a call of it that is still in
         # flight, and that holds the session: nothing is to be remembered for longer.
@@ -109,7 +114,7 @@ class LeaseDesk:
         is taken off for what the way back may have cost, and the next renewal sets it right.
         """
         now = self._loop.time()
-        owned = self._firsts.learn(key, worker, lease, now, created=owned)
+        owned = self._firsts.learn(key, worker, lease) or owned
         ttl = _seconds(lease.ttl) or LEASE_TTL
         since = max(at, now - ttl / 3)
         held = self.book.grant(
@@ -300,9 +305,8 @@ class LeaseDesk:
         request = leases_pb2.ListLeasesRequest(tenant=tenant)
         try:
             answer = await link.ask(link.leases.ListLeases, request, _FIND_BOUND)
-            now = self._loop.time()
             for lease in answer.leases:
-                if first.made(lease, now):
+                if self._firsts.acquired(lease, first.key):
                     await self._end(first.worker, lease.id, lease.session)
         except Fault as fault:
             _log.warning(
@@ -356,6 +360,7 @@ class LeaseDesk:
             server_id=key.server_id,
             ttl=_duration(ttl),
             registry_version=version,
+            acquirer=self._firsts.acquirer,
         )
         try:
             answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
@@ -381,7 +386,7 @@ class LeaseDesk:
         worker = worker_from_wire(answer.worker)
         now = self._loop.time()
         self.book.place(key, worker, now)
-        self._firsts.begin(key, worker, now)
+        self._firsts.begin(key, worker)
         return worker
 
     def _placed(self, key: Key, done: asyncio.Task[Worker]) -> None:

@@ -46,7 +46,7 @@ class Runtime:
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
-        self.desk = LeaseDesk(self.control, self.pool)
+        self.desk = LeaseDesk(self.control, self.pool, self.own_session)
         self.caller = Caller(identity, self.resolver, self.pool, self.desk, self.own_session)
 
     @property

@@ -257,6 +257,7 @@ class Call(_message.Message):
     INLINE_MEDIA_FIELD_NUMBER: _builtins.int
     LEASE_TTL_FIELD_NUMBER: _builtins.int
     METHOD_FIELD_NUMBER: _builtins.int
+    ACQUIRER_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Names the call on its stream; chosen by the caller, never zero, never
     reused.
@@ -305,6 +306,10 @@ class Call(_message.Message):
     `resources/read`, `completion/complete` and `resources/subscribe`, which
     goes on until it is cancelled and brings ResourceUpdates.
     """
+    acquirer: _builtins.str
+    """What a lease that this call acquires is to call its acquirer, as in
+    AcquireLeaseRequest.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Methods that the caller answers: `elicitation/create`,
@@ -336,10 +341,11 @@ class Call(_message.Message):
         inline_media: _builtins.bool = ...,
         lease_ttl: _duration_pb2.Duration | None = ...,
         method: _builtins.str = ...,
+        acquirer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "method", b"method", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "method", b"method", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -38,6 +38,7 @@ class Lease(_message.Message):
     LAUNCH_HASH_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
+    ACQUIRER_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Names the lease for good: the worker's incarnation and a counter."""
     server_id: _builtins.str
@@ -56,6 +57,10 @@ class Lease(_message.Message):
     """The launch hash of the instance behind it."""
     instance_id: _builtins.str
     """The instance behind it."""
+    acquirer: _builtins.str
+    """The client that acquired it, as it called itself then. Empty means that it
+    gave no name.
+    """
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
         """The time to live granted from now on, as the worker last renewed it."""
@@ -78,10 +83,11 @@ class Lease(_message.Message):
         launch_hash: _builtins.str = ...,
         instance_id: _builtins.str = ...,
         age: _duration_pb2.Duration | None = ...,
+        acquirer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "agent", b"agent", "id", b"id", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -250,6 +256,7 @@ class AcquireLeaseRequest(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    ACQUIRER_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -259,6 +266,11 @@ class AcquireLeaseRequest(_message.Message):
     registry_version: _builtins.int
     """The registry version that the caller knows. A worker that is behind waits
     for it for at most 2 s.
+    """
+    acquirer: _builtins.str
+    """What the lease is to call its acquirer, if this request makes it: a random
+    name of the client, by which it finds what it acquired when it does not
+    get the answer. Empty means no name.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -284,10 +296,11 @@ class AcquireLeaseRequest(_message.Message):
         ttl: _duration_pb2.Duration | None = ...,
         wait: _duration_pb2.Duration | None = ...,
         registry_version: _builtins.int = ...,
+        acquirer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "client", b"client", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

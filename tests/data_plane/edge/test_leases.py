@@ -9,7 +9,7 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.v1 import leases_pb2
+from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 from leaseway.wire.spec import InstancePolicy
 from leaseway.wire.spec_wire import duration, seconds
@@ -67,6 +67,26 @@ async def test_callers_of_one_session_share_one_lease_although_they_come_at_once
     )
     assert len({response.lease.id for response in granted}) == 1
     assert len(bench.servers.opened) == 1
+
+
+async def test_a_lease_bears_the_name_of_the_client_that_acquired_it(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False)
+    caller = bench.caller()
+    given_up = await caller.begin("db", session="s1", acquirer="client-1")
+    await bench.until(lambda: bench.worker.executor.in_flight == 1)
+    joining = asyncio.ensure_future(acquire(bench, acquirer="client-2"))
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=given_up)])
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)
+    bench.servers.gate.set()
+    response = await joining
+    assert (response.created, response.lease.acquirer) == (False, "client-1")
+    joined = await caller.call("db", session="s1", acquirer="client-2")
+    assert joined.joined_lease.acquirer == "client-1"
+    listed = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
+    assert [lease.acquirer for lease in listed.leases] == ["client-1"]
+    own = await acquire(bench, session="s2", acquirer="client-2")
+    assert (own.created, own.lease.acquirer) == (True, "client-2")
 
 
 async def test_sessions_have_instances_of_their_own(bench: Bench) -> None:

@@ -44,6 +44,7 @@ class Lease:
         id: The worker's incarnation and a counter.
         key: Whose it is, for what.
         agent: Who took it.
+        acquirer: How the client that took it calls itself, or empty.
         variant: Which variant its instance was made from.
         launch_hash: From which version of it.
         ttl: The time to live granted, in seconds.
@@ -58,6 +59,7 @@ class Lease:
     id: str
     key: LeaseKey
     agent: str
+    acquirer: str
     variant: VariantKey
     launch_hash: str
     ttl: float
@@ -146,6 +148,7 @@ class LeaseTable:
         launch_hash: str,
         ttl: float | None = None,
         agent: str = "",
+        acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
     ) -> tuple[Lease, bool]:
         """Return the lease of a key, renewed or new, and whether it is new.
@@ -158,6 +161,7 @@ class LeaseTable:
             ttl: The time to live asked for in seconds, brought into 1 s to 24 h; None is 60 s. A
                 lease that is held keeps the longest that was asked for.
             agent: Who asks.
+            acquirer: How its client calls itself.
             server_limit: The most leases of this server.
 
         Raises:
@@ -177,6 +181,7 @@ class LeaseTable:
             id=f"{self._incarnation}-{self._counter}",
             key=key,
             agent=agent,
+            acquirer=acquirer,
             variant=variant,
             launch_hash=launch_hash,
             ttl=ttl,

@@ -175,6 +175,7 @@ class LeaseMessages:
             launch_hash=lease.launch_hash,
             instance_id=live.instance.id if live is not None else "",
             age=duration(max(0.0, self._clock() - lease.granted_at)),
+            acquirer=lease.acquirer,
         )
 
 

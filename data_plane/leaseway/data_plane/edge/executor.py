@@ -294,7 +294,9 @@ class Executor:
         key = _lease_key(run.call)
         if run.call.lease_id:
             key = self._leases.held(run.call.lease_id, key).key
-        lease, created = await self._leases.acquire(key, agent=run.call.agent, ttl=ttl)
+        lease, created = await self._leases.acquire(
+            key, agent=run.call.agent, acquirer=run.call.acquirer, ttl=ttl
+        )
         self._event(run, "the lease is held")
         live = self._leases.live(lease)
         if live is None:

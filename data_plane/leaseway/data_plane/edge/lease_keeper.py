@@ -130,6 +130,7 @@ class LeaseKeeper:
         key: LeaseKey,
         *,
         agent: str = "",
+        acquirer: str = "",
         ttl: float | None = None,
         wait: float = 0.0,
     ) -> tuple[Lease, bool]:
@@ -138,6 +139,7 @@ class LeaseKeeper:
         Args:
             key: Whose lease for what.
             agent: Who asks.
+            acquirer: How its client calls itself, or empty.
             ttl: The time to live asked for in seconds, or None for 60 s.
             wait: Seconds to wait for room.
 
@@ -146,7 +148,7 @@ class LeaseKeeper:
 
         """
         with lease_wait(self._around.meters, key.server_id) as granted:
-            lease, created = await self._grant(key, agent, ttl, wait)
+            lease, created = await self._grant(key, agent, acquirer, ttl, wait)
             start = self._starting.get(lease.id)
             if start is not None:
                 await asyncio.shield(start.done)
@@ -154,10 +156,10 @@ class LeaseKeeper:
         return lease, created
 
     async def _grant(
-        self, key: LeaseKey, agent: str, ttl: float | None, wait: float
+        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
     ) -> tuple[Lease, bool]:
         def attempt() -> tuple[Lease, bool]:
-            return self._take_room(key, agent, ttl)
+            return self._take_room(key, agent, acquirer, ttl)
 
         try:
             return attempt()
@@ -173,7 +175,9 @@ class LeaseKeeper:
                 retry_delay=1.0,
             ) from None
 
-    def _take_room(self, key: LeaseKey, agent: str, ttl: float | None) -> tuple[Lease, bool]:
+    def _take_room(
+        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None
+    ) -> tuple[Lease, bool]:
         if self._leaving is not None:
             raise self._leaving
         generation = self._leasable(key)
@@ -184,6 +188,7 @@ class LeaseKeeper:
             launch_hash=generation.launch_hash,
             ttl=ttl,
             agent=agent,
+            acquirer=acquirer,
             server_limit=generation.variant.spec.instances.max_instances,
         )
         if created:
@@ -338,7 +343,7 @@ class LeaseKeeper:
         if start is not None:  # nobody would use what comes up; whoever waits need not
             start.done.set_exception(self.ended_fault(lease.id))
             start.task.cancel()
-        self._around.reports.lease_lost(lease)
+        self._around.reports.lease_lost(lease, how)
         self._line.serve()
 
     def _tick(self) -> None:

@@ -73,6 +73,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         lease, created = await self._leases.acquire(
             key,
             agent=request.client.agent,
+            acquirer=request.acquirer[:_LONGEST_NAME],
             ttl=seconds(request.ttl) if request.HasField("ttl") else None,
             wait=min(wait, _LONGEST_WAIT),
         )

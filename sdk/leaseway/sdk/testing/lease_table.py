@@ -39,6 +39,7 @@ class FakeLease:
     tenant: str
     session: str
     agent: str
+    acquirer: str
     ttl: float
     begun_at: float
     expires_at: float
@@ -82,7 +83,14 @@ class LeaseTable:
         return next((o for o in self.held if (o.tenant, o.session, o.server_id) == key), None)
 
     def grant(
-        self, tenant: str, session: str, server_id: str, agent: str, ttl: float = LEASE_TTL
+        self,
+        tenant: str,
+        session: str,
+        server_id: str,
+        *,
+        agent: str,
+        acquirer: str,
+        ttl: float = LEASE_TTL,
     ) -> tuple[FakeLease, bool]:
         """Return the lease of a key, renewed, and whether it is new."""
         lease = self.find(tenant, session, server_id)
@@ -92,7 +100,7 @@ class LeaseTable:
             return lease, False
         self._count += 1
         name = f"{self._incarnation}-{self._count}"
-        lease = FakeLease(name, server_id, tenant, session, agent, ttl, now, now + ttl)
+        lease = FakeLease(name, server_id, tenant, session, agent, acquirer, ttl, now, now + ttl)
         self._held[name] = lease
         return lease, True
 
@@ -154,6 +162,7 @@ class LeaseTable:
             reminder=reminder(lease.server_id),
             instance_id=f"{lease.server_id}-{lease.id}",
             age=duration(self._clock() - lease.begun_at),
+            acquirer=lease.acquirer,
         )
 
 

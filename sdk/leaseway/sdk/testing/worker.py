@@ -198,7 +198,14 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             message = f"Server '{call.server_id}' is leased: call its tools in a session."
             raise Fault(Reason.SESSION_REQUIRED, message, metadata={"server": call.server_id})
         ttl = call.lease_ttl.ToNanoseconds() / 1e9 or LEASE_TTL
-        lease, created = self._leases.grant(tenant, call.session, call.server_id, call.agent, ttl)
+        lease, created = self._leases.grant(
+            tenant,
+            call.session,
+            call.server_id,
+            agent=call.agent,
+            acquirer=call.acquirer,
+            ttl=ttl,
+        )
         (result.new_lease if created else result.joined_lease).CopyFrom(self._leases.message(lease))
         return lease
 
@@ -244,7 +251,12 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         tenant = request.tenant or DEFAULT_TENANT
         ttl = request.ttl.ToNanoseconds() / 1e9 or LEASE_TTL
         lease, created = self._leases.grant(
-            tenant, request.session, request.server_id, request.client.agent, ttl
+            tenant,
+            request.session,
+            request.server_id,
+            agent=request.client.agent,
+            acquirer=request.acquirer,
+            ttl=ttl,
         )
         return leases_pb2.AcquireLeaseResponse(lease=self._leases.message(lease), created=created)
 
