@@ -273,7 +273,7 @@ class Worker:
         """Finish what is in flight, within its bound, and end everything else."""
         await self.sync.say_leaving()
         self.references.stop()
-        self.executor.draining = True
+        self.executor.refuse_new()
         self.execution.parking.hurry()
         self.leases.leave(self.executor.leaving())
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")

@@ -184,7 +184,8 @@ async def test_a_lease_is_released_while_its_instance_starts(bench: Bench) -> No
 
 
 async def test_a_leaving_worker_refuses_it_like_every_call(bench: Bench) -> None:
-    bench.worker.executor.draining = True
+    bench.worker.executor.refuse_new()
+    assert bench.worker.executor.draining
     fault = await bench.caller().refused(
         "mcp_admin", "mcp_release", session="s1", arguments=arguments("db")
     )

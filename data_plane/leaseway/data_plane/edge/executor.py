@@ -72,7 +72,12 @@ class Executor:
         self._runs: dict[int, Run] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._runs, self._expire)
-        self.draining = False
+        self._draining = False
+
+    @property
+    def draining(self) -> bool:
+        """Whether new calls are refused."""
+        return self._draining
 
     @property
     def in_flight(self) -> int:
@@ -86,7 +91,7 @@ class Executor:
         if self._traced and wants_trace(call):
             run.trace = CallTrace(call, self._worker_id)
         try:
-            if self.draining:
+            if self._draining:
                 raise self.leaving()
             if call.server_id == ADMIN_TOOLSET:
                 self._administer(run)
@@ -350,9 +355,13 @@ class Executor:
         """Begin to keep the media of a result, where it has any."""
         return self.artifacts.keep(run, outcome) if self.artifacts is not None else None
 
+    def refuse_new(self) -> None:
+        """Begin no call any more; those in flight go on."""
+        self._draining = True
+
     async def drain(self) -> None:
         """Refuse new calls and wait until those in flight have ended."""
-        self.draining = True
+        self.refuse_new()
         self._following.end_all(self.leaving())
         while self.in_flight:
             self._idle.clear()
