@@ -281,7 +281,7 @@ class FakeControlPlane(
         self.drained.append(request.worker_id)
         return admin_pb2.DrainWorkerResponse()
 
-    async def RevokeLease(self, request: Any, context: Any) -> Any:
+    async def RevokeLease(self, request: Any, context: Any) -> Any:  # noqa: RET503 - abort raises
         self.revoked.append(request)
         for worker in self.workers:
             if worker.leases.pop(request.lease_id, None) is not None:
@@ -289,4 +289,3 @@ class FakeControlPlane(
                 worker.lease_faults[request.lease_id] = revoked
                 return admin_pb2.RevokeLeaseResponse(ended=True)
         await abort(context, Fault(Reason.LEASE_LOST, f"No worker holds '{request.lease_id}'."))
-        return None

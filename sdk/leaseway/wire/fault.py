@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -189,7 +189,7 @@ def fault_from_status(status: Status) -> Fault:
     )
 
 
-async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> None:  # type: ignore[type-arg]
+async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> NoReturn:  # type: ignore[type-arg]
     """End an RPC with a fault; never returns."""
     details = status_from_fault(fault).SerializeToString()
     if len(details) <= _MAX_DETAIL:

@@ -114,7 +114,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             message = f"No worker holds lease '{lease_id[:_SHOWN]}'. Look at `leaseway leases`."
             metadata = {"lease": lease_id[:_SHOWN]}
             await abort(context, Fault(Reason.LEASE_LOST, message, metadata=metadata))
-            raise AssertionError("abort never returns")
         if held.worker_id not in self._plane.streams:
             message = (
                 f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"

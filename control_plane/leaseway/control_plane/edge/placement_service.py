@@ -48,7 +48,6 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             self._plane.meters.placed(outcome)
         if isinstance(outcome, Denied):
             await abort(context, answers.denial(outcome))
-            raise AssertionError("abort never returns")
         state = self._plane.state
         return leases_pb2.PlaceResponse(
             worker=answers.worker_ref(state.workers[outcome.worker_id]),

@@ -232,7 +232,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     async def CallToolStreaming(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Refuse likewise."""
         await abort(context, _UNARY)
-        yield execution_pb2.CallToolStreamingResponse()
+        yield execution_pb2.CallToolStreamingResponse()  # type: ignore[unreachable]
 
     async def ReadArtifact(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Stream the bytes of an image or a sound."""
