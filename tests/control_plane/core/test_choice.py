@@ -137,7 +137,7 @@ class Choices(RuleBasedStateMachine):
 
 
 def test_the_index_chooses_as_a_walk_over_all_workers_does() -> None:
-    chosen = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(Choices, settings=chosen)
 
 

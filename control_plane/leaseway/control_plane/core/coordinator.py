@@ -21,6 +21,7 @@ from leaseway.control_plane.core.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.fleet import InForce, WorkerHello, WorkerRecord, WorkerReport
+from leaseway.control_plane.core.in_force import ForceTable
 from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.met_problems import MetProblems
 from leaseway.control_plane.core.placement import PlacementTable
@@ -41,9 +42,6 @@ __all__ = ["Coordinator"]
 class Coordinator:
     """All state of a control plane.
 
-    Attributes:
-        in_force: What watchers are told of when it changes; another object only then.
-
     Args:
         now: When it started.
         epoch: Fences control planes of the past.
@@ -59,7 +57,7 @@ class Coordinator:
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
         self.line = RoomLine()
-        self.in_force = InForce()
+        self.force = ForceTable()
         self.config_known = False
         self.config_loaded_at: float | None = None
         self.settled = False
@@ -67,6 +65,8 @@ class Coordinator:
         self._settled_at = now.mono + bounds.SETTLING
         self._trace = ""
         self._replan = False
+        self._pushed: Snapshot | None = None  # the newest that all workers were looked at for
+        self._revealed = 0
 
     # Configuration.
 
@@ -210,8 +210,9 @@ class Coordinator:
             self.registry.commit_at <= now.mono or not self.servers.probes.busy
         ):
             self._commit(now)
-        self._push(now)
-        self._note_what_is_in_force()
+        moved, self.roster.moved = self.roster.moved, {}
+        self._push(moved, now)
+        self.force.follow(self.visible.version, self.workers, moved)
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
@@ -248,6 +249,11 @@ class Coordinator:
     def visible(self) -> Snapshot:
         """What callers see: what of the newest commit some worker has acknowledged."""
         return self.registry.visible
+
+    @property
+    def in_force(self) -> InForce:
+        """What watchers are told of when it changes; another object only then."""
+        return self.force.now
 
     @property
     def waiting(self) -> set[VariantKey]:
@@ -294,6 +300,7 @@ class Coordinator:
 
     def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:
         record.owed = set()
+        self.roster.moved[record.id] = None
         self._replan = True
         self.registry.commit_at = now.mono  # at once: the next push must know what it holds
 
@@ -311,6 +318,8 @@ class Coordinator:
         for probe in self.servers.withdrawn:
             self.roster.tell(probe.worker_id, CancelProbe(probe.id))
         self.servers.withdrawn = []
+        if not self.servers.probes.jobs:
+            return
         able = [record.id for record in self.workers.values() if record.takes_work]
         for job, probe in self.servers.probes.start(able, now.mono):
             self.roster.tell(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
@@ -322,26 +331,23 @@ class Coordinator:
             self.registry.commit(self.servers.goods, self.roster.highest_version, now)
 
     def _reveal(self, now: Moment) -> None:
+        if self.registry.complete and self._revealed == self.roster.generation:
+            return  # while the same workers hold all of it, another acknowledgement adds nothing
+        self._revealed = self.roster.generation
         before = self.visible
         self.registry.reveal(self.workers.values())
         if self.visible is not before:
             self.met.follow(self.visible, now)
 
-    def _note_what_is_in_force(self) -> None:
-        version = self.visible.version
-        workers = frozenset(
-            record.hello.address
-            for record in self.workers.values()
-            if record.takes_work and record.subscription.acked_version >= version
-        )
-        if self.in_force != (version, workers):
-            self.in_force = InForce(version, workers)
-
-    def _push(self, now: Moment) -> None:
+    def _push(self, moved: Iterable[str], now: Moment) -> None:
+        """Have workers told what they lack: all after a commit, else those who may be ready now."""
         if self.committed.version == 0:
             return
-        for record in self.workers.values():
-            if not record.connected or record.owed:
+        everybody = self._pushed is not self.committed
+        self._pushed = self.committed
+        for worker_id in [*self.workers] if everybody else moved:
+            record = self.workers.get(worker_id)
+            if record is None or not record.connected or record.owed:
                 continue
             push = self.roster.push(record, self.committed, now, removals=self.settled)
             if push is not None:

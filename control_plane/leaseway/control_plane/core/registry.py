@@ -53,6 +53,11 @@ class Registry:
         """Whether some worker serves the registry as it was last committed."""
         return self.visible.version > 0 and self.visible.version == self.committed.version
 
+    @property
+    def complete(self) -> bool:
+        """Whether all of the newest commit is listed, for the workers that were asked last."""
+        return bool(self._witnesses)
+
     def outrun(self, version: int) -> None:
         """Have what is committed next get a version above one that a worker has seen."""
         self._version = max(self._version, version + 1)

@@ -40,12 +40,17 @@ class Roster:
         workers: By id; one whose stream has ended stays for 10 s.
         lost_until: Until when a worker that was lost is an open problem, by id.
         placements: The leases that they reported, and the room reserved for others.
+        moved: Those who joined, went, drained or acknowledged, for the owner to take.
+        generation: How often streams have begun and workers were forgotten.
     """
 
     problems: ProblemTable
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
     lost_until: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, None] = field(default_factory=dict)  # in that order
+    generation: int = 0
+    _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -76,6 +81,9 @@ class Roster:
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.instances = hello.instances
         self.workers[address.id] = record
+        self._away.pop(address.id, None)
+        self._moved(address.id)
+        self.generation += 1
         was_draining = known is not None and known.draining
         if was_draining or (address.id, address.incarnation) in self._drained:
             self._drain(record)  # what it was told may have gone down with its stream
@@ -88,6 +96,8 @@ class Roster:
     def leave(self, record: WorkerRecord, now: Moment) -> None:
         """Note that a worker's stream has ended; one that was to end is not waited for."""
         record.gone_at = now.mono
+        self._away[record.id] = record
+        self._moved(record.id)
         if record.draining and not self.placements.held_by(record.id):
             # Its stream may just have broken: the same run must not come back as a healthy one.
             run = (record.id, record.hello.address.incarnation)
@@ -97,7 +107,9 @@ class Roster:
     def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
         """Take what a worker says has changed; say whether it serves a variant that had failed."""
         record.calls_in_flight = report.calls_in_flight
-        record.draining = record.draining or report.draining
+        if report.draining and not record.draining:
+            record.draining = True
+            self._moved(record.id)
         if report.instances is not None:
             record.instances = report.instances
         self._take_leases(record, report)
@@ -132,6 +144,7 @@ class Roster:
     def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
         """Take an acknowledgement; False where it is stale."""
         known = record.subscription.ack(nonce)
+        self._moved(record.id)
         self._show_refusals(record, now)
         return known
 
@@ -170,19 +183,20 @@ class Roster:
         """
         for worker_id in [one for one, until in self.lost_until.items() if now.mono >= until]:
             self._mend(worker_id)
-        for record in list(self.workers.values()):
+        for record in list(self._away.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
                 leases = self.placements.held_by(record.id)
                 self._forget(record.id)
                 if not record.draining:
                     self.lost_until[record.id] = now.mono + _LOST_SHOWN
                     self.problems.report(_lost_problem(record, leases), now.unix)
-        self._drained = {run: until for run, until in self._drained.items() if until > now.mono}
+        for run in [run for run, until in self._drained.items() if until <= now.mono]:
+            del self._drained[run]
 
     def deadlines(self) -> Iterator[float]:
         """Yield when workers will count as lost, and when that is forgotten."""
         yield from self.lost_until.values()
-        for record in self.workers.values():
+        for record in self._away.values():
             if record.lost_at is not None:
                 yield record.lost_at
 
@@ -217,8 +231,12 @@ class Roster:
 
     # Inside.
 
+    def _moved(self, worker_id: str) -> None:
+        self.moved[worker_id] = None
+
     def _drain(self, record: WorkerRecord) -> None:
         record.draining = True
+        self._moved(record.id)
         self.tell(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
@@ -269,6 +287,9 @@ class Roster:
 
     def _forget(self, worker_id: str) -> None:
         del self.workers[worker_id]
+        self._away.pop(worker_id, None)
+        self._moved(worker_id)
+        self.generation += 1
         self.placements.worker_gone(worker_id)
         self._mend(worker_id)
 

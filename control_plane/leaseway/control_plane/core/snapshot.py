@@ -156,6 +156,11 @@ class Snapshot:
         """The hashes of everything served."""
         return {key: served.hashes for key, served in self.served.items()}
 
+    @cached_property
+    def whole(self) -> Delta:
+        """What one lacks that has nothing."""
+        return compute_delta(self, {}, removals=True)
+
     def since(self, older: Snapshot) -> Delta:
         """Return what one that has all of an older snapshot lacks; computed once for all such."""
         kept = self._since.get(older.version)

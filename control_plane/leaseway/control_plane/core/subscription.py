@@ -93,12 +93,15 @@ class Subscription:
             return None
         self._compared = (snapshot.version, removals)
         self._forget_refusals(snapshot)
-        delta = self._lacks(snapshot, removals=removals)
+        delta = self._lacks(snapshot)
+        # Where something is not to be removed yet, it has what the snapshot has not.
+        self._leads_to = snapshot if removals or not delta.removals else None
+        if not removals:
+            delta = replace(delta, removals=())
         if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
             return None
         self._nonce += 1
         self.pending = Push(self._nonce, snapshot.version, delta.upserts, delta.removals)
-        self._leads_to = snapshot if removals else None
         self.sent_version = snapshot.version
         return self.pending
 
@@ -150,14 +153,16 @@ class Subscription:
         """Say whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
 
-    def _lacks(self, snapshot: Snapshot, *, removals: bool) -> Delta:
-        if self._has_all_of is not None:  # as nearly every worker has: compared once for all
-            delta = snapshot.since(self._has_all_of)
-            return delta if removals else replace(delta, removals=())
+    def _lacks(self, snapshot: Snapshot) -> Delta:
+        """Return what the worker lacks, and has too much; nearly always compared once for all."""
+        if self._has_all_of is not None:
+            return snapshot.since(self._has_all_of)
+        if not self.acked and not self.refused:
+            return snapshot.whole
         known: Mapping[VariantKey, Hashes] = self.acked | {
             key: hashes for key, (_, hashes) in self.refused.items()
         }
-        return compute_delta(snapshot, known, removals=removals)
+        return compute_delta(snapshot, known, removals=True)
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
         """Forget what was rejected where the worker has what takes its place already.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 
-from leaseway.control_plane.core.actions import Action
+from leaseway.control_plane.core.actions import Action, PushDelta
 from leaseway.control_plane.core.fleet import WorkerHello, WorkerRefused
 from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.edge.delta_wire import DeltaWriter
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import (
     action_to_wire,
@@ -43,8 +44,9 @@ _Context = grpc.aio.ServicerContext[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 class _Stream:
     """The sending side of one stream: a bounded queue that its writer drains."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
         self._plane = plane
+        self._deltas = deltas
         self._queue: asyncio.Queue[Action] = asyncio.Queue(_QUEUE)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -61,12 +63,19 @@ class _Stream:
     async def drain(self, context: _Context) -> None:
         while True:
             action = await self._queue.get()
-            message = action_to_wire(action, self._plane.state.epoch)
-            if message.ByteSize() <= MAX_MESSAGE:
+            for message in self._messages(action):
                 await context.write(message)
-                continue
-            for part in split(message.SerializeToString()):
-                await context.write(sync_pb2.SyncResponse(part=part))
+
+    def _messages(self, action: Action) -> Iterator[sync_pb2.SyncResponse]:
+        if isinstance(action, PushDelta):
+            yield from self._deltas.messages(action, self._plane.state.epoch)
+            return
+        message = action_to_wire(action)
+        if message.ByteSize() <= MAX_MESSAGE:
+            yield message
+            return
+        for part in split(message.SerializeToString()):
+            yield sync_pb2.SyncResponse(part=part)
 
 
 class SyncService(sync_pb2_grpc.SyncServiceServicer):
@@ -74,6 +83,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._deltas = DeltaWriter()
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
@@ -84,7 +94,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             hello = await self._greet(messages)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        stream = _Stream(self._plane)
+        stream = _Stream(self._plane, self._deltas)
         try:
             self._join(hello, stream)
         except WorkerRefused as refusal:

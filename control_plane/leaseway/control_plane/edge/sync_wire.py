@@ -6,10 +6,8 @@ from collections.abc import Iterable
 from typing import Literal, cast
 
 from leaseway.control_plane.core.actions import (
-    Action,
     CancelProbe,
     DrainWorker,
-    PushDelta,
     RevokeLease,
     StartProbe,
     WantContent,
@@ -21,7 +19,6 @@ from leaseway.control_plane.core.subscription import Refusal
 from leaseway.control_plane.edge.toolset_wire import (
     MalformedMessage,
     hashes_from_wire,
-    served_to_wire,
 )
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds
@@ -99,11 +96,11 @@ def problem_from_wire(message: admin_pb2.Problem) -> Problem:
     )
 
 
-def action_to_wire(action: Action, epoch: int) -> sync_pb2.SyncResponse:
-    """Return the message that carries out an action."""
+def action_to_wire(
+    action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker,
+) -> sync_pb2.SyncResponse:
+    """Return the message that carries out an action; deltas are `delta_wire`'s."""
     match action:
-        case PushDelta():
-            return sync_pb2.SyncResponse(delta=_delta_to_wire(action, epoch))
         case WantContent(keys):
             want = sync_pb2.Want(keys=[key_to_wire(key) for key in keys])
             return sync_pb2.SyncResponse(want=want)
@@ -121,18 +118,6 @@ def action_to_wire(action: Action, epoch: int) -> sync_pb2.SyncResponse:
             return sync_pb2.SyncResponse(revoke=sync_pb2.Revoke(lease_id=lease_id, reason=reason))
         case DrainWorker(reason):
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
-
-
-def _delta_to_wire(action: PushDelta, epoch: int) -> sync_pb2.Delta:
-    push = action.push
-    return sync_pb2.Delta(
-        nonce=push.nonce,
-        epoch=epoch,
-        registry_version=push.version,
-        upserts=[served_to_wire(served) for served in push.upserts],
-        removals=[key_to_wire(key) for key in push.removals],
-        traceparent=action.trace,
-    )
 
 
 def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:

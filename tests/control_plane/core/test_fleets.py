@@ -1,0 +1,84 @@
+"""What an event costs in a large fleet: it is about those whom it concerns."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control_plane.core.builders import at, coordinator, hello, lease, listing, load, spec
+
+from leaseway.control_plane.core.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerReport
+from leaseway.control_plane.core.roster import Roster
+
+MANY = 50
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect the workers that were asked what they lack."""
+    collected: list[str] = []
+    push = Roster.push
+
+    def counting(self: Roster, record: object, *args: object, **more: object) -> object:
+        collected.append(record.id)  # type: ignore[attr-defined]
+        return push(self, record, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Roster, "push", counting)
+    return collected
+
+
+def serving() -> Coordinator:
+    """Return a coordinator with many workers that serve `a`."""
+    state = coordinator(MANY)
+    load(state, spec("a", shared=False))
+    for number in range(MANY):
+        state.worker_joined(hello(f"w{number}"), at(0))
+    while actions := state.take_actions():
+        for worker_id, action in actions:
+            if isinstance(action, StartProbe):
+                state.probe_ended(action.id, listing("echo"), at(0))
+            elif isinstance(action, PushDelta):
+                state.acked(worker_id, action.push.nonce, at(0))
+    assert state.ready
+    return state
+
+
+def test_an_acknowledgement_has_its_own_worker_looked_at(looked_at: list[str]) -> None:
+    state = serving()
+    load(state, now=at(1))
+    state.tick(at(1.1))
+    deltas = [(name, action) for name, action in state.take_actions()]
+    looked_at.clear()
+    for worker_id, action in deltas:
+        assert isinstance(action, PushDelta)
+        state.acked(worker_id, action.push.nonce, at(1.2))
+    assert looked_at == [name for name, _ in deltas]
+    assert state.take_actions() == []
+
+
+def test_a_report_has_nobody_looked_at(looked_at: list[str]) -> None:
+    state = serving()
+    looked_at.clear()
+    state.reported("w7", WorkerReport(gained=(lease("L1", "w7"),)), at(1))
+    state.tick(at(2))
+    assert looked_at == []
+
+
+def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: list[str]) -> None:
+    state = serving()
+    load(state, spec("a", shared=False), spec("b"), now=at(1))
+    ((_, probe),) = state.take_actions()
+    assert isinstance(probe, StartProbe)
+    state.probe_ended(probe.id, listing("echo"), at(1))
+    first = dict(state.take_actions())
+    load(state, spec("a", shared=False), now=at(2))
+    state.tick(at(2.1))
+    assert state.take_actions() == [], "each has a delta that it did not answer"
+    looked_at.clear()
+    action = first["w3"]
+    assert isinstance(action, PushDelta)
+    state.acked("w3", action.push.nonce, at(2.2))
+    ((name, late),) = state.take_actions()
+    assert isinstance(late, PushDelta)
+    assert (name, [str(key) for key in late.push.removals]) == ("w3", ["b"])
+    assert looked_at == ["w3"]
