@@ -90,7 +90,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=REPOSITORY,
         capture_output=True,
-        timeout=120,
+        timeout=250,
         check=True,
     )
     [path] = folder.glob("leaseway-*.whl")
