@@ -17,12 +17,11 @@ from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.edge.refusal import refuse
 from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.names import DEFAULT_TENANT
 
 __all__ = ["ExecutionService", "add_execution_service"]
@@ -82,7 +81,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             finally:
                 sink.leave("the caller does not wait any more")
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
 
     async def CallToolStreaming(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.CallToolStreamingRequest, context: Context
@@ -99,7 +98,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
                 sink.leave("the caller's stream has ended")
             yield execution_pb2.CallToolStreamingResponse(result=response)
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
 
     def _open(
         self,
@@ -189,7 +188,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         try:
             await send_artifact(self._artifacts, request, context.write)
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
 
     async def ReadLogs(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.ReadLogsRequest, context: Context
@@ -199,7 +198,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         try:
             logs = self._pool.logs(request.server_id, request.tenant or DEFAULT_TENANT)
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
         return execution_pb2.ReadLogsResponse(
             instances=[
                 execution_pb2.InstanceLog(

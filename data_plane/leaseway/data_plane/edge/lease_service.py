@@ -11,10 +11,9 @@ from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.edge.refusal import refuse
 from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import seconds
 
@@ -55,7 +54,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         try:
             return await self._acquire(request)
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
 
     async def _acquire(
         self, request: leases_pb2.AcquireLeaseRequest
@@ -87,7 +86,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             self._leases.check_holder(request.lease_id, request.tenant, request.session)
             released = self._leases.release(request.lease_id)
         except Fault as fault:
-            await refuse(context, fault)
+            await abort(context, fault)
         return leases_pb2.ReleaseLeaseResponse(released=released)
 
     async def KeepAlive(  # noqa: N802 - gRPC's name
