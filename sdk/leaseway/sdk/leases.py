@@ -13,8 +13,6 @@ from collections.abc import Collection
 from typing import Final
 from weakref import WeakValueDictionary
 
-from google.protobuf.duration_pb2 import Duration
-
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.first_calls import FirstCall, FirstCalls
 from leaseway.sdk.keeper import Keepers
@@ -24,10 +22,12 @@ from leaseway.sdk.resolution import worker_from_wire
 from leaseway.sdk.retry import Tried, decide
 from leaseway.sdk.workers import WorkerPool
 from leaseway.v1 import leases_pb2
-from leaseway.wire.bounds import LEASE_TTL, MAX_LEASE_TTL, MIN_LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
+from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
+from leaseway.wire.spec_wire import duration, seconds
 
 __all__ = ["LEASE_ENDED", "LeaseDesk"]
 
@@ -115,7 +115,7 @@ class LeaseDesk:
         """
         now = self._loop.time()
         owned = self._firsts.learn(key, worker, lease) or owned
-        ttl = _seconds(lease.ttl) or LEASE_TTL
+        ttl = seconds(lease.ttl) or LEASE_TTL
         since = max(at, now - ttl / 3)
         held = self.book.grant(
             key,
@@ -161,12 +161,7 @@ class LeaseDesk:
             Fault: It was refused.
 
         """
-        if not MIN_LEASE_TTL <= ttl <= MAX_LEASE_TTL:
-            raise Fault(
-                Reason.INVALID_REQUEST,
-                f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
-                "within that.",
-            )
+        check_lease_ttl(ttl)
         if wait is not None and not wait >= 0:
             raise Fault(
                 Reason.INVALID_REQUEST,
@@ -358,7 +353,7 @@ class LeaseDesk:
             tenant=self._control.identity.tenant,
             session=key.session,
             server_id=key.server_id,
-            ttl=_duration(ttl),
+            ttl=duration(ttl),
             registry_version=version,
             acquirer=self._firsts.acquirer,
         )
@@ -380,7 +375,7 @@ class LeaseDesk:
             exclude_workers=[worker.id for worker in exclude],
         )
         if wait > 0:
-            request.wait.CopyFrom(_duration(wait))
+            request.wait.CopyFrom(duration(wait))
         place = self._control.placement.Place
         answer = await self._control.ask(place, request, deadline, wait=wait)
         worker = worker_from_wire(answer.worker)
@@ -393,13 +388,3 @@ class LeaseDesk:
         self._placements.pop(key, None)
         if not done.cancelled():
             done.exception()  # seen here, where every caller may have left
-
-
-def _seconds(duration: Duration) -> float:
-    return duration.ToNanoseconds() / 1e9
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration

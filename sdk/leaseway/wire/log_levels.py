@@ -2,7 +2,9 @@
 
 from typing import Final
 
-__all__ = ["LOG_LEVELS"]
+from leaseway.wire.fault import Fault, Reason
+
+__all__ = ["LOG_LEVELS", "check_log_level"]
 
 LOG_LEVELS: Final = (
     "debug",
@@ -15,3 +17,17 @@ LOG_LEVELS: Final = (
     "emergency",
 )
 """The least first."""
+
+
+def check_log_level(level: str) -> None:
+    """Check the least level of log messages that a caller wants.
+
+    Raises:
+        Fault: INVALID_REQUEST: it is none of MCP's.
+
+    """
+    if level not in LOG_LEVELS:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"log_level is one of {', '.join(LOG_LEVELS)}, not {level[:64]!r}.",
+        )

@@ -7,13 +7,20 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.conftest import BOUND
 
 from leaseway.data_plane.edge import exchange
-from leaseway.v1 import execution_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 
 Bench = Any
+
+
+async def read_all(stream: Any) -> None:
+    """Read a stream to its end."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass
 
 
 async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:
@@ -334,31 +341,44 @@ async def test_a_server_that_is_down_refuses_with_why_and_when(bench: Bench) -> 
     assert fault.retry_delay is not None
 
 
+@pytest.mark.parametrize(("count", "size"), [(3, 2 * bounds.MIB), (60, 200 * bounds.KIB)])
 async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
-    bench: Bench, monkeypatch: Any
+    bench: Bench, monkeypatch: Any, count: int, size: int
 ) -> None:
+    """Be they large or small."""
     monkeypatch.setattr(exchange, "_MOST_UNREAD", 4 * bounds.MIB)
     await bench.serve("time")
     bench.servers.holds = True
     stream = bench.execution.Exchange()
-    calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in range(1, 5)]
+    numbers = range(1, count + 2)
+    calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in numbers]
     for call in calls:
         call.arguments = b'{"text": "hi"}'
     await stream.write(execution_pb2.ExchangeRequest(calls=calls))
-    await bench.until(lambda: bench.servers.opened and len(bench.servers.opened[0].calls) == 4)
-    first, second, third, fourth = tuple(bench.servers.opened[0].calls)
-    for call in (first, second, third):
-        call.answer(b'"' + b"x" * (2 * bounds.MIB) + b'"')
-    await bench.until(lambda: fourth.cancelled)
+    await bench.until(
+        lambda: bench.servers.opened and len(bench.servers.opened[0].calls) == len(calls)
+    )
+    *answered, left = tuple(bench.servers.opened[0].calls)
+    for call in answered:
+        call.answer(b'"' + b"x" * size + b'"')
+    await bench.until(lambda: left.cancelled)
     assert bench.worker.executor.in_flight == 0
 
-    async def read_all() -> None:
-        while await stream.read() is not grpc.aio.EOF:
-            pass
-
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(read_all(), 60)
+        await asyncio.wait_for(read_all(stream), BOUND)
     fault = fault_from_rpc_error(error.value)
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
     assert "does not read" in fault.message
+
+
+async def test_a_stream_of_another_protocol_is_refused_as_a_whole(bench: Bench) -> None:
+    await bench.serve("time")
+    stream = bench.execution.Exchange()
+    other = catalog_pb2.ClientInfo(protocol_version=99)
+    await stream.write(execution_pb2.ExchangeRequest(client=other))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(read_all(stream), BOUND)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION

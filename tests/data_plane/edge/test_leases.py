@@ -9,7 +9,7 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.v1 import execution_pb2, leases_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 from leaseway.wire.spec import InstancePolicy
 from leaseway.wire.spec_wire import duration, seconds
@@ -274,3 +274,21 @@ async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench)
     assert report.leases_gained[0].id == lease.id
     report = await bench.plane.expect_report(lambda report: report.leases_gained)
     assert report.leases_gained[0].instance_id == lease.instance_id
+
+
+@pytest.mark.parametrize("ttl", [0.2, -5, 25 * 3600])
+async def test_a_time_to_live_out_of_bounds_is_refused(bench: Bench, ttl: float) -> None:
+    await bench.serve("db", shared=False)
+    fault = await refused(acquire(bench, ttl=duration(ttl)))
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert f"ttl={ttl:g}" in fault.message
+    caller = bench.caller()
+    of_call = await caller.refused("db", session="s1", lease_ttl=duration(ttl))
+    assert (of_call.reason, of_call.started) == (Reason.INVALID_REQUEST, "no")
+
+
+async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    other = catalog_pb2.ClientInfo(protocol_version=99)
+    fault = await refused(acquire(bench, client=other))
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION

@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from tests.conftest import BOUND
 
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
-from leaseway.v1 import execution_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
 
@@ -210,3 +210,28 @@ def test_a_result_that_is_no_object_is_the_servers_error() -> None:
     with pytest.raises(Fault) as fault:
         typed_result(b"[]", False)
     assert fault.value.reason is Reason.SERVER_ERROR
+
+
+async def test_a_caller_of_another_protocol_is_refused(bench: Bench) -> None:
+    await bench.serve("time")
+    other = catalog_pb2.ClientInfo(protocol_version=99, package_version="leaseway-go/9")
+    call = request(server_id="time", tool="echo", client=other)
+    fault = await refused(bench.execution.CallTool(call))
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION
+    assert "leaseway-go/9" in fault.message
+
+
+async def test_a_log_level_that_is_none_is_refused_before_the_server_sees_it(bench: Bench) -> None:
+    await bench.serve("time")
+    streaming = execution_pb2.CallToolStreamingRequest(
+        call=request(server_id="time", tool="echo"), log_level="loud"
+    )
+
+    async def read() -> None:
+        async for _ in bench.execution.CallToolStreaming(streaming):
+            pass
+
+    fault = await refused(read())
+    assert (fault.reason, fault.started) == (Reason.INVALID_REQUEST, "no")
+    assert "warning" in fault.message
+    assert not bench.servers.opened[0].calls

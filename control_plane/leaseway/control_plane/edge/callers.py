@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.client_version import check_client_version
+from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 __all__ = ["check_client", "tenant_of", "time_left"]
 
@@ -18,13 +18,10 @@ async def check_client(
     client: catalog_pb2.ClientInfo, context: grpc.aio.ServicerContext[Any, Any]
 ) -> None:
     """Refuse a caller of another protocol version; one that does not say is taken."""
-    if client.protocol_version not in (0, PROTOCOL_VERSION):
-        message = (
-            f"The caller speaks protocol version {client.protocol_version}"
-            f" ({client.package_version or 'unknown package'}), this control plane"
-            f" {PROTOCOL_VERSION} ({user_agent()}). Use the same release of both."
-        )
-        await abort(context, Fault(Reason.INCOMPATIBLE_VERSION, message))
+    try:
+        check_client_version(client, "this control plane")
+    except Fault as fault:
+        await abort(context, fault)
 
 
 def tenant_of(name: str) -> str:

@@ -23,6 +23,7 @@ from leaseway.data_plane.edge.updates import Updates
 from leaseway.data_plane.mcp.asks import Ask
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
+from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, Reason, abort, status_from_fault
 from leaseway.wire.frames import frame, frame_tag, result_frame
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
@@ -78,7 +79,7 @@ class ExchangeStream:
         self._room.set()
         self._outbox = Outbox(self._wake.set)
         self._gathering = Gathering(self._calls)
-        self._gathers = False
+        self._calm = _MOST_UNREAD  # bytes that wait; with more, each result is looked at
         self._updates = Updates(self._outbox)
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
@@ -116,17 +117,23 @@ class ExchangeStream:
         self._wake.set()
 
     async def _read(self) -> None:
+        greeted = False
         try:
             while True:
                 message = await self._context.read()
                 if message is grpc.aio.EOF:
                     break
+                if not greeted:
+                    greeted = True
+                    check_client_version(message.client, f"worker {self._worker.id}")
                 self._handle(message)
                 if self._breach is not None:
                     break  # the writer ends the stream with it
                 if self._outbox.queued_bytes > _MAX_QUEUED:
                     self._room.clear()
                     await self._room.wait()
+        except Fault as fault:
+            self._breach = fault
         except Exception:
             _logger.exception("Reading an exchange stream failed; the stream ends.")
             self._breach = Fault(
@@ -252,8 +259,16 @@ class ExchangeStream:
         self._put_result(frame(_RESULTS, result))
 
     def _put_result(self, result: bytes) -> None:
-        self._outbox.put(result)
-        if self._gathers and self._gathering.is_enough(len(self._outbox)):
+        outbox = self._outbox
+        outbox.put(result)
+        if outbox.queued_bytes > self._calm:
+            self._look()
+
+    def _look(self) -> None:
+        """See whether a result ends the stream, or the wait for others."""
+        if self._outbox.queued_bytes > _MOST_UNREAD:
+            self._give_up()
+        elif self._gathering.is_enough(len(self._outbox)):
             self._wake.set()
 
     def _lease(self, run: Run) -> execution_pb2.Result:
@@ -344,13 +359,13 @@ class ExchangeStream:
             return
         ready = len(outbox)
         wake.clear()
-        self._gathers = True
+        self._calm = 0
         timer = asyncio.get_running_loop().call_later(_GATHERING, wake.set)
         try:
             await wake.wait()
         finally:
             timer.cancel()
-            self._gathers = False
+            self._calm = _MOST_UNREAD
         self._gathering.waited(len(outbox) - ready)
 
 

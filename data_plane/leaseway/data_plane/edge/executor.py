@@ -33,6 +33,7 @@ from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.log_levels import check_log_level
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import seconds
 from leaseway.wire.telemetry import tracing_active
@@ -237,6 +238,7 @@ class Executor:
         if call.wants_progress:
             request.on_progress = run.progress
         if call.log_level:
+            check_log_level(call.log_level)
             request.on_log, request.log_level = run.log, call.log_level
         if call.answers:
             request.on_ask, request.answers = run.ask, answerable(call.answers)

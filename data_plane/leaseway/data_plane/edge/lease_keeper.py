@@ -14,6 +14,7 @@ from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.lease_ttl import check_lease_ttl
 
 __all__ = ["LeaseKeeper"]
 
@@ -144,9 +145,12 @@ class LeaseKeeper:
             wait: Seconds to wait for room.
 
         Raises:
-            Fault: NOT_LEASABLE, TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
+            Fault: INVALID_REQUEST: the time to live is out of bounds; NOT_LEASABLE, TOOL_NOT_FOUND,
+                CAPACITY, or why the instance did not come up.
 
         """
+        if ttl is not None:
+            check_lease_ttl(ttl)
         with lease_wait(self._around.meters, key.server_id) as granted:
             lease, created = await self._grant(key, agent, acquirer, ttl, wait)
             start = self._starting.get(lease.id)

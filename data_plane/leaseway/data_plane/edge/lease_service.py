@@ -13,6 +13,7 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
+from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import seconds
@@ -59,6 +60,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def _acquire(
         self, request: leases_pb2.AcquireLeaseRequest
     ) -> leases_pb2.AcquireLeaseResponse:
+        check_client_version(request.client, "this worker")
         if self._executor.draining:
             raise self._executor.leaving()
         key = LeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)

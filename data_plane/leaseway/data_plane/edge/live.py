@@ -173,8 +173,10 @@ class Live:
     def _tool_differs(self, tool: str) -> Fault:
         return Fault(
             Reason.TOOL_DIFFERS,
-            f"Tool {tool} of server {self.spec.key} is missing or defined differently on this "
-            "worker than where it was listed. Make the workers' installations of the server equal.",
+            f"Tool {tool} of server {self.spec.key} is missing in this instance, or defined "
+            "differently than where it was listed. If the session's lease is from before a change "
+            "of the server's configuration, release it and acquire a new one; otherwise make the "
+            "workers' installations of the server equal.",
             metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
         )
 
