@@ -246,3 +246,10 @@ def test_a_time_is_a_number_of_seconds_above_0(run: Run, seconds: str) -> None:
     done = run("wait", "--timeout", seconds)
     assert done.exit_code == 2
     assert f"'{seconds}' is no number of seconds above 0." in done.stderr
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 129])
+def test_a_workers_name_is_one_word(run: Run, name: str) -> None:
+    done = run("worker", "--id", name)
+    assert done.exit_code == 2
+    assert "'--id'" in done.stderr

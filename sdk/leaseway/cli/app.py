@@ -153,7 +153,8 @@ def _missing_package(error: ModuleNotFoundError) -> str:
 @click.group(
     cls=_RootGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0; 1 failed or the tool said so; 2 usage; 3 control plane unreachable.",
+    epilog="Exit status: 0; 1 failed or the tool said so; 2 usage; 3 control plane unreachable; "
+    "130 interrupted.",
 )
 @click.version_option(PACKAGE_VERSION, message="leaseway %(version)s")
 @root_options

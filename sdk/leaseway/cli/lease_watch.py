@@ -1,13 +1,13 @@
-"""`leaseway leases --watch`: each lease as it is gained, changes or is lost."""
+"""`leaseway leases --watch`: each lease as it is gained, changes or ends."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leaseway.cli.options import Connection
 from leaseway.cli.output import plain
@@ -24,20 +24,29 @@ _SETTLES: Final = 0.2
 
 
 class LeaseChange(NamedTuple):
-    """What has become of a lease; a lost one is told as it last was."""
+    """What has become of a lease; one that ended is told as it last was.
 
-    event: Literal["gained", "changed", "lost"]
+    Attributes:
+        event: `gained`, `changed`, or how it ended: `released`, `revoked`, `expired` or `lost`.
+        lease: The lease.
+
+    """
+
+    event: str
     lease: LeaseInfo
 
 
-def lease_changes(before: Iterable[LeaseInfo], after: Iterable[LeaseInfo]) -> Iterator[LeaseChange]:
-    """Tell two looks at the leases apart: the lost first, then the others, the oldest first.
+def lease_changes(
+    before: Iterable[LeaseInfo], after: Iterable[LeaseInfo], ends: Mapping[str, str]
+) -> Iterator[LeaseChange]:
+    """Tell two looks at the leases apart: what ended first, then the others, the oldest first.
 
-    That a lease is older by the second look is no change.
+    That a lease is older by the second look is no change. One that ended without anybody who says
+    how (`ends`, by lease id) is lost.
     """
     old, new = ({lease.id: lease for lease in look} for look in (before, after))
     for lease_id in old.keys() - new.keys():
-        yield LeaseChange("lost", old[lease_id])
+        yield LeaseChange(ends.get(lease_id, "lost"), old[lease_id])
     for lease in sorted(new.values(), key=lambda lease: (-lease.age, lease.id)):
         known = old.get(lease.id)
         if known is None:
@@ -53,13 +62,20 @@ def watch_leases(connection: Connection, *, as_json: bool) -> None:
         CliFailure: The control plane could not be reached at first, or refused.
 
     """
+    ends: dict[str, str] = {}
+
+    async def look(client: AsyncClient) -> Sequence[LeaseInfo]:
+        leases = await _look(client)
+        ends.clear()
+        ends.update(await client.lease_ends())
+        return leases
 
     def tell(before: Sequence[LeaseInfo], after: Sequence[LeaseInfo]) -> Iterator[str]:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        for change in lease_changes(before, after):
+        for change in lease_changes(before, after, ends):
             yield _json_line(change, now) if as_json else _text_line(change, now)
 
-    watch(connection, _look, tell, "No leases are held.")
+    watch(connection, look, tell, "No leases are held.")
 
 
 async def _look(client: AsyncClient) -> Sequence[LeaseInfo]:

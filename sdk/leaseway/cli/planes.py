@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -42,6 +43,15 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
 _FILE_THREADS = 8
 """How many files are read, names looked up and pages written at once, at most."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+
+
+def _checked_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _ID.fullmatch(value):
+        raise click.BadParameter("write 1 to 128 letters, digits, '_', '.', ':', '@' or '-'.")
+    return value
+
 
 _exit_with_stdin = click.option(
     "--exit-with-stdin",
@@ -128,7 +138,12 @@ def control_plane(
     type=ENDPOINT,
     help="Where callers reach this worker, if not at --listen; port 0 is the port it got.",
 )
-@click.option("--id", "worker_id", help="The worker's name, stable over restarts; else the host's.")
+@click.option(
+    "--id",
+    "worker_id",
+    callback=_checked_id,
+    help="The worker's name, stable over restarts; else the host's.",
+)
 @click.option(
     "--capacity",
     type=click.IntRange(0, 100_000),

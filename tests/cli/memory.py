@@ -1,0 +1,141 @@
+"""A client that answers from memory, for the commands that ask a running system."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from leaseway.cli import connection as connection_module
+from leaseway.cli.options import Connection
+from leaseway.sdk import (
+    InstanceLog,
+    LeaseInfo,
+    LeasewayError,
+    ProblemInfo,
+    ServerInfo,
+    Status,
+    Tool,
+    ToolList,
+    ToolResult,
+    WorkerInfo,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TOOL = Tool("time_now", "time", "now", "", "Tells the time.\nIn zones.", {}, None, {}, {}, True)
+SERVER = ServerInfo(
+    "time", "", "ready", "stdio", True, 1, "", "", "2025-11-25", "l1", "e1", ("w1", "w2"), ()
+)
+LEASE = LeaseInfo("i-1", "time", "w1", "default", "s1", "", 60.0, 3.5, "n1", "l1")
+WORKER = WorkerInfo("w1", "i", "127.0.0.1:1", "connected", 512, 1, 2, 9, 9, "", "p/1", {})
+PROBLEM = ProblemInfo("server", "time", "", "w1", "EXITED", "It ended.", "error", 2, NOW, NOW)
+LOG = InstanceLog("w1", "n1", "running", 42, ("first", "second"))
+
+
+def status_with(**changes: Any) -> Status:
+    facts: dict[str, Any] = {
+        "ready": True,
+        "registry_version": 9,
+        "config_loaded_at": NOW,
+        "pending": (),
+        "workers": 1,
+        "package_version": "leaseway-python/9.9",
+        "protocol_version": 1,
+        "epoch": 1,
+        "settling": False,
+    }
+    return Status(**(facts | changes))
+
+
+class MemoryClient:
+    """Answers as told and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.error: LeasewayError | None = None
+        self.payload = b'{"content": [{"type": "text", "text": "noon"}]}'
+        self.is_error = False
+        self.statuses = [status_with()]
+        self.listed: dict[str, list[Any]] = {
+            "servers": [SERVER],
+            "leases": [LEASE],
+            "workers": [WORKER],
+            "problems": [PROBLEM],
+        }
+        self.pending: tuple[str, ...] = ()
+        self.closed = False
+        self.made_for: Connection | None = None
+        self.agent = ""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.closed = True
+
+    def _answer(self, *question: Any) -> None:
+        self.asked.append(question)
+        if self.error is not None:
+            raise self.error
+
+    async def servers(self) -> list[Any]:
+        self._answer("servers")
+        return self.listed["servers"]
+
+    async def leases(self) -> list[Any]:
+        self._answer("leases")
+        return self.listed["leases"]
+
+    async def workers(self) -> list[Any]:
+        self._answer("workers")
+        return self.listed["workers"]
+
+    async def problems(self) -> list[Any]:
+        self._answer("problems")
+        return self.listed["problems"]
+
+    async def logs(self, server: str, lines: int) -> list[InstanceLog]:
+        self._answer("logs", server, lines)
+        return [LOG]
+
+    async def status(self) -> Status:
+        self._answer("status")
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    async def list_tools(self, servers: list[str] | None = None) -> ToolList:
+        self._answer("list_tools", servers)
+        return ToolList([TOOL], 9, self.pending, NOW)
+
+    async def call_tool(
+        self, name: str, arguments: Any, *, timeout: float | None, **heard: Any
+    ) -> ToolResult:
+        self._answer("call_tool", name, arguments, timeout)
+        if "on_progress" in heard:
+            heard["on_progress"](1.0, 3.0, "half\x1b[2J way")
+            heard["on_progress"](2.5, None, None)
+        if "on_log" in heard:
+            heard["on_log"](heard["log_level"], "db", {"slow": True})
+        return ToolResult(self.payload, self.is_error)
+
+    def session(self, key: str) -> Self:
+        self.asked.append(("session", key))
+        return self
+
+
+def answering(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
+    """Have commands ask a client of memory, and return it."""
+    made = MemoryClient()
+
+    def connect(connection: Connection, agent: str = "") -> MemoryClient:
+        made.made_for, made.agent = connection, agent
+        return made
+
+    monkeypatch.setattr(connection_module, "connect", connect)
+    return made

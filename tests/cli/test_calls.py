@@ -1,0 +1,137 @@
+"""`leaseway call`, against a client that answers from memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+from tests.cli.memory import (
+    MemoryClient,
+    answering,
+)
+
+from leaseway.sdk import (
+    InvalidArguments,
+    ToolNotFound,
+    Violation,
+)
+from leaseway.wire import bounds
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
+    return answering(monkeypatch)
+
+
+def test_a_call_prints_the_text_of_its_result(run: Run, client: MemoryClient) -> None:
+    done = run("call", "time_now", "zone=UTC", "n=2", "--timeout", "5", "--agent", "me")
+    assert (done.exit_code, done.stdout) == (0, "noon\n")
+    assert client.asked == [("call_tool", "time_now", {"zone": "UTC", "n": 2}, 5.0)]
+    assert client.agent == "me"
+    assert client.closed
+
+
+def test_progress_and_the_servers_logs_go_to_stderr_as_plain_lines(
+    run: Run, client: MemoryClient
+) -> None:
+    done = run("call", "t", "--progress", "--server-log", "warning")
+    assert done.stdout == "noon\n"
+    assert done.stderr.splitlines() == [
+        "leaseway: Progress 1/3: half [2J way",
+        "leaseway: Progress 2.5",
+        'leaseway: The server logs warning: db: {"slow": true}',
+    ]
+    assert not run("call", "t").stderr  # no terminal, nothing asked for
+    assert run("call", "t", "--server-log", "loud").exit_code == 2
+
+
+def test_a_call_reads_its_arguments_from_stdin(run: Run, client: MemoryClient) -> None:
+    run("call", "time_now", "-", input='{"zone": "UTC"}')
+    assert client.asked == [("call_tool", "time_now", {"zone": "UTC"}, None)]
+
+
+def test_stdin_is_read_up_to_the_bound_of_arguments(run: Run, client: MemoryClient) -> None:
+    frame = len('{"k": ""}')
+    done = run("call", "t", "-", input='{"k": "' + "x" * (bounds.MAX_ARGUMENTS - frame) + '"}')
+    assert done.exit_code == 0
+    done = run("call", "t", "-", input='{"k": "' + "x" * (bounds.MAX_ARGUMENTS - frame + 1) + '"}')
+    assert done.exit_code == 2
+    assert str(bounds.MAX_ARGUMENTS) in done.stderr
+
+
+def test_a_misspelled_option_is_no_argument(run: Run, client: MemoryClient) -> None:
+    done = run("call", "t", "--timeot=5")
+    assert done.exit_code == 2
+    assert "--timeout" in done.stderr
+
+
+def test_a_negative_number_is_a_value_and_no_option(run: Run, client: MemoryClient) -> None:
+    run("call", "t", "n=-3")
+    assert client.asked == [("call_tool", "t", {"n": -3}, None)]
+
+
+def test_a_call_in_a_session_leaves_its_lease(run: Run, client: MemoryClient) -> None:
+    done = run("call", "time_now", "--session", "dialog-42")
+    assert done.exit_code == 0
+    assert client.asked[0] == ("session", "dialog-42")
+    assert not client.closed
+
+
+def test_the_raw_result_is_json_with_unknown_members(run: Run, client: MemoryClient) -> None:
+    client.payload = b'{"content": [], "novel": {"x": 1}}'
+    assert json.loads(run("call", "t", "--json").stdout) == {"content": [], "novel": {"x": 1}}
+
+
+def test_a_tool_that_says_it_failed_gives_exit_status_1(run: Run, client: MemoryClient) -> None:
+    client.is_error = True
+    done = run("call", "time_now")
+    assert (done.exit_code, done.stdout) == (1, "noon\n")
+    assert done.stderr == "leaseway: The tool says that it failed.\n"
+
+
+def test_other_content_is_a_note_on_stderr(run: Run, client: MemoryClient) -> None:
+    client.payload = (
+        b'{"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"},'
+        b' {"type": "resource", "resource": {"uri": "file:///a"}}]}'
+    )
+    done = run("call", "t")
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "[image image/png 3 bytes; --output PATH saves it]",
+        "[resource file:///a; --json prints it]",
+    ]
+
+
+def test_a_structured_result_without_content_is_printed(run: Run, client: MemoryClient) -> None:
+    client.payload = b'{"content": [], "structuredContent": {"n": 1}}'
+    assert json.loads(run("call", "t").stdout) == {"n": 1}
+
+
+@pytest.mark.parametrize("words", [["loose"], ["{1}"], ["a=1", "a=2"], ["--timeout", "0"]])
+def test_arguments_that_make_no_sense_are_usage_errors(
+    run: Run, client: MemoryClient, words: list[str]
+) -> None:
+    done = run("call", "t", *words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("leaseway: ")
+    assert client.asked == []
+
+
+def test_rejected_arguments_name_each_violation(run: Run, client: MemoryClient) -> None:
+    client.error = InvalidArguments(
+        "They do not fit.", violations=[Violation("a.b", "must be text"), Violation("", "lacks c")]
+    )
+    done = run("call", "t")
+    assert done.exit_code == 1
+    assert done.stderr == "leaseway: They do not fit. a.b: must be text; arguments: lacks c.\n"
+
+
+def test_a_refusal_is_exit_status_1_and_its_sentence(run: Run, client: MemoryClient) -> None:
+    client.error = ToolNotFound("There is no tool 'x'. Nearest: time_now.")
+    done = run("call", "x")
+    assert done.exit_code == 1
+    assert done.stderr == "leaseway: There is no tool 'x'. Nearest: time_now.\n"
