@@ -24,8 +24,11 @@ OLDER = replace(LEASE, age=9.0)
 OTHER = replace(LEASE, id="run-2", session="another", age=1.0)
 
 
-def told(before: list[LeaseInfo], after: list[LeaseInfo]) -> list[tuple[str, LeaseInfo]]:
-    return [(change.event, change.lease) for change in lease_changes(before, after)]
+def told(
+    before: list[LeaseInfo], after: list[LeaseInfo], **ends: str
+) -> list[tuple[str, LeaseInfo]]:
+    by_id = {name.replace("_", "-"): how for name, how in ends.items()}
+    return [(change.event, change.lease) for change in lease_changes(before, after, by_id)]
 
 
 def test_a_lease_that_only_grew_older_has_not_changed() -> None:
@@ -35,6 +38,11 @@ def test_a_lease_that_only_grew_older_has_not_changed() -> None:
 def test_the_lost_come_first_and_the_gained_by_age() -> None:
     gone = replace(LEASE, id="run-0")
     assert told([gone], [OTHER, LEASE]) == [("lost", gone), ("gained", LEASE), ("gained", OTHER)]
+
+
+@pytest.mark.parametrize("how", ["released", "revoked", "expired", "lost"])
+def test_a_lease_that_ended_is_told_with_how(how: str) -> None:
+    assert told([LEASE, OTHER], [OTHER], run_1=how, run_2="expired") == [(how, LEASE)]
 
 
 @pytest.mark.parametrize("newer", [replace(OLDER, ttl=90.0), replace(OLDER, instance_id="i2")])
@@ -69,6 +77,9 @@ class _Client:
         self._settling = look is None
         return look or []
 
+    async def lease_ends(self) -> dict[str, str]:
+        return {"run-1": "released"}
+
     async def status(self) -> SimpleNamespace:
         return SimpleNamespace(settling=self._settling)
 
@@ -95,14 +106,14 @@ def test_a_watch_tells_what_is_held_and_what_becomes_of_it(watch: Run) -> None:
     assert lines == [
         f"gained {what}, agent billing (ttl 60 s, age 5 s)",
         f"changed {what}, tenant acme (ttl 90 s, age 5 s)",
-        f"lost {what}, tenant acme (ttl 90 s, age 5 s)",
+        f"released {what}, tenant acme (ttl 90 s, age 5 s)",
     ]
 
 
 def test_a_watch_for_programs_is_one_object_a_line(watch: Run) -> None:
     done = watch("--json", looks=[[LEASE], []])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["event"] for line in lines] == ["gained", "lost"]
+    assert [line["event"] for line in lines] == ["gained", "released"]
     assert (lines[0]["id"], lines[0]["session"]) == ("run-1", "job")
     assert lines[0]["seen"].endswith("+00:00")
 

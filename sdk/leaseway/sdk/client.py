@@ -167,6 +167,14 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         """List the leases of all clients of the tenant, ordered by id."""
         return await self._ask(operations.fetch_leases, timeout)
 
+    async def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
+        """Ask how leases of the tenant ended within the last minute, by lease id.
+
+        `released`, `revoked`, `expired` or `lost`, as their workers said; nobody says it of the
+        leases of a worker that is lost.
+        """
+        return await self._ask(operations.fetch_lease_ends, timeout)
+
     async def problems(self, *, timeout: float | None = None) -> list[ProblemInfo]:
         """List the open problems, the newest first."""
         return await self._ask(operations.fetch_problems, timeout)

@@ -18,6 +18,7 @@ from leaseway.wire.reasons import Reason
 
 __all__ = [
     "drain_worker",
+    "fetch_lease_ends",
     "fetch_leases",
     "fetch_logs",
     "fetch_problems",
@@ -92,6 +93,14 @@ async def fetch_leases(runtime: Runtime, deadline: float) -> list[views.LeaseInf
     request = admin_pb2.ListHeldLeasesRequest(client=identity.client_info, tenant=identity.tenant)
     answer = await control.ask(control.admin.ListHeldLeases, request, deadline)
     return [views.lease_from_wire(lease) for lease in answer.leases]
+
+
+async def fetch_lease_ends(runtime: Runtime, deadline: float) -> dict[str, str]:
+    """Ask how leases of the tenant ended that are gone since a short while, by lease id."""
+    control, identity = runtime.control, runtime.identity
+    request = admin_pb2.ListHeldLeasesRequest(client=identity.client_info, tenant=identity.tenant)
+    answer = await control.ask(control.admin.ListHeldLeases, request, deadline)
+    return {end.lease_id: end.how for end in answer.ended}
 
 
 async def fetch_status(runtime: Runtime, deadline: float) -> views.Status:

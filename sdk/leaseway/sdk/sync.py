@@ -133,6 +133,10 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         """List the leases of all clients of the tenant, ordered by id."""
         return background().run(lambda: self._inner.leases(timeout=timeout))
 
+    def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
+        """Ask how leases of the tenant ended within the last minute, by lease id."""
+        return background().run(lambda: self._inner.lease_ends(timeout=timeout))
+
     def problems(self, *, timeout: float | None = None) -> list[ProblemInfo]:
         """List the open problems, the newest first."""
         return background().run(lambda: self._inner.problems(timeout=timeout))

@@ -338,22 +338,63 @@ class ListHeldLeasesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASES_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.Lease]:
         """Ordered by id."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseEnd]:
+        """How leases ended within the last minute, as their workers reported it, at
+        most 4,096 of all tenants. A lease of a worker that is lost is not among
+        them: nobody tells how it ended.
+        """
 
     def __init__(
         self,
         *,
         leases: _abc.Iterable[_leases_pb2.Lease] | None = ...,
+        ended: _abc.Iterable[Global___LeaseEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "leases", b"leases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListHeldLeasesResponse: _TypeAlias = ListHeldLeasesResponse  # noqa: Y015
+
+@_typing.final
+class LeaseEnd(_message.Message):
+    """How a lease ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    HOW_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    tenant: _builtins.str
+    """Its tenant."""
+    how: _builtins.str
+    """`released` by its holder, `revoked` by an operator, the configuration or a
+    worker that ends, `expired`, or `lost` with its instance.
+    """
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        how: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["how", b"how", "lease_id", b"lease_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseEnd: _TypeAlias = LeaseEnd  # noqa: Y015
 
 @_typing.final
 class ListProblemsRequest(_message.Message):

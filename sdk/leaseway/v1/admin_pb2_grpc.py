@@ -91,7 +91,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListHeldLeases(self, request, context):
-        """Lists the leases that workers have reported, ordered by id.
+        """Lists the leases that workers have reported, ordered by id, and how those
+        that are gone since a short while have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

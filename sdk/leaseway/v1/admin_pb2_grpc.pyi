@@ -38,7 +38,9 @@ class AdminServiceStub:
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]
     """Lists workers, ordered by id."""
     ListHeldLeases: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHeldLeasesRequest, _admin_pb2.ListHeldLeasesResponse]
-    """Lists the leases that workers have reported, ordered by id."""
+    """Lists the leases that workers have reported, ordered by id, and how those
+    that are gone since a short while have ended.
+    """
     ListProblems: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]
     """Lists open problems, the newest first."""
     ReportProblem: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]
@@ -60,7 +62,9 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListWorkers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]  # type: ignore[assignment]
     """Lists workers, ordered by id."""
     ListHeldLeases: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHeldLeasesRequest, _admin_pb2.ListHeldLeasesResponse]  # type: ignore[assignment]
-    """Lists the leases that workers have reported, ordered by id."""
+    """Lists the leases that workers have reported, ordered by id, and how those
+    that are gone since a short while have ended.
+    """
     ListProblems: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]  # type: ignore[assignment]
     """Lists open problems, the newest first."""
     ReportProblem: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]  # type: ignore[assignment]
@@ -97,7 +101,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListHeldLeasesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListHeldLeasesResponse, _abc.Awaitable[_admin_pb2.ListHeldLeasesResponse]]:
-        """Lists the leases that workers have reported, ordered by id."""
+        """Lists the leases that workers have reported, ordered by id, and how those
+        that are gone since a short while have ended.
+        """
 
     @_abc_1.abstractmethod
     def ListProblems(

@@ -879,6 +879,7 @@ class Report(_message.Message):
     CLEARED_FIELD_NUMBER: _builtins.int
     CALLS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    LEASE_ENDS_FIELD_NUMBER: _builtins.int
     instances_changed: _builtins.bool
     """Whether `instances` is set."""
     calls_in_flight: _builtins.int
@@ -907,6 +908,10 @@ class Report(_message.Message):
     def cleared(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.Problem]:
         """Problems mended, by scope, server, tenant and reason."""
 
+    @_builtins.property
+    def lease_ends(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.LeaseEnd]:
+        """How the leases of `leases_lost` ended. A worker of before does not say."""
+
     def __init__(
         self,
         *,
@@ -918,10 +923,11 @@ class Report(_message.Message):
         cleared: _abc.Iterable[_admin_pb2.Problem] | None = ...,
         calls_in_flight: _builtins.int = ...,
         draining: _builtins.bool = ...,
+        lease_ends: _abc.Iterable[_admin_pb2.LeaseEnd] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "instances", b"instances", "instances_changed", b"instances_changed", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "instances", b"instances", "instances_changed", b"instances_changed", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,7 +63,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListHeldLeases(  # noqa: N802
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
     ) -> admin_pb2.ListHeldLeasesResponse:
-        """List the leases that workers have reported, ordered by id."""
+        """List the leases that workers have reported, ordered by id, and recent ends."""
         await check_client(request.client, context)
         now = self._plane.clock().mono
         held = [
@@ -71,8 +71,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             for _, lease in sorted(self._plane.state.placements.leases.items())
             if not request.tenant or lease.key.tenant == tenant_of(request.tenant)
         ]
+        ended = [
+            admin_pb2.LeaseEnd(lease_id=end.lease_id, tenant=end.tenant, how=end.how)
+            for end in self._plane.lease_ends.recent(now)
+            if not request.tenant or end.tenant == tenant_of(request.tenant)
+        ]
         return admin_pb2.ListHeldLeasesResponse(
-            leases=[answers.lease(lease, now) for lease in held]
+            leases=[answers.lease(lease, now) for lease in held], ended=ended
         )
 
     async def ListProblems(  # noqa: N802

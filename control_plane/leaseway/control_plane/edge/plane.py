@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from leaseway.control_plane.core.actions import Action
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import InForce
+from leaseway.control_plane.core.lease_ends import LeaseEnds
 from leaseway.control_plane.core.lookup import serve_line
 from leaseway.control_plane.core.room_line import Answer, Waiter
 from leaseway.control_plane.core.servers import Moment
@@ -46,6 +47,7 @@ class Plane:
 
     Attributes:
         meters: What measures it, or None where nobody wants that.
+        lease_ends: How leases ended that are gone since a short while.
 
     Args:
         epoch: Fences control planes of the past.
@@ -61,6 +63,7 @@ class Plane:
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
         self.meters: PlaneMeters | None = None
+        self.lease_ends = LeaseEnds()
         self._changed = asyncio.Event()
         # Apart from it, since every watcher of tools waits for this and most events change nothing
         # that they see.

@@ -17,6 +17,7 @@ from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import (
     action_to_wire,
     hello_from_wire,
+    lease_ends_from_wire,
     problem_from_wire,
     refusal_from_wire,
     report_from_wire,
@@ -202,7 +203,9 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             case "probe_result":
                 self._take_probe_result(message.probe_result)
             case "report":
-                report = report_from_wire(message.report, worker_id, self._plane.clock().mono)
+                mono = self._plane.clock().mono
+                self._plane.lease_ends.note(lease_ends_from_wire(message.report), mono)
+                report = report_from_wire(message.report, worker_id, mono)
                 act(lambda state, now: state.reported(worker_id, report, now))
             case _:
                 raise MalformedMessage("A worker sent a message that only opens a stream.")

@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.lease_table import How, Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 
-__all__ = ["Reports"]
+__all__ = ["LeaseEnd", "Reports"]
 
 _logger = logging.getLogger(__name__)
+_MOST_ENDS: Final = 4096
+"""Ends of leases that are reported of a time without a control plane, the newest."""
+
+
+class LeaseEnd(NamedTuple):
+    """How a lease ended."""
+
+    lease_id: str
+    tenant: str
+    how: How
 
 
 class Reports:
@@ -24,7 +35,7 @@ class Reports:
     def __init__(self) -> None:
         self.problems = ProblemBook()
         self._gained: dict[str, Lease] = {}
-        self._lost: dict[str, None] = {}
+        self._lost: dict[str, LeaseEnd] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
@@ -45,12 +56,12 @@ class Reports:
         self._gained[lease.id] = lease
         self._changed.set()
 
-    def lease_lost(self, lease: Lease) -> None:
-        """Note a lease that ended, however.
+    def lease_lost(self, lease: Lease, how: How) -> None:
+        """Note a lease that ended, and how.
 
         One that was not reported yet is reported as gained all the same: room is reserved for it.
         """
-        self._lost[lease.id] = None
+        self._lost[lease.id] = LeaseEnd(lease.id, lease.key.tenant, how)
         self._changed.set()
 
     def instances_changed(self) -> None:
@@ -62,12 +73,13 @@ class Reports:
         """Wait until there is something to report."""
         await self._changed.wait()
 
-    def take(self) -> tuple[Iterable[Lease], Iterable[str], bool]:
-        """Return (leases gained, ids lost, whether instances changed) and forget them.
+    def take(self) -> tuple[Iterable[Lease], Iterable[LeaseEnd], bool]:
+        """Return (leases gained, those lost, whether instances changed) and forget them.
 
         A lease that came and went is in both.
         """
-        taken = (tuple(self._gained.values()), tuple(self._lost), self._instances_changed)
+        lost = tuple(self._lost.values())
+        taken = (tuple(self._gained.values()), lost, self._instances_changed)
         self._gained.clear()
         self._lost.clear()
         self._instances_changed = False
@@ -75,8 +87,12 @@ class Reports:
         return taken
 
     def start_over(self) -> None:
-        """Prepare for a stream whose first message says what is held: report problems again."""
-        self.take()
+        """Prepare for a stream whose first message says what is held: report problems again.
+
+        How leases ended meanwhile is reported all the same, for those who watched them.
+        """
+        _gained, lost, _ = self.take()
+        self._lost = {end.lease_id: end for end in tuple(lost)[-_MOST_ENDS:]}
         self.problems.reopen()
         self._instances_changed = True
         self._changed.set()

@@ -22,7 +22,7 @@ from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.probes import Prober
-from leaseway.v1 import catalog_pb2, leases_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import bearer_metadata
 from leaseway.wire.backoff import Backoff
@@ -352,7 +352,8 @@ class SyncClient:
         worker_id = self._me.worker.id
         return sync_pb2.Report(
             leases_gained=[self._lease_message(lease) for lease in gained],
-            leases_lost=lost,
+            leases_lost=[end.lease_id for end in lost],
+            lease_ends=[admin_pb2.LeaseEnd(**end._asdict()) for end in lost],
             instances=self._instances() if instances_changed else (),
             instances_changed=instances_changed,
             problems=[convert.problem_message(problem, worker_id) for problem in seen],
