@@ -32,6 +32,8 @@ PARENT = {
         "PGPASSWORD",
         "MYSQL_PWD",
         "DB_PASSWD",
+        "DB_PASS",
+        "SMTP_PASS_FILE",
         "SSH_PRIVATE_KEY_FILE",
         "ENCRYPTION_KEY",
         "KEY",
@@ -51,7 +53,18 @@ def test_a_name_like_this_is_a_secret(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["PATH", "PWD", "OLDPWD", "HOME", "KEYBOARD", "MONKEY", "TOKENIZERS_PARALLELISM", "AUTHOR"],
+    [
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "HOME",
+        "KEYBOARD",
+        "MONKEY",
+        "TOKENIZERS_PARALLELISM",
+        "AUTHOR",
+        "BYPASS",
+        "COMPASS_URL",
+    ],
 )
 def test_a_name_like_this_is_not(name: str) -> None:
     assert not looks_secret(name)

@@ -37,7 +37,8 @@ _SHAPES: Final = tuple(
 
 _SECRET_NAME: Final = re.compile(
     r"(?i)(?:token|secrets?|passwo?r?d|passphrase|pwd|credentials?|api[_-]?key|access[_-]?key"
-    r"|access[_-]?key[_-]?id|private[_-]?key|secret[_-]?key|authorization|auth|cookie)\Z"
+    r"|access[_-]?key[_-]?id|private[_-]?key|secret[_-]?key|authorization|auth|cookie"
+    r"|(?:\A|[_-])pass)\Z"
 )
 
 _ADDRESS: Final = re.compile(r"\A(?:[a-z][a-z0-9+.-]*://|[./~])", re.IGNORECASE)

@@ -34,6 +34,7 @@ _SECRET: Final = re.compile(
     r"|(API|ACCESS|PRIVATE|SECRET)[_-]?KEY"
     r"|(^|_|-)KEYS?$"
     r"|(^|_)PAT$"
+    r"|(^|_|-)PASS(_|-|$)"
     r"|_PWD$",
     re.IGNORECASE,
 )
