@@ -124,8 +124,8 @@ def test_a_credential_in_a_urls_query_is_a_warning() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("GH_TOKEN", True), ("--password", True), ("cookie", True), ("DB_PASS", True), ("TOKENIZER", False),
-     ("PATH", False), ("KEYBOARD", False), ("BYPASS", False)],
+    [("GH_TOKEN", True), ("--password", True), ("cookie", True), ("DB_PASS", True),
+     ("TOKENIZER", False), ("PATH", False), ("KEYBOARD", False), ("BYPASS", False)],
 )  # fmt: skip
 def test_a_name_tells_whether_it_is_meant_for_a_secret(name: str, expected: bool) -> None:
     assert names_a_secret(name) is expected
