@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 from tests.sdk.fake_worker import FakeWorker
-from tests.sdk.helpers import duration
 
 from leaseway.v1 import (
     admin_pb2,
@@ -19,6 +18,7 @@ from leaseway.v1 import (
     leases_pb2,
     leases_pb2_grpc,
 )
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.reasons import Reason
 from leaseway.wire.serving import SERVER_OPTIONS

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 from tests.sdk.fake_stream import FakeStream
-from tests.sdk.helpers import duration, text_result
+from tests.sdk.helpers import text_result
 
 from leaseway.v1 import (
     catalog_pb2,
@@ -18,6 +18,7 @@ from leaseway.v1 import (
     leases_pb2,
     leases_pb2_grpc,
 )
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.reasons import Reason
 from leaseway.wire.serving import SERVER_OPTIONS

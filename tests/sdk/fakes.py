@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sdk.fake_plane import FakeControlPlane, FakeTool
 from tests.sdk.fake_worker import Answer, FakeWorker, echo, never
-from tests.sdk.helpers import BOUND, duration, text_result, until
+from tests.sdk.helpers import BOUND, text_result, until
 
 __all__ = [
     "BOUND",
@@ -12,7 +12,6 @@ __all__ = [
     "FakeControlPlane",
     "FakeTool",
     "FakeWorker",
-    "duration",
     "echo",
     "never",
     "text_result",

@@ -6,20 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from google.protobuf.duration_pb2 import Duration
-
 BOUND = 30.0
 """Seconds that any single wait of a test may take."""
 
 
 def text_result(text: str) -> bytes:
     return json.dumps({"content": [{"type": "text", "text": text}]}).encode()
-
-
-def duration(seconds: float) -> Duration:
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
 
 
 async def until(condition: Callable[[], object]) -> None:

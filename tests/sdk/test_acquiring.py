@@ -13,6 +13,7 @@ from leaseway.sdk import (
     InvalidRequest,
     NotLeasable,
 )
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -71,7 +72,7 @@ async def test_acquire_waits_for_room_at_the_control_plane(
 ) -> None:
     lease = await client.session("dialog").acquire("desk", wait=BOUND)
     assert lease.worker == "w1"
-    waits = [request.wait.ToNanoseconds() / 1e9 for request in plane.places]
+    waits = [seconds(request.wait) for request in plane.places]
     assert waits == [pytest.approx(BOUND, abs=BOUND / 2)]
     assert [request.HasField("wait") for request in worker.acquires] == [False]
 

@@ -11,6 +11,7 @@ from leaseway.sdk.lease_book import LeaseBook, Worker
 from leaseway.sdk.workers import WorkerPool
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, fault_from_status
 
 __all__ = ["Keepers"]
@@ -107,5 +108,5 @@ class Keepers:
                 if renewal.HasField("error"):
                     self._book.end(renewal.lease_id, fault_from_status(renewal.error))
                 elif renewal.lease_id in known:
-                    ttl = renewal.ttl.ToNanoseconds() / 1e9 or LEASE_TTL
+                    ttl = seconds(renewal.ttl) or LEASE_TTL
                     known[renewal.lease_id].renew(ttl, at, wall)

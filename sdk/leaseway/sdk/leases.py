@@ -23,11 +23,11 @@ from leaseway.sdk.retry import Tried, decide
 from leaseway.sdk.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.durations import duration, seconds
 from leaseway.wire.fault import Fault
 from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
-from leaseway.wire.spec_wire import duration, seconds
 
 __all__ = ["LEASE_ENDED", "LeaseDesk"]
 

@@ -20,6 +20,7 @@ from leaseway.sdk.registry_watch import follow_registry
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.bounds import CALL_TIMEOUT
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, fault_from_status
 from leaseway.wire.reasons import Reason
 
@@ -98,7 +99,7 @@ class Target:
         self.shared = tool.shared
         self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
         self.repeatable = tool.idempotent or tool.read_only
-        given = tool.call_timeout.ToNanoseconds() / 1e9
+        given = seconds(tool.call_timeout)
         self.call_timeout = given or CALL_TIMEOUT
         self.workers = tuple(worker_from_wire(worker) for worker in tool.workers)
         self.registry_version = version

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.durations import seconds
 
 __all__ = [
     "InstanceInfo",
@@ -325,8 +326,8 @@ def lease_from_wire(message: leases_pb2.Lease) -> LeaseInfo:
         tenant=message.tenant,
         session=message.session,
         agent=message.agent,
-        ttl=message.ttl.ToNanoseconds() / 1e9,
-        age=message.age.ToNanoseconds() / 1e9,
+        ttl=seconds(message.ttl),
+        age=seconds(message.age),
         instance_id=message.instance_id,
         launch_hash=message.launch_hash,
     )

@@ -14,11 +14,11 @@ from typing import Final, Literal, NoReturn
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
-from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2
 from google.rpc.status_pb2 import Status
 
 from leaseway.v1 import execution_pb2
+from leaseway.wire.durations import duration, seconds
 from leaseway.wire.reasons import Reason
 
 __all__ = [
@@ -145,8 +145,7 @@ def status_from_fault(fault: Fault) -> Status:
     )
     details[1].Pack(execution_pb2.CallFate(started=_STARTED_TO_WIRE[fault.started]))
     if fault.retry_delay is not None:
-        delay = Duration()
-        delay.FromNanoseconds(int(fault.retry_delay * 1e9))
+        delay = duration(fault.retry_delay)
         details.append(AnyMessage())
         details[-1].Pack(error_details_pb2.RetryInfo(retry_delay=delay))
     if fault.violations:
@@ -184,7 +183,7 @@ def fault_from_status(status: Status) -> Fault:
         message=status.message,
         started=_STARTED_FROM_WIRE.get(fate.started, "unknown"),
         metadata=dict(info.metadata),
-        retry_delay=retry.retry_delay.ToNanoseconds() / 1e9 if has_retry else None,
+        retry_delay=seconds(retry.retry_delay) if has_retry else None,
         violations=tuple((v.field, v.description) for v in request.field_violations),
     )
 

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from google.protobuf.duration_pb2 import Duration
-
 from leaseway.v1 import spec_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
+from leaseway.wire.durations import duration, seconds
 from leaseway.wire.spec import InstancePolicy, Limits, Sandbox, ServerSpec, Value, VariantKey
 
 __all__ = [
-    "duration",
     "key_from_wire",
     "key_to_wire",
-    "seconds",
     "spec_from_wire",
     "spec_to_wire",
 ]
-
-
-def duration(value: float) -> Duration:
-    """Return seconds as a protobuf duration."""
-    message = Duration()
-    message.FromNanoseconds(round(value * 1e9))
-    return message
-
-
-def seconds(value: Duration) -> float:
-    """Return a protobuf duration in seconds."""
-    return value.ToNanoseconds() / 1e9
 
 
 def key_to_wire(key: VariantKey) -> spec_pb2.VariantKey:

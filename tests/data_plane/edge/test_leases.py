@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire.durations import duration, seconds
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
 from leaseway.wire.spec import InstancePolicy
-from leaseway.wire.spec_wire import duration, seconds
 
 Bench = Any
 

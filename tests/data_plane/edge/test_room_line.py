@@ -12,9 +12,9 @@ from tests.data_plane.edge.test_leases import Bench, acquire, refused
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.v1 import leases_pb2
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
-from leaseway.wire.spec_wire import duration
 
 
 class Room:

@@ -13,9 +13,11 @@ from leaseway.control_plane.core.refusal import Denied
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.variants import Good, Served
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire import durations
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
-from leaseway.wire.spec_wire import duration, key_to_wire
+from leaseway.wire.spec_wire import key_to_wire
 
 __all__ = [
     "denial",
@@ -40,11 +42,7 @@ def denial(denied: Denied) -> Fault:
 
 def timestamp(unix: float | None) -> Timestamp | None:
     """Return Unix seconds as a timestamp."""
-    if unix is None:
-        return None
-    message = Timestamp()
-    message.FromNanoseconds(int(unix * 1e9))
-    return message
+    return None if unix is None else durations.timestamp(unix)
 
 
 def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
@@ -147,7 +145,7 @@ def _foretell(status: catalog_pb2.ServerStatus, outlook: Outlook | None, now: Mo
         return
     status.failures = outlook.failures
     if outlook.wait is not None:
-        status.next_try_at.FromNanoseconds(int((now.unix + outlook.wait) * 1e9))
+        status.next_try_at.CopyFrom(durations.timestamp(now.unix + outlook.wait))
 
 
 def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:

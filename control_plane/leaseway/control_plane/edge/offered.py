@@ -13,8 +13,8 @@ from leaseway.control_plane.core.refusal import Denied
 from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.edge.answers import denial, worker_ref
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import status_from_fault
-from leaseway.wire.spec_wire import duration
 
 __all__ = ["prompt", "resolved", "resource", "tool"]
 

@@ -19,8 +19,8 @@ from leaseway.control_plane.edge.callers import check_client, tenant_of, time_le
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason, abort
-from leaseway.wire.spec_wire import seconds
 
 __all__ = ["PlacementService"]
 

@@ -18,8 +18,9 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.admin import reminder
+from leaseway.wire.durations import duration, timestamp
 from leaseway.wire.spec import VariantKey
-from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
+from leaseway.wire.spec_wire import key_from_wire, key_to_wire, spec_from_wire
 from leaseway.wire.transports import is_available, unavailable
 from leaseway.wire.uris import UriFilter
 
@@ -123,8 +124,7 @@ def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
 
 def problem_message(problem: Problem, worker_id: str) -> admin_pb2.Problem:
     """Return a problem as it travels; its times are of now."""
-    now = Timestamp()
-    now.GetCurrentTime()
+    now = timestamp(time.time())
     key = problem.key or VariantKey("")
     return admin_pb2.Problem(
         scope=problem.scope,
@@ -231,7 +231,5 @@ def _status(
 
 def _wall_time(at: float) -> Timestamp:
     """Return a time of the loop's clock as one that others can read."""
-    wall = Timestamp()
     ahead = at - asyncio.get_running_loop().time()
-    wall.FromNanoseconds(int((time.time() + ahead) * 1e9))
-    return wall
+    return timestamp(time.time() + ahead)

@@ -32,10 +32,10 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.deadlines import Deadlines
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.log_levels import check_log_level
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.spec_wire import seconds
 from leaseway.wire.telemetry import tracing_active
 
 __all__ = ["Executor"]

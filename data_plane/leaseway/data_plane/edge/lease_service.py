@@ -14,9 +14,9 @@ from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.client_version import check_client_version
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.spec_wire import seconds
 
 __all__ = ["LeaseService"]
 

@@ -20,9 +20,10 @@ from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
-from leaseway.wire.spec_wire import duration, key_from_wire, key_to_wire, spec_from_wire
+from leaseway.wire.spec_wire import key_from_wire, key_to_wire, spec_from_wire
 from leaseway.wire.telemetry import Attr, context_from, tracer
 from leaseway.wire.transports import is_available, unavailable
 

@@ -17,6 +17,7 @@ from leaseway.v1 import (
     leases_pb2_grpc,
 )
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
@@ -190,7 +191,7 @@ class FakeControlPlane(
                 metadata={"server": server.id},
             )
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + request.wait.ToNanoseconds() / 1e9
+        give_up = loop.time() + seconds(request.wait)
         while True:
             tenant = request.tenant or DEFAULT_TENANT
             held = self._leases.find(tenant, request.session, server.id)

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from google.protobuf.duration_pb2 import Duration
-
 from leaseway.v1 import leases_pb2
 from leaseway.wire.admin import reminder
 from leaseway.wire.bounds import LEASE_TTL
+from leaseway.wire.durations import duration
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
-__all__ = ["FakeLease", "LeaseTable", "duration"]
+__all__ = ["FakeLease", "LeaseTable"]
 
 _WORDS: Final = {
     Reason.LEASE_EXPIRED: "has expired",
@@ -164,13 +163,6 @@ class LeaseTable:
             age=duration(self._clock() - lease.begun_at),
             acquirer=lease.acquirer,
         )
-
-
-def duration(seconds: float) -> Duration:
-    """Return seconds for the wire."""
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message
 
 
 def _ended(lease_id: str, reason: Reason, why: str) -> Fault:

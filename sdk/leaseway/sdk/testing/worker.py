@@ -20,13 +20,14 @@ from leaseway.sdk.testing.context import CallContext, Line
 from leaseway.sdk.testing.exchange import Stream
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.functions import FakeTool
-from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable, duration
+from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable
 from leaseway.sdk.testing.registry import Registry
 from leaseway.sdk.testing.requests import Requests
 from leaseway.sdk.testing.values import failure, result_of
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.admin import ADMIN_TOOLSET, release_target
 from leaseway.wire.bounds import LEASE_TTL, MAX_RESULT
+from leaseway.wire.durations import duration, seconds
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
@@ -197,7 +198,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         if not call.session:
             message = f"Server '{call.server_id}' is leased: call its tools in a session."
             raise Fault(Reason.SESSION_REQUIRED, message, metadata={"server": call.server_id})
-        ttl = call.lease_ttl.ToNanoseconds() / 1e9 or LEASE_TTL
+        ttl = seconds(call.lease_ttl) or LEASE_TTL
         lease, created = self._leases.grant(
             tenant,
             call.session,
@@ -249,7 +250,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     async def AcquireLease(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Grant the lease of a session for a server."""
         tenant = request.tenant or DEFAULT_TENANT
-        ttl = request.ttl.ToNanoseconds() / 1e9 or LEASE_TTL
+        ttl = seconds(request.ttl) or LEASE_TTL
         lease, created = self._leases.grant(
             tenant,
             request.session,
