@@ -172,6 +172,8 @@ def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset())
         skipped: (server id, original name) of the tools that lost their names.
         skipped_prompts: The same of prompts.
     """
+    if not skipped and not skipped_prompts:  # as where every server has a prefix
+        return good.unclashed
     exposed = _settled(good, TOOLS, skipped)
     prompts = _settled(good, PROMPTS, skipped_prompts)
     if not any(each.skipped for each in (*exposed, *prompts)):
