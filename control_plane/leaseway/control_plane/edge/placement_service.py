@@ -11,6 +11,7 @@ from leaseway.control_plane.core.lookup import (
     Waiting,
     ask_for_room,
     find_lease,
+    pending_for,
 )
 from leaseway.control_plane.core.placement import LeaseKey, Placement
 from leaseway.control_plane.core.room_line import Waiter
@@ -43,7 +44,9 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
         wait = min(seconds(request.wait), _MAX_WAIT)
-        outcome = await self._place(key, frozenset(request.exclude_workers), wait, context)
+        # Names of no worker exclude none, and a request that waits would keep them.
+        excluded = self._plane.state.workers.keys() & set(request.exclude_workers)
+        outcome = await self._place(key, frozenset(excluded), wait, context)
         if self._plane.meters is not None:
             self._plane.meters.placed(outcome)
         if isinstance(outcome, Denied):
@@ -109,11 +112,21 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
                 continue
             if not isinstance(outcome, Waiting):
                 return outcome
-            left = time_left(context, bounds.STARTUP_TIMEOUT) - _FOR_ANSWER
-            if left <= 0.0:
+            if not await self._first_result(key, context):
                 message = f"Server '{key.server_id}' has no first result yet. Try again."
                 return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
+
+    async def _first_result(self, key: LeaseKey, context: _Context) -> bool:
+        """Wait for it; False where the caller does not wait so long.
+
+        It only looks: to ask anew is an event, which would wake all who wait, without end.
+        """
+        while key.server_id in pending_for(self._plane.state, key.tenant):
+            left = time_left(context, bounds.STARTUP_TIMEOUT) - _FOR_ANSWER
+            if left <= 0.0:
+                return False
             await self._plane.changed(left)
+        return True
 
     def _ask(
         self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
