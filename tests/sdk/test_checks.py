@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.sdk.fakes import FakeControlPlane
+from tests.sdk.fakes import BOUND, FakeControlPlane
 
-from leaseway.sdk import AsyncClient, Client
+from leaseway.sdk import AsyncClient, Client, InvalidRequest
 
 CALLS: list[tuple[dict[str, Any], str]] = [
     ({"name": 5}, "name is a str, not int"),
@@ -97,3 +99,47 @@ async def test_numbers_of_other_libraries_are_numbers(
 
     number: Any = Fraction(5, 1)
     assert (await client.call_tool("time_now", timeout=number)).text == "{}"
+
+
+HALF = "x\ud800"
+
+
+async def test_a_name_that_cannot_be_sent_harms_no_call_of_the_same_moment(
+    client: AsyncClient,
+) -> None:
+    async with asyncio.timeout(BOUND):
+        bad, good = await asyncio.gather(
+            client.call_tool(HALF), client.call_tool("time_now"), return_exceptions=True
+        )
+        assert isinstance(bad, InvalidRequest)
+        assert not isinstance(good, BaseException)
+        assert (await client.call_tool("time_now")).text == "{}"
+
+
+async def test_text_that_utf8_cannot_hold_is_refused_at_once(client: AsyncClient) -> None:
+    session = client.session("a")
+    uses: list[Callable[[], Awaitable[Any]]] = [
+        lambda: client.get_prompt(HALF),
+        lambda: client.get_prompt("p", server=HALF),
+        lambda: client.read_resource(HALF),
+        lambda: client.read_artifact(HALF),
+        lambda: client.complete("a", "", prompt=HALF),
+        lambda: client.complete(HALF, "", prompt="p"),
+        lambda: client.list_tools([HALF]),
+        lambda: client.logs(HALF),
+        lambda: client.find_lease(HALF, "desk"),
+        lambda: client.revoke_lease(HALF),
+        lambda: client.drain_worker(HALF),
+        lambda: session.acquire(HALF),
+        lambda: session.release(HALF),
+    ]
+    async with asyncio.timeout(BOUND):
+        for use in uses:
+            with pytest.raises(InvalidRequest, match=r"lone surrogate.*\\ud800"):
+                await use()
+    with pytest.raises(InvalidRequest, match="session holds a lone surrogate"):
+        client.session(HALF)
+    for parameter in ("agent", "tenant", "key"):
+        given: dict[str, Any] = {parameter: HALF}
+        with pytest.raises(InvalidRequest, match=f"{parameter} holds a lone surrogate"):
+            AsyncClient("127.0.0.1:1", **given)

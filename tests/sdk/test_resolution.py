@@ -9,7 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 
-from leaseway.sdk import AsyncClient, DeadlineExceeded, ServerNotReady, ToolNotFound, registry_watch
+from leaseway.sdk import (
+    AsyncClient,
+    DeadlineExceeded,
+    InternalError,
+    ServerNotReady,
+    ToolNotFound,
+    registry_watch,
+)
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.identity import identify
 from leaseway.sdk.resolution import Offer, Resolver
@@ -119,6 +126,26 @@ async def test_a_failure_is_not_remembered(client: AsyncClient, plane: FakeContr
         await client.call_tool("late_tool")
     plane.add("late", "tool")
     assert (await client.call_tool("late_tool")).text == "{}"
+
+
+async def test_whatever_goes_wrong_while_names_are_asked_for_is_told_and_forgotten(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.add("other", "tool")
+
+    async def breaks(*_: object, **__: object) -> None:
+        raise UnicodeError("nobody thought of this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ControlPlane, "ask", breaks)
+        async with asyncio.timeout(BOUND):
+            ended = await asyncio.gather(
+                *map(client.call_tool, ("time_now", "other_tool")), return_exceptions=True
+            )
+    assert [type(error) for error in ended] == [InternalError, InternalError]
+    assert all(isinstance(error, InternalError) and error.started == "no" for error in ended)
+    async with asyncio.timeout(BOUND):
+        assert (await client.call_tool("time_now")).text == "{}"
 
 
 async def test_a_server_that_is_starting_does_not_hold_up_the_others(

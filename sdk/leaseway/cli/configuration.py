@@ -59,7 +59,7 @@ def config(config: tuple[str, ...], as_json: bool) -> int:
 
 
 @click.command(epilog=examples("leaseway diff .minds/mcp.yaml"))
-@click.argument("config", nargs=-1, required=True, metavar="[LAYER=]PATH...")
+@click.argument("config", nargs=-1, required=True, type=click.Path(), metavar="[LAYER=]PATH...")
 @json_option
 @client_options
 def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:

@@ -189,7 +189,9 @@ def client_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def wrapper(**kwargs: Any) -> Any:
-        root = click.get_current_context().find_root().params
+        context = click.get_current_context()
+        root = {**context.find_root().params, **_sendable(context.find_root())}
+        kwargs |= {name: text for name, text in _sendable(context).items() if name in kwargs}
         address = kwargs.pop("address") or root.get("address") or parse_endpoint(DEFAULT_ADDRESS)
         tenant = kwargs.pop("tenant") or root.get("tenant") or DEFAULT_TENANT
         log = _log_options(kwargs)
@@ -228,6 +230,30 @@ def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     return key
+
+
+def _sendable(context: click.Context) -> dict[str, Any]:
+    """Return a command's texts that are not paths; a path may be of any bytes, a text is UTF-8."""
+    texts: dict[str, Any] = {}
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        if param.name is None or isinstance(param.type, click.Path):
+            continue
+        if isinstance(value, str):
+            texts[param.name] = _as_utf8(value, param, context)
+        elif isinstance(value, tuple):
+            texts[param.name] = tuple(
+                _as_utf8(each, param, context) if isinstance(each, str) else each for each in value
+            )
+    return texts
+
+
+def _as_utf8(value: str, param: click.Parameter, context: click.Context) -> str:
+    """Return a text with the bytes that Python could not read in this locale read as UTF-8."""
+    try:
+        return value.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        raise click.BadParameter("It is not UTF-8.", context, param) from None
 
 
 def _log_options(kwargs: dict[str, Any]) -> LogOptions:

@@ -190,7 +190,9 @@ def output_options(what: str) -> Callable[[Command], Command]:
 def _options(what: str) -> tuple[Callable[[Command], Command], ...]:
     words = "a new file, a folder, which takes several, or - for stdout"
     return (
-        click.option("--output", metavar="PATH", help=f"Write {what} to PATH: {words}."),
+        click.option(
+            "--output", type=click.Path(), metavar="PATH", help=f"Write {what} to PATH: {words}."
+        ),
         click.option("--force", is_flag=True, help="Let --output replace a file."),
     )
 

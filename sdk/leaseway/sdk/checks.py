@@ -1,4 +1,4 @@
-"""Arguments of the wrong type, told apart before they fail somewhere deep inside. Pure."""
+"""Arguments that cannot be meant, told apart before they fail somewhere deep inside. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Iterable, Mapping
 from numbers import Real
 
+from leaseway.sdk.errors import InvalidRequest
 from leaseway.wire.log_levels import LOG_LEVELS
+from leaseway.wire.names import is_text
 
 __all__ = [
     "check_call",
@@ -20,8 +22,8 @@ __all__ = [
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
-    """Raise a TypeError where a call's parameters cannot be meant."""
-    if type(name) is not str:
+    """Raise a TypeError or InvalidRequest where a call's parameters cannot be meant."""
+    if type(name) is not str or not name.isascii():
         check_text("name", name)
     if arguments is not None and not isinstance(arguments, Mapping):
         raise TypeError(
@@ -33,9 +35,17 @@ def check_call(name: object, arguments: object, timeout: object) -> None:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """Raise a TypeError where a parameter is no text."""
+    """Raise a TypeError where a parameter is no str, InvalidRequest where it cannot be sent.
+
+    What a model wrote may hold halves of characters, so that this is no programmer's mistake.
+    """
     if not isinstance(value, str):
         raise TypeError(f"{parameter} is a str, not {_kind(value)}.")
+    if not is_text(value):
+        raise InvalidRequest(
+            f"{parameter} holds a lone surrogate, half of a character, which UTF-8 cannot hold: "
+            f"{value[:80]!a}."
+        )
 
 
 def check_seconds(parameter: str, value: object) -> None:
@@ -51,12 +61,14 @@ def check_count(parameter: str, value: object) -> None:
 
 
 def check_ids(parameter: str, value: object) -> tuple[str, ...]:
-    """Return ids as a tuple; None means none. Raise a TypeError where they are something else."""
+    """Return ids as a tuple; None means none. Raise as `check_text` where they are no ids."""
     if value is None:
         return ()
     ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
     if not all(isinstance(each, str) for each in ids):
         raise TypeError(f"{parameter} is a list of ids, such as ['time'], or None, not {value!r}.")
+    for each in ids:
+        check_text(parameter, each)
     return ids
 
 

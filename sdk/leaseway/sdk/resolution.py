@@ -8,6 +8,7 @@ come and go without a new version, so an answer in use is also refreshed in the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from dataclasses import replace
 from itertools import groupby
@@ -26,6 +27,8 @@ from leaseway.wire.reasons import Reason
 
 __all__ = ["Asked", "Offer", "Resolver", "Target", "worker_from_wire"]
 
+_logger = logging.getLogger(__name__)
+
 _MAX_NAMES: Final = 1000
 _MAX_CACHED: Final = 20_000
 """Names in the cache; beyond it the oldest is asked again when it is needed."""
@@ -36,6 +39,8 @@ _REFRESH_AFTER: Final = 10.0
 _TOGETHER_BOUND: Final = 1.0
 """Seconds that names asked together wait for the slowest; then each waits by itself."""
 _UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
+_ALONE: Final = _UNANSWERED | {Reason.INTERNAL}
+"""Why names asked together are asked again one by one: one of them may be the cause."""
 
 
 class Offer(NamedTuple):
@@ -274,40 +279,44 @@ class Resolver:
         All are of the same kind and server.
         """
         together = len(requests) > 1
-        kind, server = _domain(requests[0])
-        now = self._loop.time()
-        deadline = max(request.deadline for request in requests)
-        if together:
-            deadline = min(deadline, now + _TOGETHER_BOUND)
         try:
-            response = await self._control.ask(
-                self._control.catalog.ResolveTools,
-                catalog_pb2.ResolveToolsRequest(
-                    client=self._control.identity.client_info,
-                    tenant=self._control.identity.tenant,
-                    names=[request.name for request in requests],
-                    kind=kind,
-                    server_id=server,
-                ),
-                deadline,
-                bound=_RESTART_BOUND,
-            )
-        except Fault as fault:
-            again = together and fault.reason in _UNANSWERED
+            response = await self._answer(requests)
+            answers = {tool.name: tool for tool in response.tools}
             for request in requests:
-                self._spawn([request]) if again else self._fail(request, fault)
-            return
+                tool = answers.get(request.name)
+                if tool is None:
+                    self._fail(request, _unanswered(request.name))
+                else:
+                    self._take(request, tool, response.registry_version, together)
         except asyncio.CancelledError:
             for request in requests:
                 self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))
             raise
-        answers = {tool.name: tool for tool in response.tools}
-        for request in requests:
-            tool = answers.get(request.name)
-            if tool is None:
-                self._fail(request, _unanswered(request.name))
-            else:
-                self._take(request, tool, response.registry_version, together)
+        except Exception as error:
+            # Whatever it is: a request that nobody answers would be waited for by each later use.
+            fault = error if isinstance(error, Fault) else _broken(error)
+            again = together and fault.reason in _ALONE
+            for request in requests:
+                if not request.future.done():
+                    self._spawn([request]) if again else self._fail(request, fault)
+
+    async def _answer(self, requests: list[_Request]) -> catalog_pb2.ResolveToolsResponse:
+        kind, server = _domain(requests[0])
+        deadline = max(request.deadline for request in requests)
+        if len(requests) > 1:
+            deadline = min(deadline, self._loop.time() + _TOGETHER_BOUND)
+        return await self._control.ask(
+            self._control.catalog.ResolveTools,
+            catalog_pb2.ResolveToolsRequest(
+                client=self._control.identity.client_info,
+                tenant=self._control.identity.tenant,
+                names=[request.name for request in requests],
+                kind=kind,
+                server_id=server,
+            ),
+            deadline,
+            bound=_RESTART_BOUND,
+        )
 
     def _take(
         self, request: _Request, tool: catalog_pb2.ResolvedTool, version: int, together: bool
@@ -345,6 +354,16 @@ def _seen(future: asyncio.Future[Target]) -> None:
     """Look at a failure that its askers may not have waited for."""
     if not future.cancelled():
         future.exception()
+
+
+def _broken(error: Exception) -> Fault:
+    """Return why names could not even be asked for, and have the log tell the rest."""
+    _logger.error("Names could not be resolved.", exc_info=error)
+    return Fault(
+        Reason.INTERNAL,
+        f"This client could not ask the control plane where a name leads ({type(error).__name__}); "
+        "its log says why.",
+    )
 
 
 def _unanswered(name: str) -> Fault:

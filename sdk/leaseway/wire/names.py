@@ -11,6 +11,7 @@ __all__ = [
     "DEFAULT_TENANT",
     "SECRET_NAME",
     "SECRET_NAME_RULE",
+    "is_text",
     "is_valid_name",
     "nearest",
     "qualified",
@@ -35,6 +36,21 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 def is_valid_name(name: str) -> bool:
     """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (seed 004)."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_text(value: str) -> bool:
+    """Say whether UTF-8 can hold a string, and so whether it can be sent at all.
+
+    Python's strings may have lone surrogates, halves of characters: JSON can name them, and the
+    bytes of a command line that are not UTF-8 become such.
+    """
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def qualified(server_id: str, original_name: str) -> str:
