@@ -208,9 +208,19 @@ async def test_a_reaper_that_was_killed_is_replaced_at_once() -> None:
     assert reaper.pid not in descendants(os.getpid())
 
 
+class Ended(subprocess.Popen[bytes]):
+    """A process that has ended before its parent can tell it anything."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("started_as", [subprocess.Popen, Ended])
 async def test_a_reaper_that_cannot_live_here_is_not_started_over_and_over(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started_as: type[subprocess.Popen[bytes]]
 ) -> None:
+    monkeypatch.setattr(subprocess, "Popen", started_as)
     dying = tmp_path / "dying.py"
     dying.write_text("")
     monkeypatch.setattr("leaseway.data_plane.mcp.reaper._SWEEPER", dying)

@@ -116,7 +116,8 @@ class Reaper:
             *(f"+{group}\n" for group in self._groups),
         ]
         assert process.stdin is not None
-        process.stdin.write("".join(lines).encode())
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and is seen to below
+            process.stdin.write("".join(lines).encode())
         os.set_blocking(process.stdin.fileno(), False)
         if hasattr(os, "pidfd_open"):  # elsewhere its death is seen when it is told something
             self._watch = os.pidfd_open(process.pid)
