@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.control_plane.edge.test_operators import Running, hold, worker
+from tests.control_plane.edge.conftest import Running
+from tests.control_plane.edge.fake_worker import worker
+from tests.control_plane.edge.test_operators import hold
 
 from leaseway.v1 import admin_pb2, sync_pb2
 

@@ -12,6 +12,7 @@ __all__ = [
     "PromptDefinition",
     "ResourceDefinition",
     "ToolDefinition",
+    "is_task_only",
     "parse_definition",
     "parse_prompt",
     "parse_resource",
@@ -72,6 +73,17 @@ def parse_definition(definition: bytes) -> ToolDefinition:
         idempotent=annotations.get("idempotentHint") is True,
         read_only=annotations.get("readOnlyHint") is True,
     )
+
+
+def is_task_only(definition: bytes) -> bool:
+    """Say whether a tool runs as an MCP task only, an extension, and answers no plain call."""
+    if b'"taskSupport"' not in definition:  # as nearly all; what is escaped in JSON is no matter
+        return False
+    try:
+        raw = json.loads(definition)
+    except (ValueError, RecursionError):  # for others to judge
+        return False
+    return isinstance(raw, dict) and _object(raw, "execution").get("taskSupport") == "required"
 
 
 @lru_cache(maxsize=20_000)

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.exposure import transformed
 from leaseway.control_plane.core.kinds import RESOURCES, TOOLS, Kind, NamedKind
 from leaseway.control_plane.core.left_out import shown
 from leaseway.control_plane.core.likeness import alike
@@ -15,6 +16,7 @@ from leaseway.control_plane.core.lookup import (
     try_instead,
     variants_of,
 )
+from leaseway.control_plane.core.offers import RUNS_AS_TASK
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
@@ -51,6 +53,8 @@ def find_name(
     target = view.named(kind).get(name)
     if target is not None and server_id in ("", target.served.key.server_id):
         return target
+    if kind is TOOLS and (denied := _task_only(view, name, server_id)) is not None:
+        return denied
     split = split_qualified(name)
     if split is None and server_id:
         split = (server_id, name)
@@ -60,6 +64,22 @@ def find_name(
         return _find_qualified(state, tenant, view, split, kind, now)
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
     return Waiting(waiting) if waiting else _not_there(state, tenant, name, view.named(kind), kind)
+
+
+def _task_only(view: View, name: str, server_id: str) -> Denied | None:
+    """Return the refusal of a tool that would exist if it did not run as an MCP task only."""
+    for served in view.servers.values():
+        spec = served.spec
+        if server_id not in ("", spec.key.server_id):
+            continue
+        for original in served.listing.task_only:
+            names = {f"{spec.key.server_id}:{original}", transformed(original, spec.transforms)}
+            if server_id:
+                names.add(original)
+            if name in names and spec.tools.passes(original):
+                text = f"Server '{spec.key.server_id}' has no tool {shown(name, _SHOWN)} to call:"
+                return Denied(Reason.TOOL_NOT_FOUND, f"{text} {RUNS_AS_TASK}")
+    return None
 
 
 def find_resource(

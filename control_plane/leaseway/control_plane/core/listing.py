@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from leaseway.control_plane.core.definition import is_task_only
+
 __all__ = ["Listing", "Recorded"]
 
 _OFFERS: Final = 1 << 63
@@ -61,6 +63,11 @@ class Listing:
     def by_name(self) -> dict[str, Recorded]:
         """The tools by the server's names; the first of two equal ones."""
         return {tool.name: tool for tool in reversed(self.tools)}
+
+    @cached_property
+    def task_only(self) -> frozenset[str]:
+        """The tools that run as MCP tasks only."""
+        return frozenset(tool.name for tool in self.tools if is_task_only(tool.definition))
 
     @cached_property
     def prompts_by_name(self) -> dict[str, Recorded]:

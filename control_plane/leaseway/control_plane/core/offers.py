@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from leaseway.control_plane.core.definition import is_task_only
 from leaseway.control_plane.core.exposure import (
     Exposure,
     expose,
@@ -17,13 +19,31 @@ from leaseway.control_plane.core.exposure import (
     unique,
     usable,
 )
-from leaseway.control_plane.core.kinds import RESOURCE_TEMPLATES, RESOURCES, Kind, NamedKind
-from leaseway.control_plane.core.left_out import LeftOut
+from leaseway.control_plane.core.kinds import (
+    RESOURCE_TEMPLATES,
+    RESOURCES,
+    TOOLS,
+    Kind,
+    NamedKind,
+)
+from leaseway.control_plane.core.left_out import LeftOut, shown
 from leaseway.control_plane.core.listing import Listing, Recorded
 from leaseway.control_plane.core.problems import Problem
 from leaseway.wire.spec import NameFilter, ServerSpec
 
-__all__ = ["ResourceExposure", "expose_recorded", "expose_resources", "resource_problems"]
+__all__ = [
+    "RUNS_AS_TASK",
+    "ResourceExposure",
+    "expose_recorded",
+    "expose_resources",
+    "resource_problems",
+]
+
+RUNS_AS_TASK: Final = (
+    "it runs as an MCP task only (its execution.taskSupport is 'required'), and Leaseway does not "
+    "run MCP tasks yet."
+)
+"""Why a tool is left out, behind its name and a colon."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +66,15 @@ class ResourceExposure:
 def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
     """Derive what a server exposes from the tools or prompts that it lists."""
     problems = LeftOut(spec.key.server_id, spec.key.tenant)
-    names = [item.name for item in usable(recorded, kind, problems)]
-    exposure = expose(spec, names, kind)
-    return Exposure(exposure.exposed, problems.all() + exposure.problems)
+    usables = usable(recorded, kind, problems)
+    exposure = expose(spec, [item.name for item in usables], kind)
+    tasks = {item.name for item in usables if kind is TOOLS and is_task_only(item.definition)}
+    exposed = tuple(pair for pair in exposure.exposed if pair[0] not in tasks)
+    for original, _name in exposure.exposed:
+        if original in tasks:  # of those alone that the filter lets pass: it silences the rest
+            text = f"tool {shown(original)} is left out: {RUNS_AS_TASK} Blacklist it to hide this."
+            problems.add("TOOL_NEEDS_TASK", original, text)
+    return Exposure(exposed, problems.all() + exposure.problems)
 
 
 def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:

@@ -1,0 +1,103 @@
+"""Tools that run as MCP tasks only: left out, with the reason wherever somebody looks for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.control_plane.core.builders import START, spec
+from tests.control_plane.core.test_finding import offered
+
+from leaseway.control_plane.core.definition import is_task_only
+from leaseway.control_plane.core.finding import find_name
+from leaseway.control_plane.core.kinds import PROMPTS, TOOLS
+from leaseway.control_plane.core.listing import Listing, Recorded
+from leaseway.control_plane.core.offers import expose_recorded
+from leaseway.control_plane.core.refusal import Denied
+from leaseway.control_plane.core.snapshot import NamedTarget
+from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import NameFilter
+
+SPEC = spec("a")
+
+
+def tool(name: str, **members: Any) -> Recorded:
+    definition = {"name": name, "inputSchema": {"type": "object"}, **members}
+    return Recorded(name, json.dumps(definition).encode())
+
+
+RESEARCH = tool("research", execution={"taskSupport": "required"})
+ECHO = tool("echo")
+
+
+@pytest.mark.parametrize(
+    ("execution", "expected"),
+    [
+        ({"taskSupport": "required"}, True),
+        ({"taskSupport": "optional"}, False),
+        ({"taskSupport": "forbidden"}, False),
+        ({"taskSupport": ["required"]}, False),
+        ({}, False),
+        ("required", False),
+        (None, False),
+    ],
+)
+def test_only_a_required_task_makes_a_tool_one(execution: Any, expected: bool) -> None:
+    assert is_task_only(tool("x", execution=execution).definition) is expected
+
+
+def test_words_of_a_description_make_no_task_of_a_tool() -> None:
+    assert not is_task_only(tool("x", description='"taskSupport": "required"').definition)
+    assert not is_task_only(tool("x", taskSupport="required").definition)
+
+
+@pytest.mark.parametrize(
+    "odd", [b'["taskSupport"]', b'"taskSupport"', b'{"taskSupport"', b'["taskSupport",' * 100_000]
+)
+def test_what_is_no_definition_is_no_task(odd: bytes) -> None:
+    assert not is_task_only(odd)
+
+
+def test_a_tool_that_runs_as_a_task_only_is_left_out_with_a_problem() -> None:
+    exposure = expose_recorded(SPEC, (RESEARCH, ECHO), TOOLS)
+    assert exposure.exposed == (("echo", "a_echo"),)
+    (problem,) = exposure.problems
+    assert (problem.reason, problem.subject) == ("TOOL_NEEDS_TASK", "research")
+    assert problem.message == (
+        "Server 'a': tool 'research' is left out: it runs as an MCP task only (its"
+        " execution.taskSupport is 'required'), and Leaseway does not run MCP tasks yet. Blacklist"
+        " it to hide this."
+    )
+
+
+def test_one_that_a_filter_holds_back_is_no_other_problem() -> None:
+    quiet = replace(SPEC, tools=NameFilter((), ("research",)))
+    exposure = expose_recorded(quiet, (RESEARCH, ECHO), TOOLS)
+    assert [one.reason for one in exposure.problems] == ["TOOLS_FILTERED"]
+
+
+def test_prompts_run_as_no_tasks() -> None:
+    assert expose_recorded(SPEC, (RESEARCH,), PROMPTS).exposed == (("research", "a_research"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "server"), [("a_research", ""), ("a:research", ""), ("research", "a")]
+)
+def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server: str) -> None:
+    state = offered(a=(SPEC, Listing((RESEARCH, ECHO))))
+    denied = find_name(state, "default", name, START, server_id=server)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.TOOL_NOT_FOUND
+    assert denied.message.startswith(f"Server 'a' has no tool '{name}' to call: it runs as an MCP")
+    assert isinstance(find_name(state, "default", "a_echo", START), NamedTarget)
+
+
+def test_one_that_a_filter_holds_back_does_not_exist() -> None:
+    quiet = replace(SPEC, tools=NameFilter((), ("research",)))
+    denied = find_name(
+        offered(a=(quiet, Listing((RESEARCH, ECHO)))), "default", "a:research", START
+    )
+    assert isinstance(denied, Denied)
+    assert "task" not in denied.message
