@@ -1074,7 +1074,9 @@ class ReadArtifactRequest(_message.Message):
     tenant: _builtins.str
     """The tenant of the call that returned it. Empty means `default`."""
     session: _builtins.str
-    """The session of that call."""
+    """The session of that call. Empty where it named none: then all that its
+    tenant needs is the reference, which cannot be guessed and is listed nowhere.
+    """
     ref: _builtins.str
     """The reference, as the content item has it."""
     offset: _builtins.int
