@@ -23,6 +23,7 @@ import grpc
 from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.edge.artifact_http import serve_artifacts
 from leaseway.data_plane.edge.artifact_storage import (
     ArtifactStorage,
@@ -51,7 +52,7 @@ from leaseway.data_plane.mcp.health import patience_of
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.resolve import Resolved, resolve
+from leaseway.data_plane.mcp.resolve import resolve
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.data_plane.options import WorkerOptions
 from leaseway.v1 import catalog_pb2, leases_pb2_grpc

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.listed import Offers
 from leaseway.data_plane.edge.updates import Updates
-from leaseway.data_plane.mcp.offers import Offers
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason

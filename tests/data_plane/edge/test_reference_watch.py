@@ -11,9 +11,9 @@ import pytest
 from tests.conftest import BOUND
 from tests.data_plane.edge.conftest import worker_bench
 
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.edge import reference_watch
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff

@@ -15,10 +15,10 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.transports import registered_transports

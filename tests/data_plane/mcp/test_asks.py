@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Ask, ToolRequest
 from leaseway.data_plane.mcp.asks import (
     ELICIT,
     METHODS,
     ROOTS,
     SAMPLE,
-    Ask,
     answerable,
     lacking,
     params_of,
@@ -27,7 +27,7 @@ from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import decode, encode_call
 from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.session import era_of
-from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest, params_head
+from leaseway.data_plane.mcp.wire import LEGACY, params_head
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, Reason
 

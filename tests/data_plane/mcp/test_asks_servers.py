@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE, Ask, answerable
+from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE, answerable
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire.fault import Reason

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.mcp.codec import (
     decode,
     encode_call,
@@ -15,7 +16,7 @@ from leaseway.data_plane.mcp.codec import (
     request_key,
 )
 from leaseway.data_plane.mcp.session import era_of
-from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest, params_head
+from leaseway.data_plane.mcp.wire import LEGACY, params_head
 
 
 def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:

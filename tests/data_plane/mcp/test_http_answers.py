@@ -10,8 +10,9 @@ import pytest
 from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
+from leaseway.data_plane.core.listed import NO_OFFERS
 from leaseway.data_plane.mcp import http_answers as answers
-from leaseway.data_plane.mcp.offers import NO_OFFERS, list_offers
+from leaseway.data_plane.mcp.offers import list_offers
 from leaseway.data_plane.mcp.pending import RawRequest, Unanswered
 
 ERRORS = [

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp import http_telling
-from leaseway.data_plane.mcp.asks import ELICIT, METHODS, Ask
+from leaseway.data_plane.mcp.asks import ELICIT, METHODS
 from leaseway.data_plane.mcp.http import HttpConnection
-from leaseway.data_plane.mcp.wire import Outcome, ToolRequest, params_head
+from leaseway.data_plane.mcp.wire import params_head
 from leaseway.wire.fault import Reason
 
 if TYPE_CHECKING:

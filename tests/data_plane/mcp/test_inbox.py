@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.mcp.codec import decode
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.pending import ToolCall
-from leaseway.data_plane.mcp.wire import LEGACY, ToolRequest
+from leaseway.data_plane.mcp.wire import LEGACY
 from leaseway.wire.fault import Fault
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import ServerCommand
 
+from leaseway.data_plane.core.calls import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
 from leaseway.wire.fault import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Outcome, ToolRequest
 from leaseway.data_plane.mcp.memory import MemoryTransport
 from leaseway.data_plane.mcp.pulling import Pulled
 from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.transport import PullTransport, Receipt
-from leaseway.data_plane.mcp.wire import Outcome, ToolRequest, params_head
+from leaseway.data_plane.mcp.wire import params_head
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 

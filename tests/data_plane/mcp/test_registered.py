@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.data_plane.mcp.resolve import Resolved
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.transport import ServerView
 from leaseway.wire.fault import Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey

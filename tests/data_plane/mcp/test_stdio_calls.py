@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Outcome, ToolRequest
 from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
-from leaseway.data_plane.mcp.wire import Outcome, ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Reason
 

@@ -9,9 +9,9 @@ from mcp.client.session import ClientSession
 from mcp_types import ResourcesCapability, ServerCapabilities
 from tests.conftest import BOUND
 
+from leaseway.data_plane.core.calls import Outcome
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
-from leaseway.data_plane.mcp.wire import Outcome
 from leaseway.wire.fault import Reason
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.asks import METHODS, Ask, answerable
+from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.mcp.asks import METHODS, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire import bounds
 from leaseway.wire.fault import Reason

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from leaseway.data_plane.mcp.offers import Offers
-from leaseway.data_plane.mcp.resolve import Resolved
-from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.listed import Offers
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec
 

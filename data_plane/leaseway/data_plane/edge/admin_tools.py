@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.data_plane.core.calls import Outcome
 from leaseway.data_plane.core.lease_table import LeaseKey
 from leaseway.data_plane.core.toolset import Exposed, ToolPlan, compile_toolset
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.mcp.wire import Outcome
 from leaseway.v1 import execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.fault import Fault, Reason

@@ -15,12 +15,12 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import BinaryIO, Final
 
 from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
+from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
 from leaseway.data_plane.edge.artifact_storage import ArtifactStorage
 from leaseway.data_plane.edge.run import Run
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark, is_reference

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from leaseway.data_plane.mcp.asks import Ask
+from leaseway.data_plane.core.calls import Ask
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 

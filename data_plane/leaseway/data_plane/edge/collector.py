@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 from google.protobuf.struct_pb2 import Struct
 
+from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.edge.content import arguments_from_struct
 from leaseway.data_plane.edge.run import Run
-from leaseway.data_plane.mcp.asks import Ask
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason

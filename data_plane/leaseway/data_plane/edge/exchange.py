@@ -14,13 +14,13 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.core.arguments import oversize_arguments
+from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.core.gathering import Gathering
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.data_plane.edge.run import Run
 from leaseway.data_plane.edge.updates import Updates
-from leaseway.data_plane.mcp.asks import Ask
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.client_version import check_client_version

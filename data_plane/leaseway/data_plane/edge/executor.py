@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, admit, offers_nothing
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
@@ -27,7 +28,6 @@ from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
 from leaseway.data_plane.mcp.asks import answerable
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall, ToolRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET

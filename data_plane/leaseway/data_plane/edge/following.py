@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.offers import Asked
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import SETTLED
 from leaseway.data_plane.edge.run import Run
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.wire.fault import Fault
 
 __all__ = ["Following"]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from leaseway.data_plane.core.holdings import HeldVariant
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.restart import Restart
 from leaseway.data_plane.core.upkeep import spares_wanted
 from leaseway.data_plane.edge.live import Live, ended_by_itself
@@ -21,7 +22,6 @@ from leaseway.data_plane.edge.shared_keeper import SharedKeeper
 from leaseway.data_plane.edge.spares import Spares
 from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.tenure import Tenure
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import VariantKey
 

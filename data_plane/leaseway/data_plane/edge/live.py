@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools, has_other_tools
 from leaseway.data_plane.core.upkeep import Times
 from leaseway.data_plane.edge.meters import WorkerMeters, start_time
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable
 
 from leaseway.data_plane.core.holdings import HeldVariant
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.restart import Restart
 from leaseway.data_plane.edge.live import Live, LiveOwner
 from leaseway.data_plane.edge.server_problems import ServerProblems
 from leaseway.data_plane.edge.surroundings import Surroundings
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
 

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 from mcp_types import METHOD_NOT_FOUND
 
-from leaseway.data_plane.mcp.asks import Ask, nobody_answers
-from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
-from leaseway.data_plane.mcp.resolve import Resolved, resolve
-from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, ToolRequest
+from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest
+from leaseway.data_plane.core.listed import NO_OFFERS, Offers
+from leaseway.data_plane.core.reading import Resolved
+from leaseway.data_plane.mcp.asks import nobody_answers
+from leaseway.data_plane.mcp.resolve import resolve
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 

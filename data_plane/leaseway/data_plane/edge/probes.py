@@ -10,13 +10,13 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
+from leaseway.data_plane.core.listed import NO_OFFERS, Offers
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.vault import Mark, WorkerVault, mark_of
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault

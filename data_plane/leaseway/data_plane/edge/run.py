@@ -6,14 +6,13 @@ import asyncio
 import logging
 from typing import Protocol
 
+from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.media import DATA_MARK
 from leaseway.data_plane.edge.asks import OpenAsks
 from leaseway.data_plane.edge.call_trace import CallTrace
 from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import ToolTimer
-from leaseway.data_plane.mcp.asks import Ask
-from leaseway.data_plane.mcp.wire import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason, Started

@@ -6,13 +6,14 @@ then made again (`asks_rounds`). Either way the caller sees an `Ask`, whatever m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any, Final
 
 import msgspec
 from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 
+from leaseway.data_plane.core.calls import Answers
 from leaseway.wire.fault import Fault, Reason
 
 __all__ = [
@@ -20,12 +21,8 @@ __all__ = [
     "LEGACY_CAPABILITIES",
     "METHODS",
     "MODERN_CAPABILITIES",
-    "NO_ANSWERS",
     "ROOTS",
     "SAMPLE",
-    "Answers",
-    "Ask",
-    "OnAsk",
     "answerable",
     "input_required",
     "lacking",
@@ -37,11 +34,6 @@ __all__ = [
 ELICIT: Final = "elicitation/create"
 SAMPLE: Final = "sampling/createMessage"
 ROOTS: Final = "roots/list"
-
-Answers = frozenset[str]
-"""Methods that the caller of a call answers."""
-
-NO_ANSWERS: Final[Answers] = frozenset()
 
 _PARAMETERS: Final[Mapping[str, str]] = {
     ELICIT: "on_elicitation=",
@@ -69,64 +61,6 @@ MODERN_CAPABILITIES: Final[Mapping[Answers, Mapping[str, Any]]] = {
 """What a modern server is told with a call, by what its caller answers."""
 
 _known: Final[Mapping[Answers, Answers]] = {answers: answers for answers in MODERN_CAPABILITIES}
-
-
-class Ask:
-    """One question of a server, settled exactly once: by an answer, a refusal or its withdrawal.
-
-    Whoever gets one settles it, at the latest when its call ends.
-
-    Args:
-        method: The MCP method.
-        params: Its params, a JSON object.
-        on_answer: Takes the answer, a JSON object.
-        on_refusal: Takes a JSON-RPC error code and why there is no answer.
-
-    Attributes:
-        method: As given.
-        params: As given.
-        on_withdrawn: Called when the server does not want the answer any more; whoever gets the
-            question may set it.
-    """
-
-    __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "on_withdrawn", "params")
-
-    def __init__(
-        self,
-        method: str,
-        params: bytes,
-        on_answer: Callable[[bytes], None],
-        on_refusal: Callable[[int, str], None],
-    ) -> None:
-        self.method = method
-        self.params = params
-        self.is_open = True
-        self.on_withdrawn: Callable[[], None] | None = None
-        self._on_answer = on_answer
-        self._on_refusal = on_refusal
-
-    def answer(self, result: bytes) -> None:
-        """Answer with an MCP result: a JSON object in UTF-8, on one line."""
-        if self.is_open:
-            self.is_open = False
-            self._on_answer(result)
-
-    def refuse(self, code: int, message: str) -> None:
-        """Say why there is no answer."""
-        if self.is_open:
-            self.is_open = False
-            self._on_refusal(code, message)
-
-    def withdraw(self) -> None:
-        """Note that the server does not want the answer any more."""
-        if self.is_open:
-            self.is_open = False
-            if self.on_withdrawn is not None:
-                self.on_withdrawn()
-
-
-OnAsk = Callable[[Ask], None]
-"""Takes a question; runs on the loop and must not block."""
 
 
 def answerable(methods: Iterable[str]) -> Answers:

@@ -8,7 +8,8 @@ from typing import Final
 
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from leaseway.data_plane.mcp.asks import Ask, nobody_answers, params_of
+from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.mcp.asks import nobody_answers, params_of
 from leaseway.data_plane.mcp.codec import Envelope, encode_answer, encode_error, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
 

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
-from leaseway.data_plane.mcp.asks import METHODS, Ask, input_required, params_of
-from leaseway.data_plane.mcp.wire import ToolRequest
+from leaseway.data_plane.core.calls import Ask, ToolRequest
+from leaseway.data_plane.mcp.asks import METHODS, input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, Reason
 

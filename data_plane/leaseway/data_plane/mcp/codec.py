@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.mcp.wire import Era, ToolRequest
+from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.mcp.wire import Era
 
 __all__ = [
     "Envelope",

@@ -11,6 +11,7 @@ from typing import Final
 
 import aiohttp
 
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.environment import child_environment
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.launch import prepare
@@ -19,7 +20,6 @@ from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.pulling import Pulled
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.registered import make_registered
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.sse_transport import SseTransport
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.stdio import StdioTransport

@@ -18,6 +18,7 @@ from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
+from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.mcp import http_answers as answers
 from leaseway.data_plane.mcp.codec import Envelope, encode_notification, request_key
 from leaseway.data_plane.mcp.http_endpoint import (
@@ -34,7 +35,6 @@ from leaseway.data_plane.mcp.http_telling import Telling, unanswered
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import Pending, ToolCall
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
-from leaseway.data_plane.mcp.wire import ToolRequest
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault
 

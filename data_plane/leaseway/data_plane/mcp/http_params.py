@@ -13,7 +13,7 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
-from leaseway.data_plane.mcp.wire import ToolRequest
+from leaseway.data_plane.core.calls import ToolRequest
 
 __all__ = ["ParamHeaders"]
 

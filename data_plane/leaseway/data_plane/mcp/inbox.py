@@ -21,11 +21,11 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
+from leaseway.data_plane.core.calls import OnUpdate
 from leaseway.data_plane.mcp.asks import METHODS
 from leaseway.data_plane.mcp.asks_legacy import LegacyAsks, SendAnswer
 from leaseway.data_plane.mcp.codec import Envelope, encode_error, encode_result, request_key
 from leaseway.data_plane.mcp.pending import ToolCall
-from leaseway.data_plane.mcp.wire import OnUpdate
 from leaseway.wire import bounds
 
 __all__ = ["Inbox"]

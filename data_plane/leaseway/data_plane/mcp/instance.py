@@ -16,25 +16,22 @@ import aiohttp
 from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
+from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.listed import NO_OFFERS, Offers
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.connecting import Wanted, connect
 from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
 from leaseway.data_plane.mcp.listening import listen_to_changes
-from leaseway.data_plane.mcp.offers import NO_OFFERS, Offers, list_offers
+from leaseway.data_plane.mcp.offers import list_offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
 from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.resolve import NO_VAULT, Resolved, Vault, read_references
+from leaseway.data_plane.mcp.resolve import NO_VAULT, Vault, read_references
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
-from leaseway.data_plane.mcp.wire import (
-    OnUpdate,
-    Outcome,
-    PendingCall,
-    ToolRequest,
-    params_head,
-)
+from leaseway.data_plane.mcp.wire import params_head
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec
 

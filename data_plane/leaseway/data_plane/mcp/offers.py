@@ -15,36 +15,16 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
+from leaseway.data_plane.core.listed import NO_OFFERS, Offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost, Unanswered
 from leaseway.data_plane.mcp.session import MAX_LISTING, ListingFailed
 from leaseway.wire.bounds import MAX_LISTED
 
-__all__ = ["NO_OFFERS", "Offers", "list_offers"]
+__all__ = ["list_offers"]
 
 _MAX_WHY: Final = 300
 """Characters of a server's error that a warning quotes."""
-
-
-@dataclass(frozen=True)
-class Offers:
-    """What a server offers besides tools: definitions as it sent them, in its order.
-
-    Attributes:
-        prompts: Its prompts, one of each name.
-        resources: Its resources, one of each URI.
-        templates: Its templates of resources, one of each template.
-        gaps: Which lists could not be read and why, a sentence each; such a list is the one
-            read before, or empty.
-    """
-
-    prompts: tuple[bytes, ...] = ()
-    resources: tuple[bytes, ...] = ()
-    templates: tuple[bytes, ...] = ()
-    gaps: tuple[str, ...] = ()
-
-
-NO_OFFERS: Final = Offers()
 
 
 class _Page(msgspec.Struct):

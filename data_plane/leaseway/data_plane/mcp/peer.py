@@ -21,6 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
+from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.mcp.asks import LEGACY_CAPABILITIES
 from leaseway.data_plane.mcp.asks_legacy import asked_of
 from leaseway.data_plane.mcp.asks_rounds import Rounds
@@ -34,7 +35,7 @@ from leaseway.data_plane.mcp.codec import (
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.life_signs import LifeSigns
 from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, RawRequest, ToolCall, refuse
-from leaseway.data_plane.mcp.wire import LEGACY, Era, OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.wire import LEGACY, Era
 from leaseway.wire.fault import Fault, Reason, Started
 
 __all__ = ["Peer"]

@@ -11,10 +11,11 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.mcp.asks import input_required, lacking, url_questions
 from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import Envelope, RpcError, read_flags
-from leaseway.data_plane.mcp.wire import Era, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.wire import Era
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.log_levels import LOG_LEVELS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import EntryPoint
 
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.pulling import Pulled
-from leaseway.data_plane.mcp.resolve import Resolved
 from leaseway.data_plane.mcp.transport import PullTransport, ServerView, Transport
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec

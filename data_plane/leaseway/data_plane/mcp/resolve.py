@@ -7,35 +7,24 @@ log or a span (DESIGN §2).
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-import json
-import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
 
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.environment import looks_secret
 from leaseway.wire.fault import Fault, Reason
-from leaseway.wire.logs import Hidden, hide
+from leaseway.wire.logs import hide
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
 from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError
 
-__all__ = ["NO_VAULT", "Resolved", "Vault", "read_references", "resolve"]
+__all__ = ["NO_VAULT", "Vault", "read_references", "resolve"]
 
 _MAX_FILE: Final = 1 << 20
-_MIN_SECRET: Final = 4
-"""Characters; to hide what is shorter would garble every text."""
-
 _disk: Final = DiskThreads()
 """What waits here for a disk that hangs, others that start need not wait for."""
-
-_SALT: Final = secrets.token_bytes(32)
-"""So that a digest says nothing outside of this process."""
 
 
 class Vault(Protocol):
@@ -56,44 +45,6 @@ class _Empty:
 
 
 NO_VAULT: Final[Vault] = _Empty()
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What a server gets. Its representation holds no values."""
-
-    command: str = field(default="", repr=False)
-    args: tuple[str, ...] = field(default=(), repr=False)
-    url: str = field(default="", repr=False)
-    session_id: str = field(default="", repr=False)
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Values to hide from whatever the server prints."""
-    hidden: Hidden | None = field(default=None, repr=False, compare=False)
-    """Keeps them out of the worker's log lines as long as a reading is in use."""
-
-    @cached_property
-    def digest(self) -> str:
-        """Of all that the server gets: two readings with the same digest are the same."""
-        content = (self.command, self.args, self.url, self.session_id, *_pairs(self))
-        encoded = json.dumps(content).encode()
-        return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
-
-    def without_secrets(self, text: str) -> str:
-        """Return a text that somebody wrote who knows the values, without the secret ones."""
-        for secret in sorted(self.secrets, key=len, reverse=True):
-            if len(secret) >= _MIN_SECRET:
-                text = text.replace(secret, "[hidden]")
-        return text
-
-    def differs(self, other: Resolved | None) -> bool:
-        """Say whether another reading is there and has other values."""
-        return other is not None and other.digest != self.digest
-
-
-def _pairs(resolved: Resolved) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    return sorted(resolved.env.items()), sorted(resolved.headers.items())
 
 
 class _Missing(Exception):

@@ -23,7 +23,8 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.data_plane.mcp.asks import MODERN_CAPABILITIES, NO_ANSWERS
+from leaseway.data_plane.core.calls import NO_ANSWERS
+from leaseway.data_plane.mcp.asks import MODERN_CAPABILITIES
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost
 from leaseway.data_plane.mcp.wire import Era

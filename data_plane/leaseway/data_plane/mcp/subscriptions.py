@@ -20,9 +20,9 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import METHOD_NOT_FOUND
 
+from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost, refuse
-from leaseway.data_plane.mcp.wire import OnUpdate, Outcome, PendingCall
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Reason
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from leaseway.data_plane.mcp.resolve import Resolved
+from leaseway.data_plane.core.reading import Resolved
 from leaseway.wire.fault import Fault
 
 __all__ = [
