@@ -7,7 +7,7 @@ pool, the lease in the book. Only a first use, a move or a failure asks anybody 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
@@ -16,7 +16,7 @@ from opentelemetry.trace import Span
 
 from leaseway.sdk import tracing
 from leaseway.sdk.arguments import encode_arguments
-from leaseway.sdk.checks import check_call
+from leaseway.sdk.checks import check_call, check_seconds
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
@@ -42,7 +42,7 @@ _MAX_HEADS: Final = 1024
 """Sessions whose part of a call is kept."""
 
 
-class _Order:
+class _CallState:
     """What one call is about, kept from try to try."""
 
     # Set where they differ: most calls end at the first try, outside any trace.
@@ -56,19 +56,17 @@ class _Order:
     open_ended = False
     repeated = False
     acquirer = ""
-    events: CallEvents | None = None
+    span: Span | None = None
     tries = 0
     avoid: frozenset[Worker] = frozenset()
+    payload = b""
+    deadline = 0.0
 
-    def __init__(
-        self, session: str, name: Asked, payload: bytes, deadline: float, span: Span | None
-    ) -> None:
+    def __init__(self, session: str, name: Asked, events: CallEvents | None) -> None:
         self.session = session
         self.name = name
-        self.payload = payload
-        self.deadline = deadline
-        self.span = span
-        self.trace = tracing.trace_headers(span)
+        self.events = events
+        self.trace = ("", "")
 
 
 class Caller:
@@ -93,16 +91,15 @@ class Caller:
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
-    async def call(
+    def call(
         self,
         session: str,
         name: str,
         arguments: Mapping[str, Any] | None,
         timeout: float | None,
         events: CallEvents | None = None,
-        request: OfferRequest | None = None,
-    ) -> ToolResult:
-        """Call a tool and return its result.
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """Call a tool; to be awaited.
 
         Args:
             session: The session to call in.
@@ -112,7 +109,9 @@ class Caller:
                 (60 unless configured), counted from when it is known where the call goes.
             events: What the call asks for beside its result; takes what the server says on the
                 way. Another try begins anew there too.
-            request: What to send instead of a tool call; see `request`.
+
+        Returns:
+            The tool's result.
 
         Raises:
             Fault: It failed for good.
@@ -120,48 +119,15 @@ class Caller:
 
         """
         check_call(name, arguments, timeout)
-        if request is None:
-            span = self._tracer.begin(name, session)
-        else:
-            span = self._tracer.begin_request(request, session)
-        try:
-            if timeout is not None and not timeout > 0:
-                raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
-            deadline = self._now() + min(
-                CALL_TIMEOUT if timeout is None else timeout, MAX_CALL_TIMEOUT
-            )
-            payload = encode_arguments(name, arguments)
-            order = _Order(session, name, payload, deadline, span)
-            order.open_ended = timeout is None
-            order.events = events
-            if request is not None:
-                order.name, order.request = request.offer, request
-            while True:
-                try:
-                    return await self._try(order)
-                except Fault as fault:
-                    await self._recover(order, fault)
-        except Fault as fault:
-            if span is not None:
-                tracing.fail(span, fault)
-            if session == self._own_session and fault.reason in LEASE_ENDED:
-                # Nobody holds this session, to acquire anew: it is told once and begins anew.
-                self._desk.book.told(session, fault.metadata.get("lease", ""))
-            raise
-        except asyncio.CancelledError:
-            self._cancelled(order)  # there is one: nothing before it waits
-            raise
-        finally:
-            if span is not None:
-                span.end()
+        return self._run(_CallState(session, name, events), arguments, timeout)
 
-    async def request(
+    def request(
         self,
         session: str,
         request: OfferRequest,
         timeout: float | None,
         events: CallEvents | None = None,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         """Send a request about a prompt or a resource, the same way as a tool call.
 
         Args:
@@ -175,163 +141,203 @@ class Caller:
 
         Raises:
             Fault: It failed for good.
+            TypeError: A parameter is of the wrong type.
 
         """
-        return await self.call(session, "", None, timeout, events, request)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        state = _CallState(session, request.offer, events)
+        state.request = request
+        return self._run(state, None, timeout)
 
-    async def _try(self, order: _Order) -> ToolResult:
+    async def _run(
+        self, state: _CallState, arguments: Mapping[str, Any] | None, timeout: float | None
+    ) -> ToolResult:
+        if state.request is None:
+            state.span = self._tracer.begin(str(state.name), state.session)
+        else:
+            state.span = self._tracer.begin_request(state.request, state.session)
+        state.trace = tracing.trace_headers(state.span)
+        try:
+            if timeout is None:
+                state.open_ended, timeout = True, CALL_TIMEOUT
+            elif not timeout > 0:
+                raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
+            state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
+            if state.request is None:
+                state.payload = encode_arguments(str(state.name), arguments)
+            while True:
+                try:
+                    return await self._try(state)
+                except Fault as fault:
+                    await self._recover(state, fault)
+        except Fault as fault:
+            if state.span is not None:
+                tracing.fail(state.span, fault)
+            if state.session == self._own_session and fault.reason in LEASE_ENDED:
+                # Nobody holds this session, to acquire anew: it is told once and begins anew.
+                self._desk.book.told(state.session, fault.metadata.get("lease", ""))
+            raise
+        except asyncio.CancelledError:
+            self._cancelled(state)
+            raise
+        finally:
+            if state.span is not None:
+                state.span.end()
+
+    async def _try(self, state: _CallState) -> ToolResult:
         at = self._now()
-        order.tries += 1
-        target = self._resolver.cached(order.name, at)
+        state.tries += 1
+        target = self._resolver.cached(state.name, at)
         if target is None:
-            target = await self._resolve(order)
+            target = await self._resolve(state)
             at = self._now()
-        order.target = target
-        if order.open_ended:
-            order.open_ended = False
-            order.deadline = at + target.call_timeout
+        state.target = target
+        if state.open_ended:
+            state.open_ended = False
+            state.deadline = at + target.call_timeout
         lease_id = ""
         if target.releases:
             link, release = await self._releases.route(
-                order.session, order.payload, target, order.avoid, at
+                state.session, state.payload, target, state.avoid, at
             )
-            order.link, order.release = link, release
+            state.link, state.release = link, release
             lease_id = release.lease_id if release is not None else ""
-        elif target.shared and not self._desk.book.concerns(order.session, target.server_id):
-            link = order.link = self._pool.pick(target.workers, order.avoid)
+        elif target.shared and not self._desk.book.concerns(state.session, target.server_id):
+            link = state.link = self._pool.pick(target.workers, state.avoid)
         else:
-            link = order.link = await self._route(order, target, at)
+            link = state.link = await self._route(state, target, at)
             at = self._now()
-            if order.held is not None:
-                lease_id = order.held.lease_id
+            if state.held is not None:
+                lease_id = state.held.lease_id
             else:
-                order.acquirer = self._own_session
-        if order.span is not None:
-            tracing.describe(order.span, target.server_id, link.worker.id, lease_id)
-        if order.events is not None:
-            order.events.deadline = order.deadline
-        head = target.head + self._heads(order.session) + _rest(order, lease_id)
-        sent = order.payload
-        if order.request is not None:
-            more, sent = order.request.complete(target)
+                state.acquirer = self._own_session
+        if state.span is not None:
+            tracing.describe(state.span, target.server_id, link.worker.id, lease_id)
+        if state.events is not None:
+            state.events.deadline = state.deadline
+        head = target.head + self._heads(state.session) + _rest(state, lease_id)
+        sent = state.payload
+        if state.request is not None:
+            more, sent = state.request.complete(target)
             head += more
         result, payload = await link.exchange.call(
-            head, sent, order.deadline, target.what, order.events
+            head, sent, state.deadline, target.what, state.events
         )
         new_lease = None
-        if order.release is not None:
-            self._desk.released(*order.release)
-        elif not target.shared or order.held is not None or _names_lease(result):
-            new_lease = self._note_lease(order, target, link, result, at)
+        if state.release is not None:
+            self._desk.released(*state.release)
+        elif not target.shared or state.held is not None or _names_lease(result):
+            new_lease = self._note_lease(state, target, link, result, at)
         # A result that has a payload has no status: most need not be asked.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
-        return ToolResult(payload, result.is_error, new_lease, self.media, order.session)
+        return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
 
-    async def _route(self, order: _Order, target: Target, at: float) -> WorkerLink:
+    async def _route(self, state: _CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
-        key = Key(order.session, target.server_id)
-        held = order.held = self._desk.book.find(key, at)
+        key = Key(state.session, target.server_id)
+        held = state.held = self._desk.book.find(key, at)
         if held is not None:
             return self._pool.link(held.worker)
-        if order.span is not None:
-            order.span.add_event("leaseway.place")
-        worker = await self._desk.place(key, order.deadline, order.avoid)
-        if order.span is not None:
-            order.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
+        if state.span is not None:
+            state.span.add_event("leaseway.place")
+        worker = await self._desk.place(key, state.deadline, state.avoid)
+        if state.span is not None:
+            state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
 
-    async def _resolve(self, order: _Order) -> Target:
-        order.cached = False
-        if order.span is not None:
-            order.span.add_event("leaseway.resolve")
-        target = await self._resolver.resolve(order.name, order.deadline)
-        if order.span is not None:
-            order.span.add_event("leaseway.resolved")
+    async def _resolve(self, state: _CallState) -> Target:
+        state.cached = False
+        if state.span is not None:
+            state.span.add_event("leaseway.resolve")
+        target = await self._resolver.resolve(state.name, state.deadline)
+        if state.span is not None:
+            state.span.add_event("leaseway.resolved")
         return target
 
     def _note_lease(
         self,
-        order: _Order,
+        state: _CallState,
         target: Target,
         link: WorkerLink,
         result: execution_pb2.Result,
         at: float,
     ) -> Lease | None:
         """Take note of what a result says about the session's lease."""
-        key = Key(order.session, target.server_id)
+        key = Key(state.session, target.server_id)
         if result.HasField("new_lease"):
             held = self._desk.granted(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
                 self._resolver.doubt(target, at_once=True)  # the server is leased by now
-            if order.span is not None:
-                tracing.describe(order.span, target.server_id, link.worker.id, held.lease_id)
+            if state.span is not None:
+                tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
             return Lease(held)
         if result.HasField("joined_lease"):
             held = self._desk.granted(key, result.joined_lease, link.worker, at, owned=False)
-            if order.span is not None:
-                tracing.describe(order.span, target.server_id, link.worker.id, held.lease_id)
-        elif order.held is not None and not result.HasField("status"):
-            self._desk.called(order.held, at)
+            if state.span is not None:
+                tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
+        elif state.held is not None and not result.HasField("status"):
+            self._desk.called(state.held, at)
         return None
 
-    async def _recover(self, order: _Order, fault: Fault) -> None:
+    async def _recover(self, state: _CallState, fault: Fault) -> None:
         """Prepare the next try, or raise the fault where there is none."""
-        if order.events is not None:
-            order.events.begin_anew()
-        target, link, held = order.target, order.link, order.held
+        if state.events is not None:
+            state.events.begin_anew()
+        target, link, held = state.target, state.link, state.held
         if held is not None and link is not None:
             judge = self._desk.losses.judge
-            fault = await judge(held, fault, order.deadline, leaving=link.leaving)
+            fault = await judge(held, fault, state.deadline, leaving=link.leaving)
         if held is not None and fault.reason in LEASE_ENDED:
             fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
             self._desk.book.end(held.lease_id, fault)
         leased = target is not None and not target.shared
         placing = leased and held is None and link is not None
         if placing and target is not None and link is not None:
-            self._desk.failed(Key(order.session, target.server_id), link.worker, fault)
+            self._desk.failed(Key(state.session, target.server_id), link.worker, fault)
         others = False
         if link is not None and target is not None and target.shared and held is None:
-            others = self._pool.others(target.workers, order.avoid | {link.worker})
+            others = self._pool.others(target.workers, state.avoid | {link.worker})
         again = decide(
             fault,
             Tried(
-                tries=order.tries,
-                remaining=order.deadline - self._now(),
+                tries=state.tries,
+                remaining=state.deadline - self._now(),
                 repeatable=target is not None and target.repeatable,
-                repeated=order.repeated,
-                cached=order.cached and link is not None,
+                repeated=state.repeated,
+                cached=state.cached and link is not None,
                 # What one worker holds is released there or nowhere.
-                pinned=held is not None or bool(order.release and order.release.lease_id),
+                pinned=held is not None or bool(state.release and state.release.lease_id),
                 leased=leased,
                 placing=placing,
                 elsewhere=others or placing,
             ),
         )
         if again is None:
-            if order.release is not None and fault.reason in _HOLDER_GONE:
-                self._desk.released(*order.release)  # it ends with its worker, or with its time
-            raise telling(order.known, fault)
-        order.known = telling(order.known, fault)
-        await self._prepare(order, again)
+            if state.release is not None and fault.reason in _HOLDER_GONE:
+                self._desk.released(*state.release)  # it ends with its worker, or with its time
+            raise telling(state.known, fault)
+        state.known = telling(state.known, fault)
+        await self._prepare(state, again)
 
-    def _cancelled(self, order: _Order) -> None:
+    def _cancelled(self, state: _CallState) -> None:
         """Take note of a call that its caller cancelled; it may have acquired a lease."""
-        if order.span is not None:
-            tracing.cancelled(order.span)
-        target, link = order.target, order.link
-        if target is not None and link is not None and not target.shared and order.held is None:
-            self._desk.failed(Key(order.session, target.server_id), link.worker, None)
+        if state.span is not None:
+            tracing.cancelled(state.span)
+        target, link = state.target, state.link
+        if target is not None and link is not None and not target.shared and state.held is None:
+            self._desk.failed(Key(state.session, target.server_id), link.worker, None)
 
-    async def _prepare(self, order: _Order, again: Again) -> None:
-        if order.span is not None:
-            order.span.add_event("leaseway.retry", {"leaseway.tries": order.tries})
-        order.repeated = order.repeated or again.repeats
-        if again.avoid_worker and order.link is not None:
-            order.avoid = order.avoid | {order.link.worker}
-        if order.target is not None and (again.resolve or again.avoid_worker):
-            self._resolver.doubt(order.target, at_once=again.resolve)
-        order.link = order.held = order.release = None
+    async def _prepare(self, state: _CallState, again: Again) -> None:
+        if state.span is not None:
+            state.span.add_event("leaseway.retry", {"leaseway.tries": state.tries})
+        state.repeated = state.repeated or again.repeats
+        if again.avoid_worker and state.link is not None:
+            state.avoid = state.avoid | {state.link.worker}
+        if state.target is not None and (again.resolve or again.avoid_worker):
+            self._resolver.doubt(state.target, at_once=again.resolve)
+        state.link = state.held = state.release = None
         if again.delay > 0:
             await asyncio.sleep(again.delay)
 
@@ -345,17 +351,17 @@ def _session_head(tenant: str, agent: str, session: str) -> bytes:
     return execution_pb2.Call(tenant=tenant, agent=agent, session=session).SerializeToString()
 
 
-def _rest(order: _Order, lease_id: str) -> bytes:
+def _rest(state: _CallState, lease_id: str) -> bytes:
     """Return what a call says that most do not, as a serialized `Call`."""
-    traceparent, tracestate = order.trace
-    events = order.events
-    if not lease_id and not traceparent and events is None and not order.acquirer:
+    traceparent, tracestate = state.trace
+    events = state.events
+    if not lease_id and not traceparent and events is None and not state.acquirer:
         return b""
     rest = execution_pb2.Call(
         lease_id=lease_id,
         traceparent=traceparent,
         tracestate=tracestate,
-        acquirer=order.acquirer,
+        acquirer=state.acquirer,
     )
     if events is not None:
         rest.wants_progress = events.wants_progress
