@@ -9,6 +9,7 @@ import pytest
 from tests.sdk.fakes import FakeControlPlane, FakeWorker, until
 
 from leaseway.sdk import AsyncClient, LeaseExpired, LeaseRevoked
+from leaseway.sdk.exchange import Exchange
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -32,6 +33,28 @@ async def test_one_keep_alive_renews_all_leases_on_a_worker(
     leases = [await client.session(key).acquire("desk", ttl=2) for key in "abc"]
     await until(lambda: worker.renewals)
     assert sorted(worker.renewals[0]) == sorted(lease.id for lease in leases)
+
+
+async def test_renewals_go_on_after_one_that_fails_oddly(
+    client: AsyncClient,
+    worker: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    renew, failed = Exchange.keep_alive, asyncio.Event()
+
+    async def fail_once(exchange: Exchange, leases: list[str]) -> object:
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("odd")
+        return await renew(exchange, leases)
+
+    monkeypatch.setattr(Exchange, "keep_alive", fail_once)
+    lease = await client.session("dialog").acquire("desk", ttl=2)
+    await until(lambda: worker.renewals)
+    assert failed.is_set()
+    assert worker.renewals[0] == [lease.id]
+    assert "could not be renewed" in caplog.text
 
 
 async def test_a_shorter_lease_brings_the_next_renewal_forward(

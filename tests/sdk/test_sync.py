@@ -17,6 +17,8 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, text_res
 
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
 from leaseway.sdk.background import background
+from leaseway.sdk.lease_book import Held, LeaseBook
+from leaseway.sdk.leases import LeaseDesk
 from leaseway.v1 import execution_pb2
 
 ResultT = TypeVar("ResultT")
@@ -64,6 +66,40 @@ async def test_many_threads_share_one_client_and_each_gets_its_own_result(
 
     await in_thread(work)
     assert worker.streams == 1
+
+
+async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_only(
+    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    held, reopen = LeaseBook.held, LeaseDesk.reopen
+
+    def held_noted(book: LeaseBook, session: str | None = None) -> list[Held]:
+        threads.add(threading.current_thread().name)
+        return held(book, session)
+
+    def reopen_noted(desk: LeaseDesk, session: str) -> None:
+        threads.add(threading.current_thread().name)
+        reopen(desk, session)
+
+    monkeypatch.setattr(LeaseBook, "held", held_noted)
+    monkeypatch.setattr(LeaseDesk, "reopen", reopen_noted)
+
+    def work() -> None:
+        with Client(plane.address) as client:
+            with client.session("dialog") as session:
+                session.acquire("desk")
+                assert len(session.leases()) == 1
+            with pytest.raises(RuntimeError, match="was left"):
+                session.call_tool("desk_open")
+            again = client.session("dialog")
+            assert again is session
+            assert again.leases() == []
+            again.call_tool("desk_open")
+            assert len(again.leases()) == 1
+
+    await in_thread(work)
+    assert threads == {"leaseway"}
 
 
 async def test_clients_share_one_thread(plane: FakeControlPlane) -> None:

@@ -133,6 +133,9 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             TypeError: It is no text.
 
         """
+        return self._session(key)._reopen()
+
+    def _session(self, key: str) -> AsyncSession:
         check_text("session", key)
         session = self._sessions.get(key)
         if session is None:
@@ -141,7 +144,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
                     f"A session key has 1 to {_MAX_SESSION} characters, this one {len(key)}."
                 )
             session = self._sessions[key] = AsyncSession(self, key)
-        return session._reopen()
+        return session
 
     async def acquire(
         self, server: str, ttl: float = LEASE_TTL, wait: float | None = None

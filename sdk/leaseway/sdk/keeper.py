@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from typing import Final
 
@@ -18,6 +19,8 @@ __all__ = ["Keepers"]
 
 _MAX_IDS: Final = 1024
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
+
+_log = logging.getLogger("leaseway.sdk")
 
 
 class Keepers:
@@ -57,9 +60,13 @@ class Keepers:
         try:
             failures = 0
             while await self._until_due(worker):
-                with contextlib.suppress(Fault):
+                try:
                     await self._renew(worker)
-                # The book ends what is past its time; until then the worker may come back.
+                except Fault:
+                    pass  # the worker may come back
+                except Exception:
+                    _log.exception("Leases on worker %s could not be renewed.", worker.id)
+                # What is past its time ends by the book; until then it is tried again.
                 due = self._book.next_renewal(worker)
                 if due is not None and due <= self._loop.time():
                     await asyncio.sleep(_RETRY.delay(failures) + 0.02)

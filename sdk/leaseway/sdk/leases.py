@@ -273,11 +273,11 @@ class LeaseDesk:
         returns = asyncio.gather(*map(self._return, self._firsts.take(session)))
         leases = self.book.held(session)
         for held in leases:
-            if not held.owned:
-                self.book.forget(held.key)
+            self.book.forget(held.key)  # at once: whoever comes next begins anew
         owned = [held for held in leases if held.owned]
         ends = await asyncio.gather(
-            *(self.release(held.key) for held in owned), return_exceptions=True
+            *(self._end(held.worker, held.lease_id, held.session) for held in owned),
+            return_exceptions=True,
         )
         for held, end in zip(owned, ends, strict=True):
             if isinstance(end, BaseException):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -107,7 +108,9 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
         with self._lock:
-            inner = self._inner.session(key)
+            inner = self._inner._session(key)
+            if inner._left:
+                background().run(partial(_reopened, inner))
             session = self._sessions.get(key)
             if session is None:
                 session = self._sessions[key] = Session(self, inner)
@@ -228,7 +231,18 @@ class Session(ToolCalls, Offers, Artifacts):
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
-        return self._inner.leases()
+        return background().run(partial(_leases, self._inner))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
+
+
+# What a client knows of its leases is read and changed in its loop only.
+
+
+async def _reopened(session: AsyncSession) -> AsyncSession:
+    return session._reopen()
+
+
+async def _leases(session: AsyncSession) -> list[Lease]:
+    return session.leases()
