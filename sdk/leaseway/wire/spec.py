@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -217,6 +217,24 @@ class ServerSpec:
 
     def _other_filters(self) -> tuple[tuple[str, NameFilter], ...]:
         return ("prompts", self.prompts), ("resources", self.resources)
+
+    def exposure_over(self, launch: ServerSpec) -> ServerSpec:
+        """Return the launch part of another spec of this variant with the exposure part of this.
+
+        So `exposure_hash` is this one's, and `launch_hash` the other's.
+        """
+        return replace(
+            launch,
+            instances=self.instances,
+            startup_timeout=self.startup_timeout,
+            call_timeout=self.call_timeout,
+            lease_drain_timeout=self.lease_drain_timeout,
+            description=self.description,
+            tools=self.tools,
+            prompts=self.prompts,
+            resources=self.resources,
+            transforms=self.transforms,
+        )
 
     @property
     def starts_eagerly(self) -> bool:

@@ -33,7 +33,8 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.subscription import Refusal
 from leaseway.control_plane.core.variants import Hashes, Served
-from leaseway.wire.spec import ServerSpec, VariantKey
+from leaseway.wire import bounds
+from leaseway.wire.spec import NameFilter, ServerSpec, VariantKey
 
 FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")
 
@@ -170,7 +171,7 @@ def test_a_new_exposure_touches_no_process() -> None:
 
 def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
     state, worker = started(spec("a"))
-    load(state, spec("a", command="broken", prefix="new_"))
+    load(state, spec("a", command="broken"))
     run(state, [worker])
     answer(state, worker, FAILED)
     assert exposed(state) == {"a_echo": "a"}
@@ -178,6 +179,46 @@ def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
     load(state, spec("a"))  # undone
     run(state, [worker])
     assert state.problems.open() == []
+
+
+def test_the_newest_rules_hold_for_what_serves_while_a_new_launch_does_not_come_up() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    answer(state, worker, listing("danger", "echo", "other"))
+    served = state.visible.served[VariantKey("a")]
+    broken = replace(spec("a", command="broken", prefix="b_"), call_timeout=5.0)
+    load(state, replace(broken, tools=NameFilter((), ("danger",))))
+    run(state, [worker])
+    assert len(worker.probes) == 1
+    state.tick(at(bounds.COMMIT_WINDOW))
+    run(state, [worker], at(bounds.COMMIT_WINDOW))
+    assert exposed(state) == {"b_echo": "a", "b_other": "a"}, "while it is tried"
+    answer(state, worker, FAILED)
+    assert "START_FAILED" in [one.problem.reason for one in state.problems.open()]
+    load(state, replace(broken, tools=NameFilter((), ("danger", "other"))), now=at(1))
+    run(state, [worker], at(1))
+    state.tick(at(2))
+    run(state, [worker], at(2))
+    assert exposed(state) == {"b_echo": "a"}, "after it has failed"
+    assert "START_FAILED" in [one.problem.reason for one in state.problems.open()]
+    still = worker.held[VariantKey("a")]
+    assert (still.hashes.launch, still.spec.command) == (served.hashes.launch, "serve")
+    assert still.spec.call_timeout == 5.0
+    load(state, spec("a"), now=at(3))  # undone
+    run(state, [worker], at(3))
+    assert exposed(state) == {"a_danger": "a", "a_echo": "a", "a_other": "a"}
+    assert state.problems.open() == []
+
+
+def test_the_newest_rules_hold_for_what_a_worker_brought_before_its_successor_comes_up() -> None:
+    first, worker = started(spec("a"))
+    state = coordinator()
+    load(state, replace(spec("a", command="broken"), tools=NameFilter((), ("echo",))))
+    state.worker_joined(hello(held=worker.hashes(), highest_version=first.visible.version), START)
+    run(state, [worker])
+    assert exposed(state) == {}
 
 
 def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:

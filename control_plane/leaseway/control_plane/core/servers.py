@@ -15,6 +15,7 @@ from leaseway.control_plane.core.variants import (
     Good,
     Served,
     adopt,
+    govern,
     make_good,
     relist,
     renew,
@@ -100,10 +101,13 @@ class Servers:
                 self._expose_anew(good, spec, now)
             elif spec.hidden:
                 self._hide(spec, now)
-            elif key in owed:
-                self._withdraw(self.probes.drop(key))
             else:
-                self._have_tried(spec, trace)
+                if good is not None and not good.spec.hidden:
+                    self._expose_meanwhile(good, spec, now)
+                if key in owed:
+                    self._withdraw(self.probes.drop(key))
+                else:
+                    self._have_tried(spec, trace)
 
     def adopt(self, served: Served) -> None:
         """Take what a worker holds, if it is nearer to what is desired than what is known."""
@@ -191,6 +195,11 @@ class Servers:
             return
         self._listed(spec.key, renew(good, spec), now)
 
+    def _expose_meanwhile(self, good: Good, spec: ServerSpec, now: Moment) -> None:
+        """Give what goes on serving the newest rules, however its successor's launch ends."""
+        if not (good.rules_known and good.exposure_hash == spec.exposure_hash):
+            self._take(spec.key, govern(good, spec), now)
+
     def _have_tried(self, spec: ServerSpec, trace: str) -> None:
         job = self.probes.jobs.get(spec.key)
         if job is None or job.spec.launch_hash != spec.launch_hash:
@@ -198,10 +207,13 @@ class Servers:
         self._withdraw(self.probes.want(spec, trace))
 
     def _listed(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+        self._take(key, made, now)
+        self._end_trouble(key, now)
+
+    def _take(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
         good, problems = made
         self.changed = self.changed or good != self.goods.get(key)
         self.goods[key] = good
-        self._end_trouble(key, now)
         self.problems.replace(f"exposure:{key}", problems, now.unix)
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:

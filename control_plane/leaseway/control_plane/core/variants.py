@@ -27,6 +27,7 @@ __all__ = [
     "Hashes",
     "Served",
     "adopt",
+    "govern",
     "make_good",
     "relist",
     "renew",
@@ -195,6 +196,15 @@ def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...
 def renew(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
     """Give a good the exposure rules of a newer spec with the same launch hash."""
     return make_good(spec, good.listing)
+
+
+def govern(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
+    """Give a good the exposure rules of a newer spec whose launch has not come up.
+
+    What was taken from callers is gone at once, not once the new launch works (DESIGN §3.6).
+    """
+    made, problems = make_good(spec.exposure_over(good.spec), good.listing)
+    return replace(made, launch_hash=good.launch_hash), problems
 
 
 def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
