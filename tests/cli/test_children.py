@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.cli import children
 from leaseway.cli.children import Child
 from leaseway.cli.failure import CliFailure
 from leaseway.wire.backoff import Backoff
@@ -48,6 +49,39 @@ async def test_a_child_that_ends_at_once_fails_with_its_exit_status() -> None:
     with pytest.raises(CliFailure, match="exit status 5") as caught:
         await _child("raise SystemExit(5)").start()
     assert caught.value.status == 1
+
+
+async def test_a_child_that_does_not_say_where_its_pages_are_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "_READY_TIMEOUT", 0.5)
+    child = _child(SERVES, "--metrics")
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(CliFailure, match=r"did not start within 0\.5 s"):
+            await child.start()
+        await _until(lambda: child.pid is None)
+
+
+async def test_a_successor_that_hangs_at_its_start_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = (
+        "import pathlib, signal, sys; p = pathlib.Path(sys.argv[1])\n"
+        "n = len(p.read_text()) if p.exists() else 0\n"
+        "p.write_text('x' * (n + 1))\n"
+        f"if n == 1: signal.pause()\n{SERVES}"
+    )
+    count = tmp_path / "count"
+    child = _child(script, str(count))
+    await child.start()
+    monkeypatch.setattr(children, "_READY_TIMEOUT", 0.5)
+    supervising = asyncio.create_task(child.supervise())
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await _until(lambda: len(count.read_text()) > 2)
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    await child.stop()
 
 
 async def test_a_usage_error_at_the_start_keeps_its_exit_status() -> None:

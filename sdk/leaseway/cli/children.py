@@ -1,9 +1,9 @@
 """The child processes of `leaseway up`: start, watch, restart, stop.
 
 Each child is a `leaseway` command that prints `ready ADDRESS`, then `metrics URL` and `artifacts
-URL` if asked to serve them. It has a session of its own, so
-that a terminal's Ctrl-C reaches only the parent, which then stops its children in order; and it
-ends by itself when its stdin closes, so that it outlives its parent by no more than a shutdown.
+URL` if asked to serve them. It has a session of its own, so that a terminal's Ctrl-C reaches only
+the parent, which then stops its children in order; and it ends by itself when its stdin closes, so
+that it outlives its parent by no more than a shutdown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STOP_TIMEOUT: Final = 35.0
 
 _READY_TIMEOUT: Final = 60.0
 _HEALTHY_AFTER: Final = 30.0  # a child that lived this long starts its backoff anew
-_READY: Final = b"ready "
+_READY: Final = "ready "
 _PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts"}
 
 _logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Child:
         return self._process.pid if running and self._process else None
 
     async def start(self) -> None:
-        """Start the process and wait until it says where it listens.
+        """Start the process and wait until it says where it listens and what it serves.
 
         Raises:
             CliFailure: It ended first, with its exit status, or said nothing in time.
@@ -92,25 +92,33 @@ class Child:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_READY_TIMEOUT):
-                line = await process.stdout.readline()
-                if not line.startswith(_READY):
+                ready = await self._read_addresses(process.stdout, arguments)
+                if not ready:
                     await process.wait()
         except TimeoutError:
-            self.kill()
+            self._signal(signal.SIGKILL)
             raise CliFailure(
                 f"The {self.name} did not start within {_READY_TIMEOUT:g} s."
             ) from None
-        if not line.startswith(_READY):
+        if not ready:
             status = process.returncode or FAILED
             raise CliFailure(
                 f"The {self.name} did not start ({_ended(status)}); its reason is above.",
                 USAGE if status == USAGE else FAILED,
             )
-        self.address = line[len(_READY) :].decode().strip()
-        for option, noun in _PAGES.items():
-            if option in arguments:
-                said = await process.stdout.readline()
-                self.pages[noun] = said.decode().removeprefix(f"{noun} ").strip()
+
+    async def _read_addresses(self, stdout: asyncio.StreamReader, given: Sequence[str]) -> bool:
+        """Read where the process listens and serves pages; say whether it told all of that."""
+        pages = {f"{noun} ": noun for option, noun in _PAGES.items() if option in given}
+        said: dict[str, str] = {}
+        for word in (_READY, *pages):
+            line = (await stdout.readline()).decode(errors="replace")
+            if not line.startswith(word):
+                return False
+            said[word] = line.removeprefix(word).strip()
+        self.address = said.pop(_READY)
+        self.pages.update((pages[word], url) for word, url in said.items())
+        return True
 
     async def supervise(self) -> None:
         """Start the process anew whenever it ends, until `stop` is called.
