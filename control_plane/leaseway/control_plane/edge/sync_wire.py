@@ -13,6 +13,7 @@ from leaseway.control_plane.core.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.fleet import InstanceInfo, WorkerAddress, WorkerHello, WorkerReport
+from leaseway.control_plane.core.lease_ends import LeaseEnd
 from leaseway.control_plane.core.placement import HeldLease, LeaseKey
 from leaseway.control_plane.core.problems import Problem, Scope
 from leaseway.control_plane.core.subscription import Refusal
@@ -23,11 +24,13 @@ from leaseway.control_plane.edge.toolset_wire import (
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.durations import seconds
+from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.spec_wire import key_from_wire, key_to_wire, spec_to_wire
 
 __all__ = [
     "action_to_wire",
     "hello_from_wire",
+    "lease_ends_from_wire",
     "problem_from_wire",
     "refusal_from_wire",
     "report_from_wire",
@@ -72,6 +75,14 @@ def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> Wo
         calls_in_flight=message.calls_in_flight,
         draining=message.draining,
     )
+
+
+def lease_ends_from_wire(message: sync_pb2.Report) -> list[LeaseEnd]:
+    """Return how leases ended that a worker reports as gone."""
+    return [
+        LeaseEnd(end.lease_id[:_LONGEST], end.tenant[:_LONGEST] or DEFAULT_TENANT, end.how[:32])
+        for end in message.lease_ends
+    ]
 
 
 def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
