@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,11 @@ import click
 from leaseway.cli.options import ENDPOINT, SECONDS
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.sizes import parse_size
 
 __all__ = ["ArtifactOptions", "artifact_options"]
 
 Command = Callable[..., Any]
-_SIZE: Final = re.compile(r"(\d{1,15})\s?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
-_POWERS: Final = ("", "K", "M", "G", "T")
 
 
 class _SizeType(click.ParamType[int]):
@@ -29,12 +27,10 @@ class _SizeType(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _SIZE.fullmatch(str(value))
-        if found is None or not int(found[1]):
+        size = parse_size(str(value))
+        if not size:
             self.fail(f"'{value}' is no size such as 512MiB or 2GB, or a number of bytes")
-        unit = found[2] or "B"
-        base = 1024 if unit.endswith("iB") else 1000
-        return int(found[1]) * int(base ** _POWERS.index(unit.rstrip("iB")))
+        return size
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from leaseway.control_plane.config.document import MAX_SERVERS
 from leaseway.control_plane.config.keys import OPEN_TRANSPORTS, PROTOCOLS, ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.naming import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
 from leaseway.wire.names import SECRET_NAME
+from leaseway.wire.sizes import SIZE_PATTERN
 from leaseway.wire.transports import known_transports
 
 __all__ = ["native_schema"]
@@ -33,7 +34,7 @@ _SIZE: Final[Schema] = {
     "description": "Bytes, or a text such as 512MiB or 2GB.",
     "anyOf": [
         {"type": "integer", "minimum": 1},
-        {"type": "string", "pattern": r"^\d{1,12}\s?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?$"},
+        {"type": "string", "pattern": f"^{SIZE_PATTERN}$"},
     ],
 }
 _PATTERNS: Final[Schema] = {

@@ -17,6 +17,7 @@ from leaseway.control_plane.config.positions import Items, Leaf, Tree
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
 from leaseway.wire.references import references
+from leaseway.wire.sizes import parse_size
 
 __all__ = [
     "MAX_TEXT",
@@ -43,13 +44,6 @@ MAX_TEXT: Final = 64 * KIB
 _DURATION_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(rf"(?:{_DURATION_PART.pattern})+")
 _SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-_SIZE: Final = re.compile(r"(\d{1,12})\s?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
-_BYTES: Final[Mapping[str, int]] = {
-    "B": 1,
-    **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
-    **{unit + "iB": 1024**power for power, unit in enumerate("KMGT", 1)},
-}
 
 
 def kind_of(node: Tree) -> str:
@@ -173,8 +167,7 @@ def size(smallest: int, largest: int) -> Reader:
         if isinstance(value, str):
             if not _holds_no_reference(value, node, where):
                 return None
-            match = _SIZE.fullmatch(value)
-            value = int(match[1]) * _BYTES[match[2] or "B"] if match else None
+            value = parse_size(value)
         if isinstance(value, int) and smallest <= value <= largest:
             return value
         if isinstance(value, int):
