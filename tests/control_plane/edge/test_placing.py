@@ -12,6 +12,7 @@ from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import worker
 from tests.control_plane.edge.test_operators import serve_desk
 
+from leaseway.control_plane.core import lookup
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement import LeaseKey
 from leaseway.control_plane.edge import placement_service
@@ -33,7 +34,7 @@ async def test_those_who_wait_for_a_first_start_do_not_keep_waking_one_another(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    ask = placement_service.ask_for_room
+    ask = lookup.ask_for_room
 
     def counting(state: Coordinator, key: LeaseKey, *args: Any, **more: Any) -> Any:
         asked.append(key.session)

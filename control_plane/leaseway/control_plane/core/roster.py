@@ -50,6 +50,7 @@ class Roster:
     lost_until: dict[str, float] = field(default_factory=dict)
     moved: dict[str, None] = field(default_factory=dict)  # in that order
     generation: int = 0
+    _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
     _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -217,6 +218,15 @@ class Roster:
         """The variants whose content some worker was asked for and has not sent yet."""
         return {key for record in self.workers.values() for key in record.owed}
 
+    @property
+    def ordered(self) -> list[WorkerRecord]:
+        """All workers, ordered by id; not to be changed."""
+        generation, records = self._ordered
+        if generation != self.generation:
+            records = [record for _, record in sorted(self.workers.items())]
+            self._ordered = (self.generation, records)
+        return records
+
     def serving(self, served: Served) -> list[WorkerRecord]:
         """Return the workers that callers of a variant may go to, ordered by id.
 
@@ -224,7 +234,7 @@ class Roster:
         """
         records = [
             record
-            for _, record in sorted(self.workers.items())
+            for record in self.ordered
             if not record.draining and record.subscription.has(served)
         ]
         return [record for record in records if record.connected] or records

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -23,7 +25,7 @@ __all__ = [
     "denial",
     "lease",
     "problem",
-    "server",
+    "servers",
     "timestamp",
     "worker",
     "worker_ref",
@@ -107,23 +109,41 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
     )
 
 
-def server(state: Coordinator, key: VariantKey, now: Moment) -> catalog_pb2.ServerStatus:
-    """Return one configured server."""
+def servers(
+    state: Coordinator, keys: Iterable[VariantKey], now: Moment
+) -> list[catalog_pb2.ServerStatus]:
+    """Return configured servers; what all workers have said is gone through once for all."""
+    instances: dict[VariantKey, list[InstanceInfo]] = {}
+    for record in state.workers.values():
+        for one in record.instances:
+            instances.setdefault(one.key, []).append(one)
+    errors: dict[str, str] = {}
+    if state.servers.rejected:
+        for each in state.problems.open():
+            if each.problem.severity == "error":
+                errors.setdefault(each.problem.server_id, each.problem.message)
+    return [_server(state, key, now, instances.get(key, ()), errors) for key in keys]
+
+
+def _server(
+    state: Coordinator,
+    key: VariantKey,
+    now: Moment,
+    instances: Iterable[InstanceInfo],
+    errors: Mapping[str, str],
+) -> catalog_pb2.ServerStatus:
     served = state.visible.served.get(key)
     spec = served.spec if served else (state.servers.desired or {}).get(key)
     good = state.servers.goods.get(key)
     failure = state.servers.failures.get(key)
+    rejected = key.server_id in state.servers.rejected
+    problem = errors.get(key.server_id, "") if rejected else ""
     status = catalog_pb2.ServerStatus(
         server_id=key.server_id,
         tenant=key.tenant,
         state=_server_state(state, key, served),
-        problem=failure.message if failure else _config_problem(state, key),
-        instances=[
-            _instance(one)
-            for record in state.workers.values()
-            for one in record.instances
-            if one.key == key
-        ],
+        problem=failure.message if failure else problem,
+        instances=[_instance(one) for one in instances],
     )
     _foretell(status, state.servers.probes.outlook(key, now.mono), now)
     if spec is not None:
@@ -171,15 +191,6 @@ def _server_state(
     if served is not None:
         return catalog_pb2.SERVER_STATE_DEGRADED if troubled else catalog_pb2.SERVER_STATE_READY
     return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING
-
-
-def _config_problem(state: Coordinator, key: VariantKey) -> str:
-    if key.server_id not in state.servers.rejected:
-        return ""
-    for one in state.problems.open():
-        if one.problem.server_id == key.server_id and one.problem.severity == "error":
-            return one.problem.message
-    return ""
 
 
 def _instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:

@@ -181,7 +181,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         known = {key.server_id for key in keys}
         keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         return catalog_pb2.ListServersResponse(
-            servers=[answers.server(state, key, now) for key in sorted(keys)],
+            servers=answers.servers(state, sorted(keys), now),
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
             pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
