@@ -150,7 +150,7 @@ async def command(site: Site, *words: str) -> tuple[str, str]:
 
 READER = """
 import asyncio, sys
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, FateUnknown
 
 async def main():
     client = AsyncClient(sys.argv[1])
@@ -159,8 +159,11 @@ async def main():
     calls = [asyncio.create_task(client.call_tool("big_fault", size)) for _ in range(100)]
     await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
     print("reading", flush=True)
-    await asyncio.gather(*calls)
-    print("done", flush=True)
+    try:
+        await asyncio.gather(*calls)
+        print("done", flush=True)
+    except FateUnknown:
+        print("cut off", flush=True)
     await client.close()
 
 asyncio.run(main())
@@ -183,7 +186,8 @@ async def test_a_client_that_is_stopped_in_the_middle_stalls_nobody_else(site: S
                     assert len([event async for event in stream]) == 3
         process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(60):
-            assert await process.stdout.readline() == b"done\n"
+            # On a slow machine it stands still for longer than a connection may be silent.
+            assert await process.stdout.readline() in (b"done\n", b"cut off\n")
 
 
 @contextlib.asynccontextmanager
