@@ -253,3 +253,9 @@ def test_a_workers_name_is_one_word(run: Run, name: str) -> None:
     done = run("worker", "--id", name)
     assert done.exit_code == 2
     assert "'--id'" in done.stderr
+
+
+def test_a_word_for_a_command_of_another_name_is_told_that_name(run: Run) -> None:
+    assert "Did you mean 'worker drain'?" in run("drain", "w1").stderr
+    assert "Did you mean 'lease revoke'?" in run("revoke").stderr
+    assert "Did you mean '--help'?" in run("help").stderr

@@ -48,6 +48,19 @@ COMMANDS: Final = {
     "completion": "leaseway.cli.completion:completion",
 }
 
+# What people type for a command that has another name, or is one of a group.
+_MEANT: Final = {
+    "drain": "worker drain",
+    "help": "--help",
+    "list": "servers",
+    "revoke": "lease revoke",
+    "rotate": "vault rotate",
+    "run": "up",
+    "schema": "check --schema",
+    "start": "up",
+    "status": "servers",
+}
+
 _logger = logging.getLogger(__name__)
 
 
@@ -69,7 +82,7 @@ class _RootGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = nearest(args[0], COMMANDS, limit=1)
+            near = [_MEANT[args[0]]] if args[0] in _MEANT else nearest(args[0], COMMANDS, limit=1)
             hint = f"Did you mean '{near[0]}'?" if near else "See: leaseway --help"
             raise click.UsageError(f"There is no command '{args[0]}'. {hint}", ctx)
         return super().resolve_command(ctx, args)
