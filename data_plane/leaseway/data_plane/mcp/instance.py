@@ -23,6 +23,7 @@ from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.connecting import Wanted, connect
 from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
 from leaseway.data_plane.mcp.listening import listen_to_changes
+from leaseway.data_plane.mcp.listing import TOOLS, list_all
 from leaseway.data_plane.mcp.offers import list_offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
@@ -307,7 +308,7 @@ class Instance:
         self.tools = await self._list(peer)
 
     async def _list(self, peer: Peer) -> Mapping[str, bytes]:
-        return peer.accept(await handshake.list_tools(peer, has_tools=self._has_tools))
+        return peer.accept(await list_all(peer, TOOLS, may_be_unknown=not self._has_tools))
 
     def _become_ready(self) -> None:
         if self.state == "starting":

@@ -1,8 +1,4 @@
-"""Agreeing on a protocol version and listing tools.
-
-The official `ClientSession` speaks the handshake; tools are listed below its models, so that a
-definition reaches the registry with every field the server gave it.
-"""
+"""Agreeing on a protocol version; the official `ClientSession` speaks the handshake."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
-    METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
     Implementation,
@@ -25,17 +20,13 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from leaseway.data_plane.core.calls import NO_ANSWERS
 from leaseway.data_plane.mcp.asks import MODERN_CAPABILITIES
-from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost
 from leaseway.data_plane.mcp.wire import Era
-from leaseway.wire import bounds
 from leaseway.wire.version import PACKAGE_VERSION
 
-__all__ = ["CLIENT_INFO", "ListingFailed", "era_of", "list_tools", "negotiate"]
+__all__ = ["CLIENT_INFO", "era_of", "negotiate"]
 
 CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)
-MAX_TOOLS: Final = 10_000
-MAX_LISTING: Final = 16 * bounds.MIB
 
 
 async def negotiate(
@@ -116,76 +107,3 @@ def _modern_meta(version: str, capabilities: Mapping[str, Any]) -> bytes:
         CLIENT_CAPABILITIES_META_KEY: capabilities,
     }
     return msgspec.json.encode(meta)[1:-1]
-
-
-class ListingFailed(Exception):
-    """A tool list that can't be used; the text says why, as the end of a sentence."""
-
-
-class _Page(msgspec.Struct):
-    tools: list[msgspec.Raw]
-    nextCursor: str | None = None  # noqa: N815 - MCP's name
-
-
-class _Named(msgspec.Struct):
-    name: str
-
-
-_decode_page: Final = msgspec.json.Decoder(_Page).decode
-_decode_named: Final = msgspec.json.Decoder(_Named).decode
-
-
-async def list_tools(peer: Peer, *, has_tools: bool) -> dict[str, bytes]:
-    """Return every tool's definition as the server sent it, by original name, in its order.
-
-    Args:
-        peer: The connection, negotiated.
-        has_tools: Whether the server says that it has tools at all.
-
-    Raises:
-        ListingFailed: A page is malformed, or there are more than 10,000 tools or 16 MiB.
-        MCPError: The server answered with an error, or the connection ended.
-    """
-    tools: dict[str, bytes] = {}
-    cursors: set[str] = set()
-    cursor: str | None = None
-    size = 0
-    while True:
-        page = await _page(peer, cursor, has_tools=has_tools)
-        for raw in page.tools:
-            definition = bytes(raw)
-            size += len(definition)
-            tools.setdefault(_name(definition), definition)
-        _check_bounds(len(tools), size)
-        cursor = page.nextCursor
-        if not cursor:
-            return tools
-        if cursor in cursors:
-            raise ListingFailed("its pages go round in a circle: a cursor came twice")
-        cursors.add(cursor)
-
-
-async def _page(peer: Peer, cursor: str | None, *, has_tools: bool) -> _Page:
-    params: Mapping[str, Any] | None = {"cursor": cursor} if cursor else None
-    try:
-        return _decode_page(await peer.request("tools/list", params))
-    except MCPError as error:
-        if error.error.code == METHOD_NOT_FOUND and not has_tools:
-            return _Page([])
-        raise
-    except msgspec.DecodeError as error:
-        raise ListingFailed(f"its list is malformed ({error})") from None
-
-
-def _name(definition: bytes) -> str:
-    try:
-        return _decode_named(definition).name
-    except msgspec.DecodeError as error:
-        raise ListingFailed(f"it lists a tool without a name ({error})") from None
-
-
-def _check_bounds(count: int, size: int) -> None:
-    if count > MAX_TOOLS:
-        raise ListingFailed(f"it lists more than {MAX_TOOLS} tools")
-    if size > MAX_LISTING:
-        raise ListingFailed(f"its list has more than {MAX_LISTING} bytes")

@@ -10,8 +10,8 @@ from typing import Literal
 
 from mcp.shared.exceptions import MCPError
 
+from leaseway.data_plane.mcp.listing import ListingFailed
 from leaseway.data_plane.mcp.pending import ConnectionLost, Unanswered
-from leaseway.data_plane.mcp.session import ListingFailed
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.spec import ServerSpec

@@ -1,0 +1,125 @@
+"""Reading a list of a server's to its end: tools, prompts, resources or templates.
+
+Below the official package's models, so that a definition reaches the registry with every field
+that the server gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
+
+from leaseway.data_plane.mcp.peer import Peer
+from leaseway.wire.bounds import MAX_LISTED, MIB
+
+__all__ = ["PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "ListKind", "ListingFailed", "list_all"]
+
+_MAX_BYTES: Final = 16 * MIB
+
+
+class ListingFailed(Exception):
+    """A list that can't be used; the text says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class ListKind:
+    """One of the lists that a server may have.
+
+    Attributes:
+        method: Asks for a page of it.
+        key: Where a page has its items.
+        name: What tells two items apart.
+        noun: What the items are, for messages.
+    """
+
+    method: str
+    key: str
+    name: str
+    noun: str
+
+
+TOOLS: Final = ListKind("tools/list", "tools", "name", "tools")
+PROMPTS: Final = ListKind("prompts/list", "prompts", "name", "prompts")
+RESOURCES: Final = ListKind("resources/list", "resources", "uri", "resources")
+TEMPLATES: Final = ListKind(
+    "resources/templates/list", "resourceTemplates", "uriTemplate", "templates of resources"
+)
+
+
+_Members = dict[str, msgspec.Raw]
+# Member by member: what else an object holds may be of any type.
+_decode_members: Final = msgspec.json.Decoder(_Members).decode
+_decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_text: Final = msgspec.json.Decoder(str | None).decode
+_NULL: Final = msgspec.Raw(b"null")
+
+
+async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> dict[str, bytes]:
+    """Return every definition of a list as the server sent it, one of each name, in its order.
+
+    Args:
+        peer: The connection, negotiated.
+        kind: Which list.
+        may_be_unknown: Whether a server that does not know the method has an empty list.
+
+    Raises:
+        ListingFailed: A page is malformed, or there are more than 10,000 items or 16 MiB.
+        MCPError: The server answered with an error, or the connection ended.
+    """
+    found: dict[str, bytes] = {}
+    cursors: set[str] = set()
+    cursor: str | None = None
+    size = 0
+    while True:
+        items, cursor = await _page(peer, kind, cursor, may_be_unknown)
+        for raw in items:
+            definition = bytes(raw)
+            size += len(definition)
+            found.setdefault(_name(definition, kind), definition)
+        _check_bounds(len(found), size, kind)
+        if not cursor:
+            return found
+        if cursor in cursors:
+            raise ListingFailed("its pages go round in a circle: a cursor came twice")
+        cursors.add(cursor)
+
+
+async def _page(
+    peer: Peer, kind: ListKind, cursor: str | None, may_be_unknown: bool
+) -> tuple[list[msgspec.Raw], str | None]:
+    """Return a page's items, and where the next one begins."""
+    params: Mapping[str, Any] | None = {"cursor": cursor} if cursor else None
+    try:
+        page = _decode_members(await peer.request(kind.method, params))
+        if kind.key not in page:
+            raise ListingFailed(f"its list is malformed (it has no {kind.key})")
+        return _decode_items(page[kind.key]), _decode_text(page.get("nextCursor", _NULL))
+    except MCPError as error:
+        if error.error.code == METHOD_NOT_FOUND and may_be_unknown:
+            return [], None
+        raise
+    except msgspec.DecodeError as error:
+        raise ListingFailed(f"its list is malformed ({error})") from None
+
+
+def _name(definition: bytes, kind: ListKind) -> str:
+    """Return what a definition is told apart by; an empty one is the registry's to refuse."""
+    try:
+        name = _decode_text(_decode_members(definition).get(kind.name, _NULL))
+    except msgspec.DecodeError as error:
+        raise ListingFailed(f"one of its {kind.noun} is malformed ({error})") from None
+    if name is None:
+        raise ListingFailed(f"one of its {kind.noun} is without a {kind.name}")
+    return name
+
+
+def _check_bounds(count: int, size: int, kind: ListKind) -> None:
+    if count > MAX_LISTED:
+        raise ListingFailed(f"it lists more than {MAX_LISTED} {kind.noun}")
+    if size > _MAX_BYTES:
+        raise ListingFailed(f"its list has more than {_MAX_BYTES} bytes")
