@@ -67,8 +67,8 @@ def test_a_tool_that_runs_as_a_task_only_is_left_out_with_a_problem() -> None:
     assert (problem.reason, problem.subject) == ("TOOL_NEEDS_TASK", "research")
     assert problem.message == (
         "Server 'a': tool 'research' is left out: it runs as an MCP task only (its"
-        " execution.taskSupport is 'required'), and Leaseway does not run MCP tasks yet. Blacklist"
-        " it to hide this."
+        " execution.taskSupport is 'required'), and Leaseway does not run MCP tasks yet. Its"
+        " server's maintainer can make a task of it optional."
     )
 
 

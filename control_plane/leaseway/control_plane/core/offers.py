@@ -41,7 +41,7 @@ __all__ = [
 
 RUNS_AS_TASK: Final = (
     "it runs as an MCP task only (its execution.taskSupport is 'required'), and Leaseway does not "
-    "run MCP tasks yet."
+    "run MCP tasks yet. Its server's maintainer can make a task of it optional."
 )
 """Why a tool is left out, behind its name and a colon."""
 
@@ -72,7 +72,7 @@ def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedK
     exposed = tuple(pair for pair in exposure.exposed if pair[0] not in tasks)
     for original, _name in exposure.exposed:
         if original in tasks:  # of those alone that the filter lets pass: it silences the rest
-            text = f"tool {shown(original)} is left out: {RUNS_AS_TASK} Blacklist it to hide this."
+            text = f"tool {shown(original)} is left out: {RUNS_AS_TASK}"
             problems.add("TOOL_NEEDS_TASK", original, text)
     return Exposure(exposed, problems.all() + exposure.problems)
 
