@@ -9,7 +9,10 @@ import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable, control
+from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.sdk.identity import identify
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 
 async def test_a_wait_outlasts_a_restart_of_the_control_plane(
@@ -74,3 +77,42 @@ async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
     assert not call.done()
     await plane.start(port)
     assert (await call).text == "{}"
+
+
+def _turned_away() -> grpc.aio.AioRpcError:
+    none = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, none, none, "CANCELLED")
+
+
+async def test_a_request_that_grpc_turned_away_is_sent_again(plane: FakeControlPlane) -> None:
+    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    tries = 0
+
+    async def crowded(request: object, /, *, timeout: float | None, metadata: object) -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise _turned_away()
+        return "here"
+
+    deadline = asyncio.get_running_loop().time() + BOUND
+    assert await asked.ask(crowded, None, deadline) == "here"
+    await asked.close()
+
+
+async def test_a_request_that_is_turned_away_to_the_end_was_not_begun(
+    plane: FakeControlPlane,
+) -> None:
+    asked = control.ControlPlane(identify(plane.address, None, None, None))
+
+    async def full(request: object, /, *, timeout: float | None, metadata: object) -> str:
+        raise _turned_away()
+
+    deadline = asyncio.get_running_loop().time() + BOUND
+    with pytest.raises(Fault) as caught:
+        await asked.ask(full, None, deadline, bound=0.3)
+    await asked.close()
+    assert (caught.value.reason, caught.value.started) == (Reason.OVERLOADED, "no")
+    of_worker = fault_of_worker(_turned_away(), "w1")
+    assert (of_worker.reason, of_worker.started) == (Reason.OVERLOADED, "no")
+    assert "was not begun" in of_worker.message

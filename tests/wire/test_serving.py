@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import grpc
@@ -53,6 +54,35 @@ async def test_a_taken_port_is_refused_with_a_sentence() -> None:
 
     await first.stop(None)
     await second.stop(None)
+
+
+async def test_thousands_of_rpcs_of_one_moment_are_all_answered() -> None:
+    server = make_server(key=None)
+    server.add_generic_rpc_handlers((_sizes(),))
+    endpoint = bind(server, LOOPBACK)
+    await server.start()
+    # In a process of its own: a client of the same event loop sends while the server takes.
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _MANY, str(endpoint), stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(BOUND):
+        said, _ = await client.communicate()
+    await server.stop(None)
+
+    assert said.decode().split() == ["2500"]
+
+
+_MANY = """
+import asyncio, collections, grpc, sys
+
+async def main():
+    async with grpc.aio.insecure_channel(sys.argv[1]) as channel:
+        size = channel.unary_unary("/t.Sizes/Size")
+        ended = await asyncio.gather(*(size(b"x") for _ in range(2500)), return_exceptions=True)
+    print(sum(each == b"1" for each in ended))
+
+asyncio.run(main())
+"""
 
 
 async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
-from leaseway.sdk.grpc_faults import fault_of_control_plane
+from leaseway.sdk.grpc_faults import fault_of_control_plane, is_turned_away
 from leaseway.sdk.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.fault import Fault
@@ -98,7 +98,8 @@ class ControlPlane:
                 now = self._loop.time()
                 if lost and now - asked > bound:  # it let the caller wait, and went
                     give_up = now + min(bound, (deadline - now) * 0.9)
-                if not lost or now + _PAUSE >= give_up:
+                again = lost or is_turned_away(error)
+                if not again or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
 

@@ -9,7 +9,13 @@ import grpc
 from leaseway.wire.fault import Fault, Started, fault_from_rpc_error
 from leaseway.wire.reasons import Reason
 
-__all__ = ["fault_of_control_plane", "fault_of_worker", "is_end", "silent_worker"]
+__all__ = [
+    "fault_of_control_plane",
+    "fault_of_worker",
+    "is_end",
+    "is_turned_away",
+    "silent_worker",
+]
 
 _Code = grpc.StatusCode
 _REASONS: Final = {
@@ -20,6 +26,8 @@ _REASONS: Final = {
     _Code.UNIMPLEMENTED: Reason.INCOMPATIBLE_VERSION,
 }
 _ENDED: Final = "Internal error from Core"
+_TURNED_AWAY: Final = "CANCELLED"
+"""All that gRPC says of an RPC that it ends before a handler has seen it: too many wait."""
 _ADVICE: Final = {
     Reason.CONTROL_PLANE_UNAVAILABLE: "Check that it runs, and that the address that the client "
     "was given (or LEASEWAY_ADDRESS) is its own.",
@@ -28,6 +36,7 @@ _ADVICE: Final = {
     Reason.UNAUTHENTICATED: "Give the client its key, or set LEASEWAY_KEY.",
     Reason.INCOMPATIBLE_VERSION: "It does not know this request: upgrade the older side.",
     Reason.DEADLINE_EXCEEDED: "The timeout passed first.",
+    Reason.OVERLOADED: "More requests wait for it than it takes; this one was not begun.",
 }
 
 
@@ -54,16 +63,23 @@ def is_end(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
 
 
+def is_turned_away(error: grpc.aio.AioRpcError) -> bool:
+    """Say whether gRPC ended an RPC by itself since too many waited; nobody here cancelled it."""
+    bare = error.code() is _Code.CANCELLED and error.details() == _TURNED_AWAY
+    return bare and fault_from_rpc_error(error) is None
+
+
 def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault:
     told = fault_from_rpc_error(error)
     if told is not None:
         return told
     code = error.code()
-    reason = (
-        unavailable
-        if is_end(error) or code is _Code.UNAVAILABLE
-        else _REASONS.get(code, Reason.INTERNAL)
-    )
+    if is_end(error) or code is _Code.UNAVAILABLE:
+        reason = unavailable
+    elif is_turned_away(error):
+        reason = Reason.OVERLOADED
+    else:
+        reason = _REASONS.get(code, Reason.INTERNAL)
     started: Started = "unknown" if reason in (Reason.INTERNAL, Reason.CANCELLED) else "no"
     advice = _ADVICE.get(reason, "")
     said = "cannot be reached" if reason is unavailable else f"answered {code.name}"

@@ -42,8 +42,14 @@ _PINGS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
+# RPCs of one moment that wait to be taken by the event loop. gRPC itself ends those beyond a
+# thousand with a bare CANCELLED, which many clients starting at once reach.
+_MOST_WAITING: Final = 50_000
+
 SERVER_OPTIONS: Final[Options] = (
     *_SIZES,
+    ("grpc.server.max_pending_requests", _MOST_WAITING),
+    ("grpc.server.max_pending_requests_hard_limit", _MOST_WAITING),
     # Two processes on one port would each get half of the connections, in silence.
     ("grpc.so_reuseport", 0),
     # Without this a server takes the pings of its clients for abuse and cuts the connection.
