@@ -69,6 +69,11 @@ class View:
     servers: Mapping[str, Served]
 
     @cached_property
+    def toolsets(self) -> Mapping[str, str]:
+        """What is in force of each server, as a hash: all that watchers keep of a view."""
+        return {server_id: served.hashes.toolset for server_id, served in self.servers.items()}
+
+    @cached_property
     def tools(self) -> Mapping[str, NamedTarget]:
         """Callable tools by exposed name, in the order of names."""
         return self._named(TOOLS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -33,6 +33,8 @@ from leaseway.wire.spec import VariantKey
 __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
+_TOGETHER = 0.05
+"""Seconds for which a watcher that was told something is told nothing more."""
 
 _Outcome = NamedTarget | ResourceTarget | Denied
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
@@ -150,20 +152,21 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await check_client(request.client, context)
         tenant = tenant_of(request.tenant)
         seen = InForce()
-        before: dict[str, str] | None = None
+        before: Mapping[str, str] | None = None
         while True:
             force = await self._plane.in_force(seen)
             if not force.version:
                 seen = force
                 continue
-            view = self._plane.state.visible.view(tenant)
-            now = {key: served.hashes.toolset for key, served in view.servers.items()}
+            now = self._plane.state.visible.view(tenant).toolsets
             yield catalog_pb2.WatchToolsResponse(
                 registry_version=force.version,
                 changed_servers=[] if before is None else _changed(before, now),
                 workers_changed=before is not None and force.workers != seen.workers,
             )
             seen, before = force, now
+            # A fleet takes a change one worker after the other: what follows soon is told at once.
+            await asyncio.sleep(_TOGETHER)
 
     async def ListServers(  # noqa: N802
         self, request: catalog_pb2.ListServersRequest, context: _ServersContext
@@ -292,5 +295,7 @@ def _places(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]
         yield ("template", *key), target
 
 
-def _changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    if before is now:  # as in most cases: only workers have moved
+        return []
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
