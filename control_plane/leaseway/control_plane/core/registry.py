@@ -10,13 +10,13 @@ import operator
 from collections.abc import Collection, Mapping
 
 from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.moves import Move, MoveKey, followed
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.servers import Moment
 from leaseway.control_plane.core.snapshot import (
     Snapshot,
     acknowledged,
     build_snapshot,
-    owner_changes,
 )
 from leaseway.control_plane.core.subscription import Subscription
 from leaseway.control_plane.core.variants import Good
@@ -45,6 +45,7 @@ class Registry:
         self.committed = Snapshot(0)
         self.visible = Snapshot(0)
         self.commit_at: float | None = None
+        self._moves: dict[MoveKey, Move] = {}
         # By whose acknowledgements all of the newest commit is listed; nobody's: not all of it.
         self._witnesses: tuple[Subscription, ...] = ()
 
@@ -81,8 +82,9 @@ class Registry:
         self._problems.replace("clashes", problems, now.unix)
         if seen < self.committed.version and snapshot.hashes == self.committed.hashes:
             return
-        for problem in owner_changes(self.committed, snapshot):
-            self._problems.report(problem, now.unix)
+        self._moves = followed(self._moves, self.committed, snapshot)
+        moved = [move.problem for move in self._moves.values()]
+        self._problems.replace("moves", moved, now.unix)
         self._version = version
         self.committed = snapshot
         self._witnesses = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -25,7 +25,6 @@ __all__ = [
     "acknowledged",
     "build_snapshot",
     "compute_delta",
-    "owner_changes",
 ]
 
 
@@ -231,26 +230,6 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
                 break
     found = Snapshot(committed.version, listed)
     return before if found == before else found  # one that is equal has its views already
-
-
-def owner_changes(old: Snapshot, new: Snapshot) -> Iterator[Problem]:
-    """Yield a problem for each exposed name that moved from one server to another (DESIGN §4)."""
-    for kind in (TOOLS, PROMPTS):
-        before = old.view("").named(kind)
-        for name, target in new.view("").named(kind).items():
-            was = before.get(name)
-            if was is not None and was.served.key.server_id != target.served.key.server_id:
-                yield _moved(name, was, target)
-
-
-def _moved(name: str, was: NamedTarget, target: NamedTarget) -> Problem:
-    owner, kind = target.served.key.server_id, target.kind
-    message = (
-        f"The {kind.noun} name '{name}' moved from server '{was.served.key.server_id}' to server"
-        f" '{owner}', whose id sorts first or which alone has it now. Give one of them a"
-        " prefix if both are meant to be used."
-    )
-    return Problem("server", kind.owner_changed, message, owner, severity="warning", subject=name)
 
 
 def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
