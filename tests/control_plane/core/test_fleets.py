@@ -9,6 +9,7 @@ from leaseway.control_plane.core.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.fleet import WorkerReport
 from leaseway.control_plane.core.roster import Roster
+from leaseway.control_plane.core.servers import Servers
 
 MANY = 50
 
@@ -82,3 +83,21 @@ def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: li
     assert isinstance(late, PushDelta)
     assert (name, [str(key) for key in late.push.removals]) == ("w3", ["b"])
     assert looked_at == ["w3"]
+
+
+def test_a_worker_that_goes_has_no_server_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = serving()
+    planned: list[None] = []
+    plan = Servers.plan
+
+    def counting(self: Servers, *args: object) -> None:
+        planned.append(None)
+        plan(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Servers, "plan", counting)
+    before = state.committed
+    for number in range(10):
+        state.worker_left(f"w{number}", at(1))
+    assert state.registry.commit_at is None
+    assert state.committed is before
+    assert planned == []

@@ -122,7 +122,8 @@ class Coordinator:
         if record is None:
             return
         self.servers.probes.worker_gone(worker_id)
-        self._owes_nothing(record, now)
+        if record.owed:
+            self._owes_nothing(record, now)
         self.roster.leave(record, now)
         self.tick(now)
 

@@ -165,7 +165,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 workers_changed=before is not None and force.workers != seen.workers,
             )
             seen, before = force, now
-            # A fleet takes a change one worker after the other: what follows soon is told at once.
+            # A fleet takes a change one worker after the other: what follows soon is told together.
             await asyncio.sleep(_TOGETHER)
 
     async def ListServers(  # noqa: N802
