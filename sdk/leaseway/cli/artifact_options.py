@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from leaseway.cli.options import ENDPOINT, SECONDS
+from leaseway.cli.options import ENDPOINT, SECONDS, with_options
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.sizes import parse_size
@@ -97,6 +97,4 @@ def artifact_options(command: Command) -> Command:
         )
         return command(artifacts=given, **kwargs)
 
-    for option in reversed(_OPTIONS):
-        wrapper = option(wrapper)
-    return wrapper
+    return with_options(wrapper, _OPTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -29,6 +29,7 @@ __all__ = [
     "root_options",
     "shared_key",
     "timeout_option",
+    "with_options",
 ]
 
 Command = Callable[..., Any]
@@ -170,7 +171,7 @@ def root_options(command: Command) -> Command:
         show_envvar=True,
         help="The control plane to ask.",
     )
-    return _decorate(wrapper, (address, _TENANT, *_LOG))
+    return with_options(wrapper, (address, _TENANT, *_LOG))
 
 
 def log_options(command: Command) -> Command:
@@ -181,7 +182,7 @@ def log_options(command: Command) -> Command:
         log = _log_options(kwargs)
         return command(log=log, **kwargs)
 
-    return _decorate(wrapper, _LOG)
+    return with_options(wrapper, _LOG)
 
 
 def client_options(command: Command) -> Command:
@@ -197,7 +198,7 @@ def client_options(command: Command) -> Command:
         log = _log_options(kwargs)
         return command(connection=Connection(address, tenant, log), **kwargs)
 
-    return _decorate(wrapper, (_ADDRESS, _TENANT, *_LOG))
+    return with_options(wrapper, (_ADDRESS, _TENANT, *_LOG))
 
 
 def shared_key() -> str | None:
@@ -264,7 +265,8 @@ def _log_options(kwargs: dict[str, Any]) -> LogOptions:
     return LogOptions(level, cast("LogFormat | None", fmt), file)
 
 
-def _decorate(command: Command, options: tuple[Callable[[Command], Command], ...]) -> Command:
+def with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    """Add options to a command, in the order in which its help is to show them."""
     for option in reversed(options):
         command = option(command)
     return command

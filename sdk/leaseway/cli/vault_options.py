@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from leaseway.cli.options import with_options
 from leaseway.wire.vault_key import VaultError, VaultPlace, find_vault
 
 __all__ = ["vault_option", "vault_words"]
@@ -41,7 +42,7 @@ def vault_option(command: Command) -> Command:
         path, key_file = kwargs.pop("vault_path"), kwargs.pop("vault_key_file")
         return command(vault=_find(path, key_file), **kwargs)
 
-    return _decorate(wrapper)
+    return with_options(wrapper, _OPTIONS)
 
 
 def vault_words(command: Command) -> Command:
@@ -55,13 +56,7 @@ def vault_words(command: Command) -> Command:
         words = [word for name, at in given.items() if at for word in (name, os.fspath(at))]
         return command(vault=words, **kwargs)
 
-    return _decorate(wrapper)
-
-
-def _decorate(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(wrapper, _OPTIONS)
 
 
 def _find(path: Path | None, key_file: Path | None) -> VaultPlace:
