@@ -41,12 +41,12 @@ def call_of(bench: Bench) -> MemoryCall:
 
 async def begin(bench: Bench, **fields: Any) -> tuple[asyncio.Future[Reply], MemoryCall]:
     """Begin a call; return what its caller waits for, and the server's side of it."""
-    reply = asyncio.ensure_future(_reply(bench, **fields))
+    reply = asyncio.ensure_future(reply_of(bench, **fields))
     await bench.until(lambda: any(instance.calls for instance in bench.servers.opened))
     return reply, call_of(bench)
 
 
-async def _reply(bench: Bench, **fields: Any) -> Reply:
+async def reply_of(bench: Bench, **fields: Any) -> Reply:
     async with asyncio.timeout(WAIT):
         response: Reply = await bench.execution.CallTool(request(**fields))
         return response
@@ -54,7 +54,7 @@ async def _reply(bench: Bench, **fields: Any) -> Reply:
 
 async def refused(bench: Bench, **fields: Any) -> Fault:
     with pytest.raises(grpc.aio.AioRpcError) as error:
-        await _reply(bench, **fields)
+        await reply_of(bench, **fields)
     fault = fault_from_rpc_error(error.value)
     assert fault is not None
     return fault
@@ -88,7 +88,7 @@ async def test_a_call_is_continued_with_the_answers(held: Bench) -> None:
     ids = [each.id for each in response.input_required]
     answers: Any = {ids[0]: {"action": "accept"}, ids[1]: {"tokens": 3, "list": [1, None]}}
     going_on = asyncio.ensure_future(
-        _reply(held, request_state=response.request_state, input_responses=answers)
+        reply_of(held, request_state=response.request_state, input_responses=answers)
     )
     assert await reply_to(name) == {"action": "accept"}
     assert await reply_to(model) == {"tokens": 3, "list": [1, None]}
@@ -102,7 +102,7 @@ async def test_a_call_may_ask_again_and_again(held: Bench) -> None:
     for _ in range(3):
         (asked,) = response.input_required
         going_on = asyncio.ensure_future(
-            _reply(held, request_state=response.request_state, input_responses={asked.id: {}})
+            reply_of(held, request_state=response.request_state, input_responses={asked.id: {}})
         )
         await reply_to(question)
         question = call_of(held).ask(ROOTS)
@@ -116,7 +116,7 @@ async def test_what_is_not_answered_and_what_came_meanwhile_is_asked_next(held: 
     response, (first, second) = await parked(held, ELICIT, SAMPLE)
     call_of(held).ask(ROOTS)
     answered: Any = {response.input_required[0].id: {}}
-    following = await _reply(held, request_state=response.request_state, input_responses=answered)
+    following = await reply_of(held, request_state=response.request_state, input_responses=answered)
     assert await reply_to(first) == {}
     assert [each.method for each in following.input_required] == [SAMPLE, ROOTS]
     assert following.input_required[0].id == response.input_required[1].id
@@ -127,7 +127,7 @@ async def test_a_result_that_comes_before_the_answers_is_kept(held: Bench) -> No
     response, _ = await parked(held, ELICIT)
     call_of(held).answer(b'{"content":[{"type":"text","text":"never mind"}]}')
     state, (asked,) = response.request_state, response.input_required
-    ended = await _reply(held, request_state=state, input_responses={asked.id: {}})
+    ended = await reply_of(held, request_state=state, input_responses={asked.id: {}})
     assert ended.content[0].text == "never mind"
 
 
@@ -136,7 +136,7 @@ async def test_an_answer_to_a_question_that_was_taken_back_is_dropped(held: Benc
     first.withdraw()
     answers: Any = {each.id: {} for each in response.input_required}
     going_on = asyncio.ensure_future(
-        _reply(held, request_state=response.request_state, input_responses=answers)
+        reply_of(held, request_state=response.request_state, input_responses=answers)
     )
     await reply_to(second)
     call_of(held).answer(b"{}")
@@ -147,7 +147,9 @@ async def test_an_answer_to_a_question_that_was_taken_back_is_dropped(held: Benc
 async def test_a_state_is_good_once(held: Bench) -> None:
     response, (question,) = await parked(held, ELICIT)
     state, (asked,) = response.request_state, response.input_required
-    first = asyncio.ensure_future(_reply(held, request_state=state, input_responses={asked.id: {}}))
+    first = asyncio.ensure_future(
+        reply_of(held, request_state=state, input_responses={asked.id: {}})
+    )
     await reply_to(question)
     again = await refused(held, request_state=state, input_responses={asked.id: {}})
     assert again.reason is Reason.INVALID_REQUEST
@@ -171,7 +173,7 @@ async def test_another_tenant_cannot_continue_a_call(held: Bench) -> None:
     assert fault.reason is Reason.INVALID_REQUEST
     assert not question.reply.done()
     fine = asyncio.ensure_future(
-        _reply(held, request_state=state, tenant="default", input_responses=answers)
+        reply_of(held, request_state=state, tenant="default", input_responses=answers)
     )
     assert await reply_to(question) == {"a": 1}
     call_of(held).answer(b"{}")
@@ -189,7 +191,9 @@ async def test_an_answer_to_what_was_never_asked_is_refused_and_the_call_waits_o
     assert fault.reason is Reason.INVALID_REQUEST
     assert "never asked" in fault.message
     assert not question.reply.done()
-    fine = asyncio.ensure_future(_reply(held, request_state=state, input_responses={asked.id: {}}))
+    fine = asyncio.ensure_future(
+        reply_of(held, request_state=state, input_responses={asked.id: {}})
+    )
     await reply_to(question)
     call_of(held).answer(b"{}")
     await fine
@@ -275,7 +279,7 @@ async def test_a_lease_that_the_call_acquired_is_named_with_the_questions(bench:
     response, _ = await parked(bench, ELICIT, session="s1")
     assert response.new_lease.session == "s1"
     going_on = asyncio.ensure_future(
-        _reply(
+        reply_of(
             bench,
             request_state=response.request_state,
             input_responses={response.input_required[0].id: {}},
@@ -315,105 +319,3 @@ async def test_a_streaming_call_ends_its_stream_with_the_questions(held: Bench) 
 async def _all(stream: Any) -> list[Any]:
     async with asyncio.timeout(WAIT):
         return [event async for event in stream]
-
-
-def text_result(size: int) -> bytes:
-    """Return a result of so many bytes."""
-    around = len(b'{"content":[{"type":"text","text":""}]}')
-    return b'{"content":[{"type":"text","text":"%b"}]}' % (b"x" * (size - around))
-
-
-async def several_parked(bench: Bench, count: int) -> tuple[list[Reply], list[MemoryCall]]:
-    """Begin calls that wait one after the other; return their responses and servers' sides."""
-    responses: list[Reply] = []
-    calls: list[MemoryCall] = []
-    for number in range(count):
-        reply = asyncio.ensure_future(_reply(bench))
-        await bench.until(
-            lambda: bench.servers.opened and len(bench.servers.opened[0].calls) > number  # noqa: B023
-        )
-        calls.append(bench.servers.opened[0].calls[number])
-        calls[number].ask(ELICIT)
-        responses.append(await reply)
-    return responses, calls
-
-
-async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_given_up(
-    held: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=3000)
-    responses, calls = await several_parked(held, 3)
-    for call in (calls[1], calls[0]):
-        call.answer(text_result(1200))
-    assert len(held.worker.execution.parking) == 3
-    calls[2].answer(text_result(1200))
-    await held.until(lambda: len(held.worker.execution.parking) == 2)
-    fault = await refused(held, request_state=responses[0].request_state)
-    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
-    assert "Its result was dropped: calls that wait for their callers hold more" in fault.message
-    assert "call of db:echo without an exchange: its result was dropped" in caplog.text
-    for response in responses[1:]:
-        ended = await _reply(held, request_state=response.request_state)
-        assert ended.content[0].text.startswith("xxx")
-
-
-async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=1000)
-    responses, calls = await several_parked(held, 2)
-    calls[1].answer(text_result(950))
-    await held.until(lambda: calls[0].cancelled)
-    fault = await refused(held, request_state=responses[0].request_state)
-    assert "It was cancelled: calls that wait" in fault.message
-    assert (await _reply(held, request_state=responses[1].request_state)).content
-
-
-async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=5000)
-    _response, _ = await parked(held, ELICIT)
-    call = call_of(held)
-    for _ in range(15):
-        call.ask(ELICIT, {"message": "x" * 100}).withdraw()
-    collector = next(iter(held.worker.execution.parking._parked.values())).collector
-    assert collector.held < 500, "what was taken back is not kept"
-    call.ask(ELICIT, {"message": "x" * 5000})
-    await held.until(lambda: call.cancelled)
-
-
-async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=10)
-    response, _ = await parked(held, ELICIT)
-    await held.until(lambda: call_of(held).cancelled)
-    fault = await refused(held, request_state=response.request_state, tenant="other")
-    assert "continued already" in fault.message
-    mine = await refused(held, request_state=response.request_state)
-    assert mine.reason is Reason.OVERLOADED
-
-
-async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", drain_patience=0.05)
-    (asked, _with_result), calls = await several_parked(held, 2)
-    calls[1].answer(text_result(100))
-    caller = held.caller()
-    in_flight = await caller.begin("db")
-    await held.until(lambda: len(held.servers.opened[0].calls) == 2)
-    going_on = held.servers.opened[0].calls[1]
-    held.stop.ask("a test wants it")
-    await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.parking))
-    fault = await refused(held, request_state=asked.request_state)
-    assert fault.reason is Reason.DRAINING
-    assert "worker w1 ends and its caller did not answer for 0.05 s" in fault.message
-    going_on.answer(b"{}")
-    assert (await caller.result(in_flight)).payload == b"{}"
-    await held.until(lambda: not held.servers.live)
-
-
-async def test_a_caller_that_comes_back_in_time_gets_its_result_from_a_worker_that_ends(
-    held: Bench,
-) -> None:
-    response, _ = await parked(held, ELICIT)
-    call_of(held).answer(text_result(100))
-    held.stop.ask("a test wants it")
-    await held.plane.expect_report(lambda report: report.draining)
-    ended = await _reply(held, request_state=response.request_state)
-    assert ended.content[0].text.startswith("xxx")
-    await held.until(lambda: not held.servers.live)
