@@ -52,6 +52,15 @@ def test_programs_get_an_array(run: Run, path: Path) -> None:
     assert json.loads(run("check", str(path), "--json").stdout) == []
 
 
+def test_who_has_no_configuration_yet_is_told_how_to_begin(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("check")
+    assert done.exit_code == 2
+    assert "There is no file .minds/mcp.yaml. Write one (see" in done.stderr
+
+
 def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
     done = run("check", str(path))
     assert done.exit_code == 2

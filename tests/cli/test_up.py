@@ -146,7 +146,8 @@ def test_spans_of_all_processes_meet_in_the_trace_file(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "nowhere.yaml"], "There is no configuration nowhere.yaml"),
+        (["--config", "nowhere.yaml"], "There is no file nowhere.yaml."),
+        (["--config", "domian=a.yaml"], "Did you mean 'domain=a.yaml'?"),
         (["--workers", "0"], "--workers"),
         (["--trace-file", "/no/such/folder/trace"], "trace file /no/such/folder/trace"),
     ],

@@ -51,3 +51,13 @@ def test_others_may_reach_everything_else(host: str) -> None:
 
 def test_the_default_address_is_of_this_machine() -> None:
     assert parse_endpoint(DEFAULT_ADDRESS) == Endpoint("127.0.0.1", 7600)
+
+
+@pytest.mark.parametrize(
+    ("host", "reached"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_what_listens_on_all_addresses_is_reached_by_loopback(host: str, reached: str) -> None:
+    endpoint = Endpoint(host, 7)
+    assert endpoint.is_wildcard is (host != reached)
+    assert endpoint.reachable == Endpoint(reached, 7)

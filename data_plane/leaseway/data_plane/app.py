@@ -74,7 +74,6 @@ _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
 _STOP_GRACE: Final = 1.0
 _STORAGE_GRACE: Final = 5.0
 """Seconds that the end of a worker waits for its artifacts to be removed."""
-_ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not bound
 
 
 class Stop:
@@ -309,7 +308,7 @@ def _labels(options: WorkerOptions, host: str) -> Mapping[str, str]:
     if listener is None:
         return options.labels
     endpoint = listener.endpoint
-    if endpoint.host in _ANY_ADDRESS:
+    if endpoint.is_wildcard:
         endpoint = Endpoint(host, endpoint.port)
     return {ARTIFACTS_LABEL: f"http://{endpoint}{listener.path}", **options.labels}
 
@@ -317,7 +316,7 @@ def _labels(options: WorkerOptions, host: str) -> Mapping[str, str]:
 def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
     if options.advertise is not None:
         return Endpoint(options.advertise.host, options.advertise.port or bound.port)
-    host = socket.gethostname() if bound.host in _ANY_ADDRESS else bound.host
+    host = socket.gethostname() if bound.is_wildcard else bound.host
     return Endpoint(host, bound.port)
 
 

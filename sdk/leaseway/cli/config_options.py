@@ -85,11 +85,15 @@ def existing_sources(words: Sequence[str]) -> tuple[Source, ...]:
 
 
 def _missing(path: Path) -> str:
+    from leaseway.control_plane.config.sources import DEFAULT_CONFIG
+
     if path.is_dir():
         return f"{path} is a folder; domain={path} reads a file for each tenant from it."
     layer, equals, rest = str(path).partition("=")
     near = nearest(layer, _LAYERS, limit=1) if equals else []
     hint = f" Did you mean '{near[0]}={rest}'?" if near else ""
+    if path == DEFAULT_CONFIG:
+        hint = " Write one (see the README's quick start), or name another."
     return f"There is no file {path}.{hint}"
 
 

@@ -18,7 +18,7 @@ import click
 
 from leaseway.cli.artifact_options import ArtifactOptions, artifact_options
 from leaseway.cli.children import Child
-from leaseway.cli.config_options import ConfiguredCommand, config_option, sources_of
+from leaseway.cli.config_options import ConfiguredCommand, config_option, existing_sources
 from leaseway.cli.connection import connect
 from leaseway.cli.failure import USAGE, CliFailure
 from leaseway.cli.options import (
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["up"]
 
 _LAST_PORT: Final = 65_535
-_WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 
 _logger = logging.getLogger(__name__)
 
@@ -122,8 +121,8 @@ def up(
     require_key_beyond_loopback(listen)
     _check_ports("--metrics", metrics, workers)
     _check_ports("--artifacts-http", artifacts.http, workers - 1)
-    _require_config(config)
-    if listen.host in _WILDCARDS and not advertise:
+    existing_sources(config)
+    if listen.is_wildcard and not advertise:
         raise click.UsageError(
             f"Workers that listen on all addresses ({listen.host}) must say at which one callers "
             f"reach them: add --advertise HOST."
@@ -153,16 +152,6 @@ def _check_ports(option: str, first: Endpoint | None, more: int) -> None:
             f"{option} {first} leaves no ports for {more} workers: they take the ones after "
             f"it, up to {_LAST_PORT}. Choose a smaller port."
         )
-
-
-def _require_config(words: tuple[str, ...]) -> None:
-    for source in sources_of(words):
-        there = source.path.is_dir() if source.folder else source.path.is_file()
-        if not there and not source.optional:
-            raise click.UsageError(
-                f"There is no configuration {source.path}. Write one (see the README's quick "
-                f"start), or name another with --config."
-            )
 
 
 class _Up:
@@ -220,7 +209,7 @@ class _Up:
         from leaseway.sdk import LeasewayError
 
         address = parse_endpoint(self._control_plane.address)
-        connection = Connection(_reachable(address), DEFAULT_TENANT, self._options.log)
+        connection = Connection(address.reachable, DEFAULT_TENANT, self._options.log)
         told: set[tuple[str, ...]] = set()
         try:
             async with connect(connection) as client:
@@ -261,7 +250,7 @@ class _Up:
         name = worker_id if starts == 1 else f"{worker_id}-{starts}"
         return [
             "worker",
-            *("--control-plane", str(_reachable(parse_endpoint(self._control_plane.address)))),
+            *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
             *("--listen", str(Endpoint(host, 0))),
             *(("--advertise", str(Endpoint(advertise, 0))) if advertise else ()),
             *("--id", name),
@@ -346,9 +335,3 @@ def _page_arguments(option: str, first: Endpoint | None, number: int, served: st
         return []
     port = first.port + number if first.port else 0
     return [option, str(Endpoint(first.host, port))]
-
-
-def _reachable(endpoint: Endpoint) -> Endpoint:
-    """Return where this machine reaches what listens on all of its addresses."""
-    loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - translated, not listened on
-    return Endpoint(loopback.get(endpoint.host, endpoint.host), endpoint.port)

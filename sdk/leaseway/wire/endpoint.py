@@ -10,6 +10,8 @@ __all__ = ["DEFAULT_ADDRESS", "Endpoint", "parse_endpoint"]
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """Where a control plane listens and clients look for it, unless told otherwise (DESIGN §12)."""
 
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
+
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -20,6 +22,16 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for all addresses of this machine, so that nobody can be sent there."""
+        return self.host in _WILDCARDS
+
+    @property
+    def reachable(self) -> Endpoint:
+        """Where this machine reaches what listens here."""
+        return Endpoint(_WILDCARDS.get(self.host, self.host), self.port)
 
     @property
     def is_loopback(self) -> bool:
