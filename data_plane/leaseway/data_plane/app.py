@@ -16,13 +16,13 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
 from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.lease_table import LeaseTable
-from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.core.ports import Opener, OpenInstance
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.edge.artifact_http import serve_artifacts
 from leaseway.data_plane.edge.artifact_storage import (
@@ -49,6 +49,7 @@ from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.health import patience_of
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
@@ -60,7 +61,6 @@ from leaseway.wire import bounds
 from leaseway.wire.auth import check_listen
 from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.fault import Fault
 from leaseway.wire.http_listener import ARTIFACTS_LABEL
 from leaseway.wire.measuring import measuring
 from leaseway.wire.metrics import Meter
@@ -346,26 +346,20 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
     reaper = Reaper()
     try:
         async with http_client() as http:
+            host = Host(os.environ, reaper, http, vault)
 
             def open_instance(
                 spec: ServerSpec,
+                opener: Opener,
                 *,
-                on_closed: Callable[[Any, Fault | None], None],
-                on_tools_changed: Callable[[Any], None],
-                on_disconnected: Callable[[Any], None],
                 known_version: str = "",
                 reading: Resolved | None = None,
             ) -> Instance:
                 return Instance(
                     spec,
+                    host,
+                    opener,
                     instance_id=f"{worker_id}-{spec.key.server_id}-{next(numbers)}",
-                    environment=os.environ,
-                    reaper=reaper,
-                    http=http,
-                    on_closed=on_closed,
-                    on_tools_changed=on_tools_changed,
-                    on_disconnected=on_disconnected,
-                    vault=vault,
                     known_version=known_version,
                     reading=reading,
                     patience=patience_of(spec),

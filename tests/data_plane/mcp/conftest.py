@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
@@ -54,19 +56,25 @@ class Bench:
         self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any
     ) -> Instance:
         """Return an instance that has not been started."""
-        instance = Instance(
-            spec,
-            instance_id=f"i{len(self.instances)}",
-            environment=os.environ if environment is None else environment,
-            reaper=self.reaper,
-            http=self.http,
-            on_closed=lambda instance, fault: self.closed.put_nowait((instance, fault)),
-            on_tools_changed=self.changed.put_nowait,
-            on_disconnected=lambda instance: self.disconnected.append(instance.state),
-            **more,
-        )
+        environment = os.environ if environment is None else environment
+        host = Host(environment, self.reaper, self.http)
+        if "vault" in more:
+            host = replace(host, vault=more.pop("vault"))
+        instance = Instance(spec, host, self, instance_id=f"i{len(self.instances)}", **more)
         self.instances.append(instance)
         return instance
+
+    def instance_closed(self, instance: Instance, fault: Fault | None) -> None:
+        """Remember that an instance has ended, and why."""
+        self.closed.put_nowait((instance, fault))
+
+    def instance_tools_changed(self, instance: Instance) -> None:
+        """Remember whose tools changed."""
+        self.changed.put_nowait(instance)
+
+    def instance_disconnected(self, instance: Instance) -> None:
+        """Remember the state in which an instance was given up."""
+        self.disconnected.append(instance.state)
 
     async def start(
         self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any

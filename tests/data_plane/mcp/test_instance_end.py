@@ -213,13 +213,13 @@ async def test_a_server_that_did_not_come_up_is_gone_soon(
 
 
 async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(instance: object) -> None:
         raise RuntimeError("a bug")
 
     instance = bench.make(bench.stdio("echo_raw"))
-    instance._on_tools_changed = explode
+    monkeypatch.setattr(bench, "instance_tools_changed", explode)
     instance._changed_early = True
     await instance.start()
     async with asyncio.timeout(BOUND):

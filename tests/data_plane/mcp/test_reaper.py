@@ -19,16 +19,20 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 WORKER = """
 import asyncio, os, sys
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.wire.spec import ServerSpec, VariantKey
 
+class Opener:
+    instance_closed = instance_tools_changed = instance_disconnected = print
+
 async def main():
     reaper = Reaper()
     spec = ServerSpec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
-    instance = Instance(spec, instance_id="i", environment=os.environ, reaper=reaper,
-                        http=http_client(), on_closed=print, on_tools_changed=print)
+    host = Host(os.environ, reaper, http_client())
+    instance = Instance(spec, host, Opener(), instance_id="i")
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)
     await asyncio.Event().wait()

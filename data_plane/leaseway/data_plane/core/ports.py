@@ -14,7 +14,7 @@ from leaseway.data_plane.core.reading import Resolved
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["InstancePort", "OpenInstance", "StderrPort"]
+__all__ = ["InstancePort", "OpenInstance", "Opener", "StderrPort"]
 
 
 class StderrPort(Protocol):
@@ -116,16 +116,33 @@ class InstancePort(Protocol):
         """End the client and its process; may be called from any task, more than once."""
 
 
+class Opener(Protocol):
+    """Whoever has an instance opened; told on the loop what becomes of it, and must not block."""
+
+    def instance_closed(self, instance: Any, fault: Fault | None) -> None:
+        """Hear, once, that an instance that was ready has ended and nothing of it is left.
+
+        Args:
+            instance: Which one.
+            fault: What ended it, or None where `close` did.
+
+        """
+
+    def instance_tools_changed(self, instance: Any) -> None:
+        """Hear that the server says that its tools changed."""
+
+    def instance_disconnected(self, instance: Any) -> None:
+        """Hear that it gave no sign of life, before it is ended."""
+
+
 class OpenInstance(Protocol):
     """Makes instances that are not started yet."""
 
     def __call__(
         self,
         spec: ServerSpec,
+        opener: Opener,
         *,
-        on_closed: Callable[[Any, Fault | None], None],
-        on_tools_changed: Callable[[Any], None],
-        on_disconnected: Callable[[Any], None],
         known_version: str = "",
         reading: Resolved | None = None,
     ) -> InstancePort:
@@ -133,9 +150,7 @@ class OpenInstance(Protocol):
 
         Args:
             spec: What to start or connect to.
-            on_closed: Called once when it has ended, with why where nobody asked it to.
-            on_tools_changed: Called when the server says that its tools changed.
-            on_disconnected: Called when it gave no sign of life, before it is ended.
+            opener: Told what becomes of it.
             known_version: What another instance of the same server agreed on, or empty.
             reading: What the server's references stand for, or None to read them at its start.
 

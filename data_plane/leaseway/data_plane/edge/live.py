@@ -100,12 +100,7 @@ class Live:
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(
-            spec,
-            on_closed=self._on_closed,
-            on_tools_changed=self._on_tools_changed,
-            on_disconnected=self._on_disconnected,
-            known_version=known_version,
-            reading=reading,
+            spec, self, known_version=known_version, reading=reading
         )
 
     @property
@@ -216,17 +211,22 @@ class Live:
         await self.instance.close(grace)
         self.closed.set()
 
-    def _on_closed(self, _instance: object, fault: Fault | None) -> None:
+    # What the instance tells who opened it.
+
+    def instance_closed(self, instance: object, fault: Fault | None) -> None:
+        """Wake those who wait for its end, and tell the owner."""
         self.fault = fault
         self.closed.set()
         if self.owner is not None:
             self.owner.live_ended(self, fault)
 
-    def _on_tools_changed(self, _instance: object) -> None:
+    def instance_tools_changed(self, instance: object) -> None:
+        """Tell the owner."""
         if self.owner is not None:
             self.owner.live_tools_changed(self)
 
-    def _on_disconnected(self, _instance: object) -> None:
+    def instance_disconnected(self, instance: object) -> None:
+        """Tell the owner."""
         if self.owner is not None:
             self.owner.live_disconnected(self)
 

@@ -15,6 +15,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest
 from leaseway.data_plane.core.listed import NO_OFFERS, Offers
+from leaseway.data_plane.core.ports import Opener
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.asks import nobody_answers
 from leaseway.data_plane.mcp.resolve import resolve
@@ -72,17 +73,14 @@ class MemoryServers:
     def __call__(
         self,
         spec: ServerSpec,
+        opener: Opener,
         *,
-        on_closed: Callable[[Any, Fault | None], None],
-        on_tools_changed: Callable[[Any], None],
-        on_disconnected: Callable[[Any], None] = lambda _: None,
         known_version: str = "",
         reading: Resolved | None = None,
     ) -> MemoryInstance:
         """Open an instance that is not started yet."""
-        instance = MemoryInstance(self, spec, len(self.opened) + 1, on_closed, on_tools_changed)
+        instance = MemoryInstance(self, spec, len(self.opened) + 1, opener)
         instance.reading = reading
-        instance.on_disconnected = on_disconnected
         self.opened.append(instance)
         return instance
 
@@ -224,12 +222,7 @@ class MemoryInstance:
     """
 
     def __init__(
-        self,
-        servers: MemoryServers,
-        spec: ServerSpec,
-        number: int,
-        on_closed: Callable[[Any, Fault | None], None],
-        on_tools_changed: Callable[[Any], None],
+        self, servers: MemoryServers, spec: ServerSpec, number: int, opener: Opener
     ) -> None:
         self.id = f"{spec.key.server_id}-{number}"
         self.spec = spec
@@ -244,10 +237,8 @@ class MemoryInstance:
         self.stderr = _Stderr()
         self.late_replies = 0
         self.calls: list[MemoryCall] = []
-        self.on_disconnected: Callable[[MemoryInstance], None] = lambda _: None
         self._servers = servers
-        self._on_closed = on_closed
-        self._on_tools_changed = on_tools_changed
+        self._opener = opener
 
     async def start(self) -> None:
         """Become ready, or fail as the servers say."""
@@ -330,12 +321,12 @@ class MemoryInstance:
     def change_tools(self, tools: Mapping[str, bytes]) -> None:
         """Have other tools from now on, and say so."""
         self._servers.tools = dict(tools)
-        self._on_tools_changed(self)
+        self._opener.instance_tools_changed(self)
 
     def fall_silent(self) -> None:
         """Give no sign of life any more; `crash` ends it."""
         self.state = "disconnected"
-        self.on_disconnected(self)
+        self._opener.instance_disconnected(self)
 
     def crash(self, message: str = "exit status 1") -> None:
         """End by itself; calls in flight fail."""
@@ -353,4 +344,4 @@ class MemoryInstance:
         for follower in tuple(self.followed):
             follower.fail(lost)
         if was_ready:
-            self._on_closed(self, fault)
+            self._opener.instance_closed(self, fault)

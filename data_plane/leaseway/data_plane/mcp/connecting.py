@@ -9,16 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import aiohttp
-
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.environment import child_environment
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.launch import prepare
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.pulling import Pulled
-from leaseway.data_plane.mcp.reaper import Reaper
 from leaseway.data_plane.mcp.registered import make_registered
 from leaseway.data_plane.mcp.sse_transport import SseTransport
 from leaseway.data_plane.mcp.stderr import StderrTail
@@ -38,18 +36,14 @@ class Wanted:
     Attributes:
         spec: The server.
         resolved: What its references stand for.
-        environment: The worker's environment.
-        reaper: Keeps a process from outliving the worker.
-        http: The worker's pooled HTTP client.
+        host: The worker process.
         stderr: Where the last lines of a process's standard error go.
         on_tools_changed: Called when the server says that its tools changed.
     """
 
     spec: ServerSpec
     resolved: Resolved
-    environment: Mapping[str, str]
-    reaper: Reaper
-    http: aiohttp.ClientSession
+    host: Host
     stderr: StderrTail
     on_tools_changed: Callable[[], None]
 
@@ -86,10 +80,11 @@ async def connect(wanted: Wanted) -> Connected:
 
 async def _connect_stdio(wanted: Wanted) -> Connected:
     spec, resolved = wanted.spec, wanted.resolved
-    environment = child_environment(wanted.environment, spec.inherit_env, resolved.env)
+    host = wanted.host
+    environment = child_environment(host.environment, spec.inherit_env, resolved.env)
     command = (resolved.command, *resolved.args)
-    launch = await prepare(spec, command, environment, wanted.reaper.cgroups)
-    process = ServerProcess(wanted.server, launch, wanted.stderr, wanted.reaper)
+    launch = await prepare(spec, command, environment, host.reaper.cgroups)
+    process = ServerProcess(wanted.server, launch, wanted.stderr, host.reaper)
     transport = StdioTransport(wanted.server, process, wanted.stderr)
     peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
     return Connected(peer, process.pid, launch.warnings)
@@ -100,7 +95,7 @@ async def _connect_http(wanted: Wanted) -> Connected:
     peer = HttpConnection(
         wanted.server,
         resolved.url,
-        wanted.http,
+        wanted.host.http,
         headers=resolved.headers,
         session_id=resolved.session_id,
         on_tools_changed=wanted.on_tools_changed,
@@ -111,12 +106,14 @@ async def _connect_http(wanted: Wanted) -> Connected:
 
 async def _connect_sse(wanted: Wanted) -> Connected:
     resolved = wanted.resolved
-    return _over(wanted, SseTransport(wanted.server, resolved.url, wanted.http, resolved.headers))
+    http = wanted.host.http
+    return _over(wanted, SseTransport(wanted.server, resolved.url, http, resolved.headers))
 
 
 async def _connect_websocket(wanted: Wanted) -> Connected:
     resolved = wanted.resolved
-    socket = WebSocketTransport(wanted.server, resolved.url, wanted.http, resolved.headers)
+    http = wanted.host.http
+    socket = WebSocketTransport(wanted.server, resolved.url, http, resolved.headers)
     return _over(wanted, Pulled(wanted.server, socket))
 
 

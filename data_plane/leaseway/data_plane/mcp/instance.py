@@ -12,23 +12,23 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-import aiohttp
 from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.listed import NO_OFFERS, Offers
+from leaseway.data_plane.core.ports import Opener
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp import session as handshake
 from leaseway.data_plane.mcp.connecting import Wanted, connect
 from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.listening import listen_to_changes
 from leaseway.data_plane.mcp.listing import TOOLS, list_all
 from leaseway.data_plane.mcp.offers import list_offers
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import refuse
-from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.resolve import NO_VAULT, Vault, read_references
+from leaseway.data_plane.mcp.resolve import read_references
 from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
@@ -50,18 +50,12 @@ class Instance:
 
     Args:
         spec: The server.
+        host: The worker process.
+        opener: Told what becomes of the instance.
         instance_id: Names the instance on its worker.
-        environment: The worker's environment, for references and for the process.
-        vault: Where secrets are that the environment does not have.
-        reaper: Keeps the process from outliving the worker.
-        http: The worker's pooled HTTP client.
-        on_closed: Called once when an instance that was ready has ended and nothing of it is
-            left: with the fault that ended it, or None when `close` did.
-        on_tools_changed: Called when the server says that its tools changed.
         known_version: What another instance of the same server agreed on, or empty.
         reading: What the server's references stand for, or None to read them at the start.
         patience: How long the server may be silent.
-        on_disconnected: Called when it was silent for too long, before it is ended.
 
     Attributes:
         id: As given.
@@ -80,18 +74,13 @@ class Instance:
     def __init__(
         self,
         spec: ServerSpec,
+        host: Host,
+        opener: Opener,
         *,
         instance_id: str,
-        environment: Mapping[str, str],
-        reaper: Reaper,
-        http: aiohttp.ClientSession,
-        on_closed: Callable[[Instance, Fault | None], None],
-        on_tools_changed: Callable[[Instance], None],
-        vault: Vault = NO_VAULT,
         known_version: str = "",
         reading: Resolved | None = None,
         patience: Patience = PATIENCE,
-        on_disconnected: Callable[[Instance], None] = lambda _: None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -103,15 +92,10 @@ class Instance:
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
-        self._environment = environment
-        self._vault = vault
-        self._reaper = reaper
-        self._http = http
-        self._on_closed = on_closed
-        self._on_tools_changed = on_tools_changed
+        self._host = host
+        self._opener = opener
         self._known_version = known_version
         self._patience = patience
-        self._on_disconnected = on_disconnected
         self.offers: Offers | None = None
         self._capabilities: ServerCapabilities | None = None
         self._subscriptions: Subscriptions | None = None
@@ -258,19 +242,11 @@ class Instance:
         self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.reading is None:
             self.reading = await read_references(
-                self.spec, self._environment, self._vault, self.spec.startup_timeout
+                self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.reading.secrets)
         connected = await connect(
-            Wanted(
-                self.spec,
-                self.reading,
-                self._environment,
-                self._reaper,
-                self._http,
-                self.stderr,
-                self._tools_changed,
-            )
+            Wanted(self.spec, self.reading, self._host, self.stderr, self._tools_changed)
         )
         # From here on the owner's end closes it, also if opening it fails.
         self._peer = connected.peer
@@ -335,12 +311,12 @@ class Instance:
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":
             self.state = "disconnected"
-            self._on_disconnected(self)
+            self._opener.instance_disconnected(self)
         peer.lose(fault)
 
     def _tools_changed(self) -> None:
         if self.state == "ready":
-            self._on_tools_changed(self)
+            self._opener.instance_tools_changed(self)
         else:
             self._changed_early = True
 
@@ -364,7 +340,7 @@ class Instance:
         if self.state != "failed":
             self.state = "closed"
             lost = self._peer.fault if self._peer is not None else None
-            self._on_closed(self, lost or self._broken)
+            self._opener.instance_closed(self, lost or self._broken)
 
     def _not_open(self) -> Fault:
         if self._peer is not None and self._peer.fault is not None:

@@ -110,7 +110,7 @@ async def _page(
 def _name(definition: bytes, kind: ListKind) -> str:
     """Return what a definition is told apart by; an empty one is the registry's to refuse."""
     try:
-        name = _decode_text(_decode_members(definition).get(kind.name, _NULL))
+        name: str | None = _decode_text(_decode_members(definition).get(kind.name, _NULL))
     except msgspec.DecodeError as error:
         raise ListingFailed(f"one of its {kind.noun} is malformed ({error})") from None
     if name is None:
