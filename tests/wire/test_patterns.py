@@ -1,4 +1,4 @@
-"""Filters' patterns, rule by rule as seed 004 has them."""
+"""Filters' patterns, rule by rule as DESIGN §2 has them."""
 
 from __future__ import annotations
 

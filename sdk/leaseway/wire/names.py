@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def is_valid_name(name: str) -> bool:
-    """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (seed 004)."""
+    """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (DESIGN §2)."""
     return _NAME.fullmatch(name) is not None
 
 

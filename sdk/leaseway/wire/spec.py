@@ -109,7 +109,7 @@ class InstancePolicy:
 
 @dataclass(frozen=True)
 class NameFilter:
-    """Patterns over original names, or over URIs; `*` matches any run (seed 004).
+    """Patterns over original names, or over URIs; `*` matches any run (DESIGN §2).
 
     A whitelist alone lets nothing else pass. With a blacklist, what that matches does not pass
     unless the whitelist matches it, too.
@@ -132,7 +132,7 @@ NO_FILTER: Final = NameFilter()
 
 @dataclass(frozen=True)
 class Transform:
-    """One step from an original to an exposed name (seed 004).
+    """One step from an original to an exposed name (DESIGN §2).
 
     Attributes:
         kind: `prefix` or `suffix`.

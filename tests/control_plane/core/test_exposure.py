@@ -1,4 +1,4 @@
-"""Filters, transforms, name rules and clashes, rule by rule as seed 004 has them."""
+"""Filters, transforms, name rules and clashes, rule by rule as DESIGN §2 has them."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""Readers of what decides which tools, prompts and resources register, and as what (seed 004)."""
+"""Readers of what decides which tools, prompts and resources register, and as what (DESIGN §2)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The control plane's one writer: events in, actions out, no I/O and no clock.
 
-What is desired comes from configuration, what is actual from workers (DESIGN, rule 2). Each
-method takes one event, brings the two closer, and leaves actions for the Sync edge to carry
-out. Nothing here waits: an owner calls `tick` when `next_deadline` has passed.
+What is desired comes from configuration, what is actual from workers (the second property in
+DESIGN). Each method takes one event, brings the two closer, and leaves actions for the Sync edge to
+carry out. Nothing here waits: an owner calls `tick` when `next_deadline` has passed.
 
 The state itself is in three places: `servers` (what is desired and what was last good), `roster`
 (the workers and their leases) and `registry` (what is served at which version). Who waits for room

@@ -1,4 +1,4 @@
-"""From the tools and prompts that a server lists to the names that it exposes (seed 004).
+"""From the tools and prompts that a server lists to the names that it exposes (DESIGN §2).
 
 Filters look at original names, transforms make exposed ones, and neither ever mends a name: what
 has a name that breaks the rule is left out with a problem (DESIGN §§2, 4). Between servers a name
