@@ -21,9 +21,9 @@ async def shots() -> AsyncIterator[Bench]:
         yield bench
 
 
-async def unary(bench: Bench, **fields: str) -> str:
+async def unary(bench: Bench, tenant: str = "") -> str:
     """Have a unary call return an image; return its reference."""
-    request = execution_pb2.CallToolRequest(server_id="shots", tool="echo", **fields)
+    request = execution_pb2.CallToolRequest(server_id="shots", tool="echo", tenant=tenant)
     request.arguments.update({"text": "hi"})
     calling = bench.execution.CallTool(request, timeout=60)
     await answer(bench, result(PNG))
