@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sdk.fakes import FakeControlPlane, FakeWorker, never, text_result, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, text_result, until
 
 from leaseway.sdk import (
     AsyncClient,
@@ -160,6 +160,21 @@ async def test_other_sessions_do_not_suffer_from_a_lost_lease(
     with pytest.raises(LeaseLost):
         await client.session("a").call_tool("desk_open")
     assert (await client.session("b").call_tool("desk_open")).text == "{}"
+
+
+async def test_a_first_call_has_its_own_time_although_one_with_less_was_placed_first(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.hold_place = asyncio.Event()
+    session = client.session("dialog")
+    hasty = asyncio.create_task(session.call_tool("desk_open", timeout=1))
+    await until(lambda: plane.places)
+    patient = asyncio.create_task(session.call_tool("desk_open", timeout=BOUND))
+    with pytest.raises(LeasewayError):
+        await hasty
+    await until(lambda: len(plane.places) > 1)
+    plane.hold_place.set()
+    assert (await patient).new_lease is not None
 
 
 @pytest.mark.parametrize("reason", [Reason.CAPACITY, Reason.DRAINING, Reason.NOT_APPLIED])

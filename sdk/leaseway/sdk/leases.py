@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -18,6 +19,7 @@ from leaseway.sdk.first_calls import FirstCall, FirstCalls
 from leaseway.sdk.keeper import Keepers
 from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
 from leaseway.sdk.losses import LossJudge
+from leaseway.sdk.placements import Placements
 from leaseway.sdk.resolution import worker_from_wire
 from leaseway.sdk.retry import Tried, decide
 from leaseway.sdk.workers import WorkerPool
@@ -66,7 +68,7 @@ class LeaseDesk:
         self._loop = asyncio.get_running_loop()
         self._keepers = Keepers(self.book, pool)
         self._firsts = FirstCalls(acquirer)
-        self._placements: dict[Key, asyncio.Task[Worker]] = {}
+        self._placements = Placements()
         # A session that was left can be granted a lease only by a call of it that is still in
         # flight, and that holds the session: nothing is to be remembered for longer.
         self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -91,19 +93,8 @@ class LeaseDesk:
         worker = self.book.placed(key, self._loop.time())
         if worker is not None:
             return worker
-        task = self._placements.get(key)
-        if task is None:
-            task = self._loop.create_task(self._place(key, deadline, ()))
-            self._placements[key] = task
-            task.add_done_callback(lambda done: self._placed(key, done))
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            raise Fault(
-                Reason.DEADLINE_EXCEEDED,
-                f"The timeout passed while a worker was sought for a lease of '{key.server_id}'.",
-            ) from None
+        place = partial(self._place, key, deadline, ())
+        return await self._placements.share(key, deadline, place)
 
     def granted(
         self, key: Key, lease: leases_pb2.Lease, worker: Worker, at: float, *, owned: bool
@@ -314,15 +305,13 @@ class LeaseDesk:
     def abort(self) -> None:
         """Stop renewing, without waiting."""
         self._keepers.abort()
-        for task in (*self._placements.values(), *self._returns):
+        self._placements.abort()
+        for task in self._returns:
             task.cancel()
 
     async def close(self) -> None:
         """Stop renewing."""
-        tasks = list(self._placements.values())
-        for task in tasks:
-            task.cancel()
-        ends = (*tasks, *self._returns, self._keepers.close())
+        ends = (self._placements.close(), *self._returns, self._keepers.close())
         await asyncio.gather(*ends, return_exceptions=True)
 
     def _holder(self, key: Key) -> Worker | None:
@@ -383,8 +372,3 @@ class LeaseDesk:
         self.book.place(key, worker, now)
         self._firsts.begin(key, worker)
         return worker
-
-    def _placed(self, key: Key, done: asyncio.Task[Worker]) -> None:
-        self._placements.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # seen here, where every caller may have left
