@@ -137,7 +137,7 @@ def on_list(key):
     elif mode == "list_circle":
         answer(key, {"tools": [], "nextCursor": "again"})
     elif mode == "list_malformed":
-        answer(key, {"tools": [{"title": "nameless"}]})
+        answer(key, {"tools": {"call": "no list"}})
     elif mode == "list_endless":
         held.append(key)
         tools = [{"name": f"t{len(held)}_{i}", "inputSchema": {}} for i in range(1000)]

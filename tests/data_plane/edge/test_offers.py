@@ -104,6 +104,20 @@ async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) ->
     assert [each.reason for each in report.cleared] == ["OFFERS_NOT_LISTED"]
 
 
+async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
+    twice = "It lists tools more than once, the first counts: 'k'."
+    bench.servers.offers = Offers((GREET,), left_out=(twice,))
+    await bench.probe(bench.spec("notes"))
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    (problem,) = [each for each in report.problems if each.reason == "DEFINITIONS_LEFT_OUT"]
+    assert (problem.server_id, problem.severity) == ("notes", "warning")
+    assert twice in problem.message
+    bench.servers.offers = OFFERS
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert [each.reason for each in report.cleared] == ["DEFINITIONS_LEFT_OUT"]
+
+
 async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) -> None:
     spec = await serve(bench)
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")

@@ -174,7 +174,7 @@ async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: B
         ("old", "START_FAILED", "1999-01-01"),
         ("list_error", "LIST_FAILED", "the catalogue burnt"),
         ("list_circle", "LIST_FAILED", "a cursor came twice"),
-        ("list_malformed", "LIST_FAILED", "without a name"),
+        ("list_malformed", "LIST_FAILED", "malformed"),
         ("list_endless", "LIST_FAILED", "more than 10000 tools"),
     ],
 )

@@ -18,12 +18,14 @@ class Offers:
         templates: Its templates of resources, one of each template.
         gaps: Which lists could not be read and why, a sentence each; such a list is the one
             read before, or empty.
+        left_out: What of any list, that of its tools included, is left out, a sentence each.
     """
 
     prompts: tuple[bytes, ...] = ()
     resources: tuple[bytes, ...] = ()
     templates: tuple[bytes, ...] = ()
     gaps: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 NO_OFFERS: Final = Offers()

@@ -155,17 +155,26 @@ class Prober:
 
         """
         offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
-        key = live.spec.key
-        problem = Problem(
-            "server",
-            "OFFERS_NOT_LISTED",
-            f"Not all that server {key} offers could be listed on worker "
-            f"{self._around.worker_id}: {' '.join(offers.gaps)} What was listed before stays; its "
-            "tools are not affected. See the server's own log (`leaseway logs`).",
+        key, worker = live.spec.key, self._around.worker_id
+        self._warn(
             key,
-            "warning",
+            "OFFERS_NOT_LISTED",
+            f"Not all that server {key} offers could be listed on worker {worker}: "
+            f"{' '.join(offers.gaps)} What was listed before stays; its tools are not affected. "
+            "See the server's own log (`leaseway logs`).",
+            bool(offers.gaps),
         )
-        if offers.gaps:
+        self._warn(
+            key,
+            "DEFINITIONS_LEFT_OUT",
+            f"Not all that server {key} lists on worker {worker} can be used. "
+            f"{' '.join(offers.left_out)} Mend the server.",
+            bool(offers.left_out),
+        )
+
+    def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
+        problem = Problem("server", reason, message, key, "warning")
+        if holds:
             self._around.reports.see(problem)
         else:
             self._around.reports.clear(problem)

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, Literal
 
 from mcp.client.session import ClientSession
@@ -89,6 +90,7 @@ class Instance:
         self.protocol_version = ""
         self.reading = reading
         self.tools: Mapping[str, bytes] = {}
+        self._tools_left_out: tuple[str, ...] = ()
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
@@ -174,7 +176,8 @@ class Instance:
         if self.state != "ready" or self._peer is None:
             raise self._not_open()
         before = self.offers or recorded
-        self.offers = await list_offers(self._peer, self._capabilities, timeout, before)
+        offers = await list_offers(self._peer, self._capabilities, timeout, before)
+        self.offers = replace(offers, left_out=(*self._tools_left_out, *offers.left_out))
         return self.offers
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -284,7 +287,9 @@ class Instance:
         self.tools = await self._list(peer)
 
     async def _list(self, peer: Peer) -> Mapping[str, bytes]:
-        return peer.accept(await list_all(peer, TOOLS, may_be_unknown=not self._has_tools))
+        listed = await list_all(peer, TOOLS, may_be_unknown=not self._has_tools)
+        self._tools_left_out = listed.left_out
+        return peer.accept(listed.definitions)
 
     def _become_ready(self) -> None:
         if self.state == "starting":

@@ -17,9 +17,20 @@ from mcp_types import METHOD_NOT_FOUND
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.wire.bounds import MAX_LISTED, MIB
 
-__all__ = ["PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "ListKind", "ListingFailed", "list_all"]
+__all__ = [
+    "PROMPTS",
+    "RESOURCES",
+    "TEMPLATES",
+    "TOOLS",
+    "ListKind",
+    "Listed",
+    "ListingFailed",
+    "list_all",
+]
 
 _MAX_BYTES: Final = 16 * MIB
+_NAMED: Final = 20
+"""Names that a sentence about a list holds."""
 
 
 class ListingFailed(Exception):
@@ -51,6 +62,40 @@ TEMPLATES: Final = ListKind(
 )
 
 
+class Listed:
+    """One list of a server's, read to its end.
+
+    Attributes:
+        definitions: Every definition as the server sent it, one of each name, in its order.
+    """
+
+    def __init__(self, kind: ListKind) -> None:
+        self.definitions: dict[str, bytes] = {}
+        self._kind = kind
+        self._nameless = 0
+        self._again: dict[str, None] = {}
+
+    def add(self, definition: bytes) -> None:
+        """Take one; without a name it is left out, and of two with one name the first counts."""
+        name = _name(definition, self._kind)
+        if name is None:
+            self._nameless += 1
+        elif self.definitions.setdefault(name, definition) is not definition:
+            self._again[name] = None
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What of the list is in no definition, a sentence each."""
+        kind, found = self._kind, []
+        if self._nameless:
+            what = f"{self._nameless} of its {kind.noun}"
+            found.append(f"{what} left out: without a text as '{kind.name}' nobody can ask for it.")
+        if self._again:
+            names = ", ".join(ascii(name[:80]) for name in [*self._again][:_NAMED])
+            found.append(f"It lists {kind.noun} more than once, the first counts: {names}.")
+        return tuple(found)
+
+
 _Members = dict[str, msgspec.Raw]
 # Member by member: what else an object holds may be of any type.
 _decode_members: Final = msgspec.json.Decoder(_Members).decode
@@ -59,8 +104,8 @@ _decode_text: Final = msgspec.json.Decoder(str | None).decode
 _NULL: Final = msgspec.Raw(b"null")
 
 
-async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> dict[str, bytes]:
-    """Return every definition of a list as the server sent it, one of each name, in its order.
+async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> Listed:
+    """Read a list to its end.
 
     Args:
         peer: The connection, negotiated.
@@ -71,7 +116,7 @@ async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> dict[
         ListingFailed: A page is malformed, or there are more than 10,000 items or 16 MiB.
         MCPError: The server answered with an error, or the connection ended.
     """
-    found: dict[str, bytes] = {}
+    found = Listed(kind)
     cursors: set[str] = set()
     cursor: str | None = None
     size = 0
@@ -80,8 +125,8 @@ async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> dict[
         for raw in items:
             definition = bytes(raw)
             size += len(definition)
-            found.setdefault(_name(definition, kind), definition)
-        _check_bounds(len(found), size, kind)
+            found.add(definition)
+        _check_bounds(len(found.definitions), size, kind)
         if not cursor:
             return found
         if cursor in cursors:
@@ -107,14 +152,12 @@ async def _page(
         raise ListingFailed(f"its list is malformed ({error})") from None
 
 
-def _name(definition: bytes, kind: ListKind) -> str:
+def _name(definition: bytes, kind: ListKind) -> str | None:
     """Return what a definition is told apart by; an empty one is the registry's to refuse."""
     try:
         name: str | None = _decode_text(_decode_members(definition).get(kind.name, _NULL))
-    except msgspec.DecodeError as error:
-        raise ListingFailed(f"one of its {kind.noun} is malformed ({error})") from None
-    if name is None:
-        raise ListingFailed(f"one of its {kind.noun} is without a {kind.name}")
+    except msgspec.DecodeError:
+        return None
     return name
 
 

@@ -47,17 +47,19 @@ async def list_offers(
         wanted += (("resources", RESOURCES), ("templates", TEMPLATES))
     lists: dict[str, tuple[bytes, ...]] = {}
     gaps: list[str] = []
+    left_out: list[str] = []
     until = asyncio.get_running_loop().time() + timeout
     for into, kind in wanted:
         try:
             async with asyncio.timeout_at(until):
                 # Said to have some, a server may have none of one kind.
                 listed = await list_all(peer, kind, may_be_unknown=True)
-            lists[into] = tuple(listed.values())
+            lists[into] = tuple(listed.definitions.values())
+            left_out += listed.left_out
         except (ListingFailed, MCPError, TimeoutError) as error:
             gaps.append(f"{kind.method} failed: {_why(error, timeout)}.")
             lists[into] = getattr(before, into)
-    return Offers(**lists, gaps=tuple(gaps))
+    return Offers(**lists, gaps=tuple(gaps), left_out=tuple(left_out))
 
 
 def _why(error: Exception, timeout: float) -> str:
