@@ -143,3 +143,16 @@ async def test_text_that_utf8_cannot_hold_is_refused_at_once(client: AsyncClient
         given: dict[str, Any] = {parameter: HALF}
         with pytest.raises(InvalidRequest, match=f"{parameter} holds a lone surrogate"):
             AsyncClient("127.0.0.1:1", **given)
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "a\nb", "a\x00"])
+async def test_names_of_callers_and_sessions_have_one_rule(client: AsyncClient, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="session has at most 256 characters"):
+        client.session(name)
+    with pytest.raises(InvalidRequest, match="session has at most 256 characters"):
+        await client.find_lease(name, "desk")
+    for parameter in ("agent", "tenant"):
+        given: dict[str, Any] = {parameter: name}
+        with pytest.raises(InvalidRequest, match=f"{parameter} has at most 256 characters"):
+            AsyncClient("127.0.0.1:1", **given)
+    assert client.session("x" * 256).key == "x" * 256

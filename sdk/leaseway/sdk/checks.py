@@ -8,13 +8,14 @@ from numbers import Real
 
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.wire.log_levels import LOG_LEVELS
-from leaseway.wire.names import is_text
+from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
 
 __all__ = [
     "check_call",
     "check_callback",
     "check_count",
     "check_ids",
+    "check_key",
     "check_level",
     "check_seconds",
     "check_text",
@@ -46,6 +47,13 @@ def check_text(parameter: str, value: object) -> None:
             f"{parameter} holds a lone surrogate, half of a character, which UTF-8 cannot hold: "
             f"{value[:80]!a}."
         )
+
+
+def check_key(parameter: str, value: object) -> None:
+    """Raise as `check_text`, and where a session key, tenant or agent breaks the rule for them."""
+    check_text(parameter, value)
+    if isinstance(value, str) and not is_valid_key(value):
+        raise InvalidRequest(f"{parameter} has {KEY_RULE}; {value[:40]!a}… breaks that.")
 
 
 def check_seconds(parameter: str, value: object) -> None:

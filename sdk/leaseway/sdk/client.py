@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from leaseway.sdk import operations
 from leaseway.sdk.artifacts import AsyncArtifacts, ClientMedia
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.catalog import AsyncCatalog
-from leaseway.sdk.checks import check_count, check_text
+from leaseway.sdk.checks import check_count, check_key, check_text
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.forks import check_fork, refused
 from leaseway.sdk.identity import Identity, identify
@@ -38,8 +38,6 @@ from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
 
 __all__ = ["AsyncClient"]
-
-_MAX_SESSION: Final = 256
 
 AnswerT = TypeVar("AnswerT")
 
@@ -129,20 +127,18 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         The same key gives the same session, here and in other processes of the tenant.
 
         Raises:
-            InvalidRequest: The key is empty or longer than 256 characters.
+            InvalidRequest: The key is empty, longer than 256 characters or has control characters.
             TypeError: It is no text.
 
         """
         return self._session(key)._reopen()
 
     def _session(self, key: str) -> AsyncSession:
-        check_text("session", key)
+        check_key("session", key)
         session = self._sessions.get(key)
         if session is None:
-            if not 0 < len(key) <= _MAX_SESSION:
-                raise InvalidRequest(
-                    f"A session key has 1 to {_MAX_SESSION} characters, this one {len(key)}."
-                )
+            if not key:
+                raise InvalidRequest("A session key is not empty.")
             session = self._sessions[key] = AsyncSession(self, key)
         return session
 
@@ -213,7 +209,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             timeout: Seconds until the request is given up; None means 30.
 
         """
-        check_text("session", session)
+        check_key("session", session)
         check_text("server", server)
         find = partial(operations.find_lease, session=session, server_id=server)
         return await self._ask(find, timeout) or None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from leaseway.sdk.checks import check_text
+from leaseway.sdk.checks import check_key, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.auth import bearer_metadata, read_key
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, parse_endpoint
@@ -60,12 +60,15 @@ def identify(
     Raises:
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
         TypeError: One of them is no text.
+        InvalidRequest: The agent or tenant is too long or has control characters.
 
     """
     given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
     for parameter, value in given.items():
         if value is not None:
             check_text(parameter, value)
+    check_key("agent", agent or "")
+    check_key("tenant", tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     endpoint = parse_endpoint(chosen)
     if endpoint.port == 0:

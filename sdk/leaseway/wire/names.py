@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Final
 
 __all__ = [
     "ALL_TENANTS",
     "DEFAULT_TENANT",
+    "KEY_RULE",
+    "LONGEST_KEY",
     "SECRET_NAME",
     "SECRET_NAME_RULE",
     "is_text",
+    "is_valid_key",
     "is_valid_name",
     "nearest",
     "qualified",
@@ -23,6 +27,14 @@ DEFAULT_TENANT = "default"
 
 ALL_TENANTS = "*"
 """Who an operator asks for to have the servers of every tenant listed; no tenant's name."""
+
+LONGEST_KEY: Final = 256
+"""Characters of a session key, a tenant or an agent: what callers name in each request."""
+
+KEY_RULE: Final = f"at most {LONGEST_KEY} characters, without line breaks or other control ones"
+"""The rule for them in words, for messages."""
+
+_CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """What names a secret, in a vault and in the references to it."""
@@ -36,6 +48,11 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 def is_valid_name(name: str) -> bool:
     """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (DESIGN §2)."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_valid_key(key: str) -> bool:
+    """Say whether a session key, a tenant or an agent satisfies `KEY_RULE`; empty ones do."""
+    return len(key) <= LONGEST_KEY and _CONTROL.search(key) is None
 
 
 def is_text(value: str) -> bool:

@@ -178,6 +178,22 @@ async def test_a_shared_server_is_not_leasable_and_an_unknown_one_not_found(benc
     assert (await refused(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
 
 
+@pytest.mark.parametrize("name", ["x" * 257, "a\nb"])
+async def test_a_lease_of_a_name_that_breaks_the_rule_is_refused(bench: Bench, name: str) -> None:
+    await bench.serve("db", shared=False)
+    for wrong in ({"session": name}, {"tenant": name}):
+        assert (await refused(acquire(bench, **wrong))).reason is Reason.INVALID_REQUEST
+        given = {"session": "s", **wrong}
+        assert (await bench.caller().refused("db", **given)).reason is Reason.INVALID_REQUEST
+    assert bench.servers.opened == []
+
+
+async def test_a_shared_call_has_no_session_or_tenant_of_any_length(bench: Bench) -> None:
+    await bench.serve("time")
+    for wrong in ({"session": "x" * 257}, {"tenant": "x" * 257}):
+        assert (await bench.caller().refused("time", **wrong)).reason is Reason.INVALID_REQUEST
+
+
 async def test_a_call_without_a_session_cannot_acquire(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     assert (await bench.caller().refused("db")).reason is Reason.SESSION_REQUIRED

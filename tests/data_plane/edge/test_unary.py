@@ -56,6 +56,13 @@ async def test_a_leased_server_wants_a_session(bench: Bench) -> None:
     assert response.new_lease.session == "s1"
 
 
+async def test_names_of_callers_that_break_the_rule_are_refused(bench: Bench) -> None:
+    await bench.serve("time")
+    for wrong in ({"session": "x" * 257}, {"tenant": "a\nb"}, {"client": {"agent": "a\tb"}}):
+        call = bench.execution.CallTool(request(server_id="time", tool="echo", **wrong))
+        assert (await refused(call)).reason is Reason.INVALID_REQUEST
+
+
 async def test_violations_travel_with_their_paths(bench: Bench) -> None:
     await bench.serve("time")
     fault = await refused(

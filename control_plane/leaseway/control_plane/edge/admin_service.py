@@ -64,7 +64,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
     ) -> admin_pb2.ListHeldLeasesResponse:
         """List the leases that workers have reported, ordered by id, and recent ends."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         now = self._plane.clock().mono
         held = [
             lease

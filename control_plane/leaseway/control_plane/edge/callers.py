@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT
@@ -15,11 +16,18 @@ __all__ = ["check_client", "tenant_of", "time_left"]
 
 
 async def check_client(
-    client: catalog_pb2.ClientInfo, context: grpc.aio.ServicerContext[Any, Any]
+    client: catalog_pb2.ClientInfo,
+    context: grpc.aio.ServicerContext[Any, Any],
+    tenant: str = "",
+    session: str = "",
 ) -> None:
-    """Refuse a caller of another protocol version; one that does not say is taken."""
+    """Refuse a caller of another protocol version, and names that break the rule for them.
+
+    One that does not say its version is taken.
+    """
     try:
         check_client_version(client, "this control plane")
+        check_caller_names(session=session, tenant=tenant, agent=client.agent)
     except Fault as fault:
         await abort(context, fault)
 

@@ -65,7 +65,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListToolsRequest, context: _ListContext
     ) -> catalog_pb2.ListToolsResponse:
         """List one page of tools, ordered by name."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
@@ -87,7 +87,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListPromptsRequest, context: _PromptsContext
     ) -> catalog_pb2.ListPromptsResponse:
         """List one page of prompts, ordered by name."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
@@ -108,7 +108,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListResourcesRequest, context: _ResourcesContext
     ) -> catalog_pb2.ListResourcesResponse:
         """List one page of resources, ordered by server and URI; templates after them."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
@@ -130,7 +130,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
     ) -> catalog_pb2.ResolveToolsResponse:
         """Find out where names lead; waits for first starts (DESIGN §7)."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         if len(request.names) > _MAX_NAMES:
             message = f"{len(request.names)} names in one request; at most {_MAX_NAMES} are taken."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
@@ -149,7 +149,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.WatchToolsRequest, context: _WatchContext
     ) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
         """Stream what is in force: at once, then whenever tools or their workers change."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
         seen = InForce()
         before: Mapping[str, str] | None = None
@@ -172,7 +172,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, request: catalog_pb2.ListServersRequest, context: _ServersContext
     ) -> catalog_pb2.ListServersResponse:
         """List configured servers with their state, ordered by id."""
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant)
         await self._established(context)
         state, now = self._plane.state, self._plane.clock()
         tenant = tenant_of(request.tenant)

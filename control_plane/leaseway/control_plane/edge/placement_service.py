@@ -22,11 +22,11 @@ from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.names import LONGEST_KEY
 
 __all__ = ["PlacementService"]
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_MAX_KEY = 256
 _MAX_WAIT = 24 * 3600.0
 _FOR_ANSWER = 0.1
 """Seconds before its deadline at which a caller is told why there is nothing for it."""
@@ -76,12 +76,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context
     ) -> LeaseKey:
-        await check_client(request.client, context)
+        await check_client(request.client, context, request.tenant, request.session)
         if not request.session or not request.server_id:
             message = "A lease is found by a session and a server id; name both."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        if max(map(len, (request.session, request.server_id, request.tenant))) > _MAX_KEY:
-            message = f"Session, server id and tenant have at most {_MAX_KEY} characters each."
+        if len(request.server_id) > LONGEST_KEY:
+            message = f"No server id is longer than {LONGEST_KEY} characters."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
 

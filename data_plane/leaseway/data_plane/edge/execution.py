@@ -21,6 +21,7 @@ from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, Reason, abort
 from leaseway.wire.names import DEFAULT_TENANT
@@ -113,6 +114,8 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             tenant = request.tenant or DEFAULT_TENANT
             return self.parking.resume(request.request_state, tenant, request.input_responses)
         check_client_version(request.client, "this worker")
+        agent = request.client.agent
+        check_caller_names(session=request.session, tenant=request.tenant, agent=agent)
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level

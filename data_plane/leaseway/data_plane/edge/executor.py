@@ -31,11 +31,12 @@ from leaseway.data_plane.mcp.asks import answerable
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.log_levels import check_log_level
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
 from leaseway.wire.telemetry import tracing_active
 
 __all__ = ["Executor"]
@@ -132,11 +133,14 @@ class Executor:
         """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
 
         Raises:
-            Fault: TOOL_NOT_FOUND, INVALID_ARGUMENTS.
+            Fault: TOOL_NOT_FOUND, INVALID_ARGUMENTS, INVALID_REQUEST.
 
         """
         call = run.call
-        generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+        tenant = call.tenant or DEFAULT_TENANT
+        if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
+            check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
+        generation = self._pool.find(call.server_id, tenant)
         if call.method:
             return generation, self._admit_other(run, generation)
         plan = generation.variant.toolset.tools.get(call.tool)

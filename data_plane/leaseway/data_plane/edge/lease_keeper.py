@@ -13,6 +13,7 @@ from leaseway.data_plane.edge.live import Live
 from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.room_line import RoomLine
+from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.fault import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
 
@@ -145,10 +146,11 @@ class LeaseKeeper:
             wait: Seconds to wait for room.
 
         Raises:
-            Fault: INVALID_REQUEST: the time to live is out of bounds; NOT_LEASABLE, TOOL_NOT_FOUND,
-                CAPACITY, or why the instance did not come up.
+            Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
+                TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
 
         """
+        check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         if ttl is not None:
             check_lease_ttl(ttl)
         with lease_wait(self._around.meters, key.server_id) as granted:

@@ -16,12 +16,11 @@ from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, Reason, abort
-from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
 
 __all__ = ["LeaseService"]
 
 _LONGEST_WAIT: Final = 3600.0
-_LONGEST_NAME: Final = 512
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -64,17 +63,14 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         if self._executor.draining:
             raise self._executor.leaving()
         key = LeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
-        if not key.session or max(len(key.session), len(key.tenant)) > _LONGEST_NAME:
-            raise Fault(
-                Reason.SESSION_REQUIRED,
-                f"A lease belongs to a session: name one, of at most {_LONGEST_NAME} characters.",
-            )
+        if not key.session:
+            raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
         await self._pool.wait_version(request.registry_version)
         wait = seconds(request.wait) if request.HasField("wait") else 0.0
         lease, created = await self._leases.acquire(
             key,
             agent=request.client.agent,
-            acquirer=request.acquirer[:_LONGEST_NAME],
+            acquirer=request.acquirer[:LONGEST_KEY],
             ttl=seconds(request.ttl) if request.HasField("ttl") else None,
             wait=min(wait, _LONGEST_WAIT),
         )
