@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from leaseway.wire.bounds import MAX_ASK
+from leaseway.wire.mcp_methods import ELICIT, SAMPLE
 
 __all__ = ["UnusableAnswer", "encode_answer", "roots_result"]
 
@@ -120,6 +121,6 @@ def _check_sampling(result: dict[str, Any]) -> None:
 
 
 _CHECKS: Final = {
-    "elicitation/create": _check_elicitation,
-    "sampling/createMessage": _check_sampling,
+    ELICIT: _check_elicitation,
+    SAMPLE: _check_sampling,
 }

@@ -14,20 +14,17 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from leaseway.sdk.answers import UnusableAnswer, encode_answer, roots_result
 from leaseway.sdk.checks import check_callback
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, status_from_fault
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.reasons import Reason
 
 __all__ = ["AskTasks", "Handlers", "OnElicitation", "OnSampling", "Question", "Roots"]
-
-_ELICITATION: Final = "elicitation/create"
-_SAMPLING: Final = "sampling/createMessage"
-_ROOTS: Final = "roots/list"
 
 OnElicitation = Callable[[dict[str, Any]], object]
 """Given the params of `elicitation/create`; returns an ElicitResult, or something to await."""
@@ -120,9 +117,9 @@ class Handlers:
     def methods(self) -> tuple[str, ...]:
         """The MCP methods that are answered."""
         answered = (
-            (_ELICITATION, self.on_elicitation),
-            (_SAMPLING, self.on_sampling),
-            (_ROOTS, self.roots),
+            (ELICIT, self.on_elicitation),
+            (SAMPLE, self.on_sampling),
+            (ROOTS, self.roots),
         )
         return tuple(method for method, handler in answered if handler is not None)
 
@@ -173,11 +170,11 @@ class Handlers:
 
     def _ask(self, question: Question) -> object:
         params = question.params()
-        if question.method == _ELICITATION and self.on_elicitation is not None:
+        if question.method == ELICIT and self.on_elicitation is not None:
             return self.on_elicitation(params)
-        if question.method == _SAMPLING and self.on_sampling is not None:
+        if question.method == SAMPLE and self.on_sampling is not None:
             return self.on_sampling(params)
-        if question.method == _ROOTS and self.roots is not None:
+        if question.method == ROOTS and self.roots is not None:
             return roots_result(self.roots)
         raise UnusableAnswer(f"the caller does not answer {question.method}")
 

@@ -9,10 +9,10 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from leaseway.data_plane.edge.memory import AskRefused, MemoryAsk, MemoryCall
-from leaseway.data_plane.mcp.asks import ELICIT, ROOTS, SAMPLE
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.fault import Reason, fault_from_status
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 WAIT = 60.0

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE
+from leaseway.data_plane.mcp.asks import METHODS
 from leaseway.v1 import execution_pb2
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 ANSWERS = {

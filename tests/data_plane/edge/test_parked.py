@@ -13,9 +13,9 @@ from google.protobuf.json_format import MessageToDict
 from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.memory import AskRefused, MemoryAsk, MemoryCall
 from leaseway.data_plane.edge.parked import MAX_PARKED, Parking
-from leaseway.data_plane.mcp.asks import ELICIT, ROOTS, SAMPLE
 from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 Reply = execution_pb2.CallToolResponse

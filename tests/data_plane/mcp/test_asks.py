@@ -12,16 +12,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Ask, ToolRequest
-from leaseway.data_plane.mcp.asks import (
-    ELICIT,
-    METHODS,
-    ROOTS,
-    SAMPLE,
-    answerable,
-    lacking,
-    params_of,
-    url_questions,
-)
+from leaseway.data_plane.mcp.asks import METHODS, answerable, lacking, params_of, url_questions
 from leaseway.data_plane.mcp.asks_legacy import LegacyAsks, asked_of
 from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import decode, encode_call
@@ -30,6 +21,7 @@ from leaseway.data_plane.mcp.session import era_of
 from leaseway.data_plane.mcp.wire import LEGACY, params_head
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 
 class Calls:

@@ -15,10 +15,11 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Ask
-from leaseway.data_plane.mcp.asks import ELICIT, METHODS, ROOTS, SAMPLE, answerable
+from leaseway.data_plane.mcp.asks import METHODS, answerable
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire.fault import Reason
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 NAME = {"method": ELICIT, "params": {"message": "Name?", "x-unknown": {"kept": 1.0}}}

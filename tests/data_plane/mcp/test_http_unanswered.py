@@ -14,10 +14,11 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp import http_telling
-from leaseway.data_plane.mcp.asks import ELICIT, METHODS
+from leaseway.data_plane.mcp.asks import METHODS
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.wire import params_head
 from leaseway.wire.fault import Reason
+from leaseway.wire.mcp_methods import ELICIT
 
 if TYPE_CHECKING:
     from .conftest import Bench

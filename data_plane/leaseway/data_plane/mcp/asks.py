@@ -15,14 +15,12 @@ from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIR
 
 from leaseway.data_plane.core.calls import Answers
 from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
 
 __all__ = [
-    "ELICIT",
     "LEGACY_CAPABILITIES",
     "METHODS",
     "MODERN_CAPABILITIES",
-    "ROOTS",
-    "SAMPLE",
     "answerable",
     "input_required",
     "lacking",
@@ -30,10 +28,6 @@ __all__ = [
     "params_of",
     "url_questions",
 ]
-
-ELICIT: Final = "elicitation/create"
-SAMPLE: Final = "sampling/createMessage"
-ROOTS: Final = "roots/list"
 
 _PARAMETERS: Final[Mapping[str, str]] = {
     ELICIT: "on_elicitation=",
