@@ -10,7 +10,7 @@ import grpc
 
 from leaseway.sdk.grpc_faults import fault_of_control_plane, is_turned_away
 from leaseway.sdk.identity import Identity, channel_options
-from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -134,6 +134,25 @@ class ControlPlane:
                 # Whatever else went wrong, the request itself meets it too.
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
+
+    async def find_lease(
+        self, session: str, server_id: str, deadline: float
+    ) -> leases_pb2.FindLeaseResponse:
+        """Return which worker holds the tenant's lease of a session for a server, if one does.
+
+        Raises:
+            Fault: It refused, or could not be reached.
+
+        """
+        request = leases_pb2.FindLeaseRequest(
+            client=self.identity.client_info,
+            tenant=self.identity.tenant,
+            session=session,
+            server_id=server_id,
+        )
+        answer: leases_pb2.FindLeaseResponse
+        answer = await self.ask(self.placement.FindLease, request, deadline)
+        return answer
 
     async def close(self) -> None:
         """Close the channel; requests under way fail."""

@@ -198,15 +198,9 @@ class LeaseDesk:
 
         None where there is none, or nobody can say.
         """
-        request = leases_pb2.FindLeaseRequest(
-            client=self._control.identity.client_info,
-            tenant=self._control.identity.tenant,
-            session=key.session,
-            server_id=key.server_id,
-        )
         deadline = self._loop.time() + _FIND_BOUND
         try:
-            answer = await self._control.ask(self._control.placement.FindLease, request, deadline)
+            answer = await self._control.find_lease(*key, deadline)
         except Fault:
             return None  # any worker can say what it knows
         return worker_from_wire(answer.worker) if answer.HasField("worker") else None

@@ -11,7 +11,7 @@ from leaseway.sdk.checks import check_seconds
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.lease_book import Worker
 from leaseway.sdk.runtime import Runtime
-from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
@@ -162,15 +162,8 @@ async def send_problem(runtime: Runtime, deadline: float, *, problem: admin_pb2.
 
 async def find_lease(runtime: Runtime, deadline: float, *, session: str, server_id: str) -> str:
     """Return the id of the tenant's lease of a session for a server, or an empty one."""
-    control, identity = runtime.control, runtime.identity
-    request = leases_pb2.FindLeaseRequest(
-        client=identity.client_info,
-        tenant=identity.tenant,
-        session=session,
-        server_id=server_id,
-    )
-    answer = await control.ask(control.placement.FindLease, request, deadline)
-    return str(answer.lease_id)
+    answer = await runtime.control.find_lease(session, server_id, deadline)
+    return answer.lease_id
 
 
 async def revoke_lease(runtime: Runtime, deadline: float, *, lease_id: str, reason: str) -> bool:
