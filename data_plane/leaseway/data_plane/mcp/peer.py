@@ -1,8 +1,8 @@
-"""What both transports share: who waits for which answer, and the official session's view.
+"""What both transports share: who waits for which answer.
 
-A `Peer` is a `Dispatcher` of the official package (handshake, negotiation and listing run over
-it) and a `Connection` of ours (tool calls run below the package's models). A transport adds how
-bytes are sent and how a request is abandoned.
+A `Peer` is a `Dispatcher` of the official package (see `requester`) and a `Connection` of ours:
+tool calls run below the package's models. A transport adds how bytes are sent and how a request is
+abandoned.
 """
 
 from __future__ import annotations
@@ -11,31 +11,23 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import anyio
 import anyio.abc
-import msgspec
-from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
-from mcp.shared.exceptions import MCPError
-from mcp.shared.transport_context import TransportContext
-from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
+from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.mcp.asks import LEGACY_CAPABILITIES
 from leaseway.data_plane.mcp.asks_legacy import asked_of
 from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import (
     Envelope,
     encode_call,
-    encode_notification,
-    encode_request,
     request_key,
 )
 from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.life_signs import LifeSigns
-from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, RawRequest, ToolCall, refuse
-from leaseway.data_plane.mcp.wire import LEGACY, Era
+from leaseway.data_plane.mcp.pending import Pending, ToolCall, refuse
+from leaseway.data_plane.mcp.requester import Requester
 from leaseway.wire.fault import Fault, Reason, Started
 
 __all__ = ["Peer"]
@@ -43,38 +35,26 @@ __all__ = ["Peer"]
 _logger = logging.getLogger(__name__)
 
 
-class Peer(Dispatcher[TransportContext]):
+class Peer(Requester):
     """One MCP connection.
 
     Attributes:
-        server: The server's id, for messages.
         transport_type: The transport's name, as in `transport:`.
-        era: What requests carry; set once negotiated.
         fault: Why the connection ended, or None while it is open or was closed by us.
-        closed: Set when it has ended, whoever ended it.
         signs: When something last came from the server.
-        leased: Whether one session has the connection for itself; set before the handshake.
         late_replies: Answers that nobody waited for any more, second ones among them.
         stray_replies: Answers to what was never asked.
     """
 
     transport_type = ""
-    correlates = False
-    """Whether what a server sends says by its stream which call it belongs to."""
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
-        self.server = server
-        self.era: Era = LEGACY
+        super().__init__(server)
         self.fault: Fault | None = None
-        self.closed = asyncio.Event()
         self.signs = LifeSigns()
-        self.leased = False
         self.late_replies = 0
         self.stray_replies = 0
-        self._asking = 0
         self._calls: dict[object, ToolCall] = {}
-        self._requests: dict[object, RawRequest] = {}
-        self._next_id = 0
         self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
         kind, asked = self.transport_type, self._asked
@@ -88,14 +68,6 @@ class Peer(Dispatcher[TransportContext]):
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it can't be made.
         """
-
-    def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
-        """Begin to send a request."""
-        raise NotImplementedError
-
-    def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
-        """Stop a request that nobody waits for; tell the server if it was written."""
-        raise NotImplementedError
 
     def _answer(self, line: bytes) -> None:
         """Send the answer to a server's request."""
@@ -205,6 +177,9 @@ class Peer(Dispatcher[TransportContext]):
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
+    def _is_call(self, key: object) -> bool:
+        return key in self._calls
+
     def _forget(self, key: object) -> ToolCall | None:
         call = self._calls.pop(key, None)
         if self._idle is not None and not self._calls:
@@ -235,20 +210,11 @@ class Peer(Dispatcher[TransportContext]):
         if self.signs.in_doubt and not self.is_excused:
             self.signs.wake.set()
 
-    async def ping(self) -> None:
-        """Ask for a sign of life, in the way of the era.
-
-        Raises:
-            ConnectionLost: The connection ended or could not be made.
-            MCPError: The server answered with an error, which is a sign, too.
-        """
-        await self._ask("server/discover" if self.era.modern else "ping", None, tell=False)
-
     def lose(self, fault: Fault) -> None:
         """End a connection that is of no use any more: everyone who waits learns why."""
         self._end(fault)
 
-    # The official session's view.
+    # What comes unasked, answers and the end.
 
     async def run(
         self,
@@ -260,87 +226,6 @@ class Peer(Dispatcher[TransportContext]):
     ) -> None:
         """Handle what the server sends of its own accord until the connection ends."""
         await self._inbox.run(on_request, on_notify, on_notify_intercept, task_status)
-
-    async def send_raw_request(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> dict[str, Any]:
-        """Send any request and return its result.
-
-        Raises:
-            ConnectionLost: The connection ended or could not be made.
-            MCPError: The server answered with an error, or not within `opts["timeout"]`.
-        """
-        if method == "initialize":
-            can_ask = self.leased or self.correlates
-            params = {**(params or {}), "capabilities": LEGACY_CAPABILITIES if can_ask else {}}
-        payload = await self._round_trip(method, params, opts or {}, None)
-        try:
-            result = msgspec.json.decode(payload)
-        except ValueError:
-            result = None
-        if not isinstance(result, dict):
-            raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is no object")
-        return result
-
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> bytes:
-        """Send any request with what the era asks for and return its result as sent.
-
-        Raises:
-            ConnectionLost: The connection ended.
-            MCPError: The server answered with an error.
-        """
-        self._asking += 1
-        try:
-            return await self._ask(method, params)
-        finally:
-            self._asking -= 1
-            self._wake_in_doubt()
-
-    async def _ask(
-        self, method: str, params: Mapping[str, Any] | None, *, tell: bool = True
-    ) -> bytes:
-        opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": tell}
-        if self.era.modern:
-            opts["headers"]["mcp-method"] = method
-        return await self._round_trip(method, params, opts, self.era)
-
-    async def notify(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
-    ) -> None:
-        """Send a notification; after the connection has ended it is dropped."""
-        if not self.closed.is_set():
-            await self._notify(encode_notification(method, params), (opts or {}).get("headers"))
-
-    async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        raise NotImplementedError
-
-    async def _round_trip(
-        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions, era: Era | None
-    ) -> bytes:
-        if self.closed.is_set():
-            raise ConnectionLost(self._ended_fault("no"))
-        wire_id = opts.get("request_id") or self._mint()
-        key = request_key(wire_id)
-        if key in self._requests or key in self._calls:
-            raise ValueError(f"request id {wire_id!r} is already in flight")
-        entry = self._requests[key] = RawRequest(self.server)
-        line = encode_request(wire_id, method, params, era)
-        try:
-            async with asyncio.timeout(opts.get("timeout")):
-                self._send(key, line, opts.get("headers") or {}, entry)
-                return await entry.answer
-        except TimeoutError:
-            message = f"The server {self.server} did not answer {method} in time"
-            raise MCPError(code=REQUEST_TIMEOUT, message=message) from None
-        finally:
-            if self._requests.pop(key, None) is not None:
-                self._abandon(key, entry, "no longer wanted", opts.get("cancel_on_abandon", True))
-
-    def _mint(self) -> int:
-        self._next_id += 1
-        return self._next_id
-
-    # Answers and the end.
 
     def _settle(self, answer: Envelope) -> bool:
         """Give an answer to who waits for it; say whether anybody did."""
