@@ -23,7 +23,7 @@ from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, fault_from_status
-from leaseway.wire.reasons import Reason
+from leaseway.wire.reasons import UNANSWERED, Reason
 
 __all__ = ["Asked", "Offer", "Resolver", "Target", "worker_from_wire"]
 
@@ -38,8 +38,7 @@ _REFRESH_AFTER: Final = 10.0
 """Seconds after which the workers of a name in use are asked again in the background."""
 _TOGETHER_BOUND: Final = 1.0
 """Seconds that names asked together wait for the slowest; then each waits by itself."""
-_UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
-_ALONE: Final = _UNANSWERED | {Reason.INTERNAL}
+_ALONE: Final = UNANSWERED | {Reason.INTERNAL}
 """Why names asked together are asked again one by one: one of them may be the cause."""
 
 
@@ -173,7 +172,7 @@ class Resolver:
         try:
             return await self._resolved(asked, min(deadline, self._loop.time() + CONNECT_BOUND))
         except Fault as fault:
-            if fault.reason in _UNANSWERED:
+            if fault.reason in UNANSWERED:
                 return old
             raise
 

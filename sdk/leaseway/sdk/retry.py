@@ -9,7 +9,7 @@ from typing import Final
 
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Started
-from leaseway.wire.reasons import Reason
+from leaseway.wire.reasons import OF_ONE_WORKER, SETTLING, Reason
 
 __all__ = ["MAX_TRIES", "Again", "Tried", "decide", "telling"]
 
@@ -20,20 +20,8 @@ _MAX_SYNCING_TRIES: Final = 12
 _SYNCING_DELAY: Final = 0.5
 _BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
-_ELSEWHERE: Final = frozenset(
-    {
-        Reason.WORKER_LOST,
-        Reason.DRAINING,
-        Reason.NOT_APPLIED,
-        Reason.OVERLOADED,
-        Reason.FATE_UNKNOWN,
-        Reason.SERVER_LOST,
-        Reason.TOOL_DIFFERS,
-    }
-)
-"""Failures of one worker, which another worker may not share."""
-_SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
-"""Failures of a control plane that pass by themselves."""
+_ELSEWHERE: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
+"""Why another worker may be tried."""
 _SAYS: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
 """How much a fate says of a whole call: that one try never began says nothing of the others."""
 
@@ -101,7 +89,7 @@ def decide(
         return Again(resolve=True) if tried.cached and fault.started == "no" else None
     if fault.reason is Reason.NOT_LEASABLE:  # the server has become shared since it was resolved
         return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
-    transient = fault.reason in _ELSEWHERE or fault.reason in _SETTLING
+    transient = fault.reason in _ELSEWHERE or fault.reason in SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
     busy = _is_busy(fault)
     if not (transient or full or busy) or tried.tries >= _limit(fault.reason, tried):
@@ -112,7 +100,7 @@ def decide(
     delay = _delay(fault, tried, uniform)
     if delay >= tried.remaining:
         return None
-    avoid = fault.reason not in _SETTLING and not tried.pinned and not busy
+    avoid = fault.reason not in SETTLING and not tried.pinned and not busy
     resolve = avoid and not tried.elsewhere
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
 
@@ -138,15 +126,15 @@ def _is_busy(fault: Fault) -> bool:
 
 def _limit(reason: Reason, tried: Tried) -> int:
     replaced = reason is Reason.WORKER_LOST and not tried.pinned
-    return _MAX_SYNCING_TRIES if replaced or reason in _SETTLING else MAX_TRIES
+    return _MAX_SYNCING_TRIES if replaced or reason in SETTLING else MAX_TRIES
 
 
 def _delay(fault: Fault, tried: Tried, uniform: Callable[[float, float], float]) -> float:
     busy = _is_busy(fault)
-    if tried.elsewhere and not tried.pinned and not busy and fault.reason not in _SETTLING:
+    if tried.elsewhere and not tried.pinned and not busy and fault.reason not in SETTLING:
         return 0.0
     if fault.retry_delay is not None and not (busy and fault.retry_delay == 0):
         return fault.retry_delay
-    if fault.reason in _SETTLING:
+    if fault.reason in SETTLING:
         return _SYNCING_DELAY * uniform(0.5, 1.0)
     return _BACKOFF.delay(tried.tries - 1, uniform)

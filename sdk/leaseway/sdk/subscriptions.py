@@ -23,27 +23,13 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
 from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.reasons import OF_ONE_WORKER, SETTLING, UNANSWERED, Reason
 
 __all__ = ["AsyncResourceUpdates", "ResourceUpdates"]
 
 _MOST_PARTS: Final = 1024
 """Parts of a resource whose changes are kept; of more, the resource itself is named."""
-_PASSING: Final = frozenset(
-    {
-        Reason.WORKER_LOST,
-        Reason.FATE_UNKNOWN,
-        Reason.DRAINING,
-        Reason.NOT_APPLIED,
-        Reason.OVERLOADED,
-        Reason.SERVER_LOST,
-        Reason.SERVER_NOT_READY,
-        Reason.CONTROL_PLANE_UNAVAILABLE,
-        Reason.SYNCING,
-        Reason.NOT_LEADER,
-        Reason.DEADLINE_EXCEEDED,
-    }
-)
+_PASSING: Final = OF_ONE_WORKER | UNANSWERED | SETTLING | {Reason.SERVER_NOT_READY}
 """How a subscription that held may end without an end of what it is about."""
 _AGAIN: Final = Backoff(initial=0.1, maximum=10.0)
 _MAX_FAILURES: Final = 20

@@ -21,21 +21,12 @@ from leaseway.sdk.tools import ToolList
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.reasons import SETTLING, UNANSWERED, Reason
 
 __all__ = ["AsyncToolWatch", "AsyncToolWatches", "ToolWatch", "ToolWatches"]
 
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
-_PASSING: Final = frozenset(
-    {
-        Reason.CONTROL_PLANE_UNAVAILABLE,
-        Reason.DEADLINE_EXCEEDED,
-        Reason.DRAINING,
-        Reason.NOT_LEADER,
-        Reason.OVERLOADED,
-        Reason.SYNCING,
-    }
-)
+_PASSING: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
 """Why a list may be missing for a while only, as when the control plane restarts."""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
-__all__ = ["Reason"]
+__all__ = ["OF_ONE_WORKER", "SETTLING", "UNANSWERED", "Reason"]
 
 
 class Reason(StrEnum):
@@ -43,3 +44,22 @@ class Reason(StrEnum):
     INPUT_REQUIRED = "INPUT_REQUIRED"
     INCOMPATIBLE_VERSION = "INCOMPATIBLE_VERSION"
     INTERNAL = "INTERNAL"
+
+
+OF_ONE_WORKER: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.DRAINING,
+        Reason.NOT_APPLIED,
+        Reason.OVERLOADED,
+        Reason.FATE_UNKNOWN,
+        Reason.SERVER_LOST,
+    }
+)
+"""Failures of one worker, which another one need not share, nor the same one later."""
+
+SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
+"""Failures of a control plane that pass by themselves."""
+
+UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
+"""What a request ends with that no control plane has answered."""
