@@ -36,8 +36,7 @@ def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are()
     (problem,) = exposure.problems
     assert (problem.reason, problem.severity) == ("PROMPTS_FILTERED", "warning")
     assert problem.message == (
-        "Server 'a': 1 prompt not registered, its blacklist matches and its whitelist does not:"
-        " 'secret_x'."
+        "Server 'a': 1 prompt not registered, its blacklist matches: 'secret_x'."
     )
 
 

@@ -178,7 +178,9 @@ def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: Left
     for name in names:
         (kept if allows(name) else out).append(name)
     if out and rules.blacklist:
-        rule, text = "blacklist", "its blacklist matches and its whitelist does not"
+        rule, text = "blacklist", "its blacklist matches"
+        if rules.whitelist:
+            text += " and its whitelist does not"
     else:
         rule, text = "whitelist", "no pattern of its whitelist matches"
     if out:
