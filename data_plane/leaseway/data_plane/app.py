@@ -71,7 +71,8 @@ __all__ = ["Retention", "Stop", "Worker", "WorkerOptions", "run", "serve"]
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
-_STOP_GRACE: Final = 1.0
+_STOP_GRACE: Final = 5.0
+"""Seconds that callers are given to read the ends of their streams."""
 _STORAGE_GRACE: Final = 5.0
 """Seconds that the end of a worker waits for its artifacts to be removed."""
 

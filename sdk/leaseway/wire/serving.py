@@ -61,10 +61,11 @@ SERVER_OPTIONS: Final[Options] = (
 CHANNEL_OPTIONS: Final[Options] = (
     *_SIZES,
     *_PINGS,
-    # A peer that was restarted is found again within the reconnect bound of DESIGN §8.
+    # A peer that was restarted is found again within the reconnect bound of DESIGN §8. gRPC's own
+    # waits between attempts to connect add to ours, so they are kept short.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
 )
 """What each Leaseway channel is made with."""
 

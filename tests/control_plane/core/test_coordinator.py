@@ -314,6 +314,22 @@ def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
     assert state.visible.version > before.visible.version
 
 
+def test_a_worker_that_comes_back_up_to_date_makes_no_new_version() -> None:
+    state, worker = started(spec("a"))
+    before = state.committed
+    state.worker_left("w1", at(1))
+    up_to_date = hello(held=worker.hashes(), highest_version=before.version)
+    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch), at(2))
+    run(state, [worker], at(2))
+    load(state, spec("a"), now=at(3))
+    run(state, [worker], at(3))
+    assert state.committed is before
+    assert exposed(state) == {"a_echo": "a"}
+    state.worker_left("w1", at(4))
+    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch + 1), at(5))
+    assert state.committed.version > before.version
+
+
 def test_the_version_never_falls_even_when_the_clock_does() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))

@@ -25,7 +25,7 @@ class Told:
         for server_id, names in servers.items():
             good, _ = make_good(spec(server_id, prefix=""), listing(*names))
             goods[VariantKey(server_id)] = good
-        self._registry.commit(goods, 0, START)
+        self._registry.commit(goods, START)
         return {
             one.problem.subject: one.problem.server_id
             for one in self._problems.open()

@@ -106,13 +106,13 @@ class Coordinator:
             WorkerRefused: Another run of the same id may still be alive.
         """
         record = self.roster.join(hello, now)
-        self.registry.outrun(hello.highest_version)
+        foreign = hello.highest_epoch != self.epoch
         if not self.settled:  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
         self.servers.probes.worker_gone(record.id)  # they ended with its older stream
         self._ask_for_content(record)
         self._replan = True
-        if hello.highest_version >= self.committed.version:
+        if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
         self.tick(now)
 
@@ -329,7 +329,7 @@ class Coordinator:
         self.registry.commit_at = None
         if self.config_known and not self.roster.owed:
             # Else what is not known yet would look as if it were gone.
-            self.registry.commit(self.servers.goods, self.roster.highest_version, now)
+            self.registry.commit(self.servers.goods, now)
 
     def _reveal(self, now: Moment) -> None:
         if self.registry.complete and self._revealed == self.roster.generation:

@@ -59,28 +59,40 @@ class Registry:
         """Whether all of the newest commit is listed, for the workers that were asked last."""
         return bool(self._witnesses)
 
-    def outrun(self, version: int) -> None:
-        """Have what is committed next get a version above one that a worker has seen."""
+    def outrun(self, version: int, *, foreign: bool) -> bool:
+        """Have what is committed next get a version above one that a worker has seen.
+
+        The newest commit's own version is not outrun, unless the worker saw another's: everybody
+        would be sent a new version because one worker came back.
+
+        Args:
+            version: The highest that the worker has seen.
+            foreign: Whether a control plane of another epoch gave it.
+
+        Returns:
+            Whether a commit is due for it, even one of equal content.
+        """
+        ahead = version - self.committed.version
+        if ahead < 0 or (ahead == 0 and not foreign):
+            return False
         self._version = max(self._version, version + 1)
+        return True
 
     def commit_soon(self, now: Moment) -> None:
         """Have a commit happen: with the results of the next 50 ms, or when no more can come."""
         due = now.mono + bounds.COMMIT_WINDOW
         self.commit_at = due if self.commit_at is None else min(self.commit_at, due)
 
-    def commit(self, goods: Mapping[VariantKey, Good], seen: int, now: Moment) -> None:
+    def commit(self, goods: Mapping[VariantKey, Good], now: Moment) -> None:
         """Settle the names of everything that works, at the next version.
 
-        Args:
-            goods: What works.
-            seen: The highest version that a worker had seen when it joined: one above what was
-                committed makes a new version even of equal content.
-            now: When.
+        Equal content is a new version only after a worker came that had seen another's (`outrun`).
         """
+        outrun = self._version > self.committed.version
         version = max(self._version, self.committed.version + 1)
         snapshot, problems = build_snapshot(version, goods)
         self._problems.replace("clashes", problems, now.unix)
-        if seen < self.committed.version and snapshot.hashes == self.committed.hashes:
+        if not outrun and snapshot.hashes == self.committed.hashes:
             return
         self._moves = followed(self._moves, self.committed, snapshot)
         moved = [move.problem for move in self._moves.values()]

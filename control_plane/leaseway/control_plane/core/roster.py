@@ -209,11 +209,6 @@ class Roster:
         return [record for record in self.workers.values() if record.connected]
 
     @property
-    def highest_version(self) -> int:
-        """The highest registry version that a worker had seen when it joined."""
-        return max((record.hello.highest_version for record in self.workers.values()), default=0)
-
-    @property
     def owed(self) -> set[VariantKey]:
         """The variants whose content some worker was asked for and has not sent yet."""
         return {key for record in self.workers.values() for key in record.owed}

@@ -41,9 +41,6 @@ _MOST_QUEUED: Final = 1024
 _BETWEEN_REPORTS: Final = 0.1
 _FLUSH_BOUND: Final = 0.5
 
-# gRPC's own waits between connection attempts add to ours, so they are kept short.
-_CHANNEL_OPTIONS: Final = (*CHANNEL_OPTIONS, ("grpc.max_reconnect_backoff_ms", 500))
-
 Stream = grpc.aio.StreamStreamCall[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 
 
@@ -113,7 +110,7 @@ class SyncClient:
 
     async def run(self) -> None:
         """Join, serve the stream, and join again when it ends; until cancelled."""
-        channel = grpc.aio.insecure_channel(str(self._me.control_plane), options=_CHANNEL_OPTIONS)
+        channel = grpc.aio.insecure_channel(str(self._me.control_plane), options=CHANNEL_OPTIONS)
         # The generated stub cannot be typed for writing to an open stream.
         stub: Any = sync_pb2_grpc.SyncServiceStub(channel)
         failures = 0
