@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,17 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
         ("gone", ""): "removed",
     }
     assert all(bool(one.effect) == (one.change != "same") for one in changes)
+
+
+def test_a_launch_that_is_in_force_but_does_not_come_up_is_no_change() -> None:
+    parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
+    wanted = info("launched", "y").launch_hash
+    serving = replace(info("launched"), state="degraded", wanted_launch_hash=wanted)
+    (launched,) = [one for one in compared(parsed, [serving]) if one.server == "launched"]
+    assert launched.change == "same"
+    undone = parse_config([Layer("native", "a.yaml", SYSTEM.replace("command: y", "command: x"))])
+    (launched,) = [one for one in compared(undone, [serving]) if one.server == "launched"]
+    assert launched.change == "exposure", "what is tried is taken back; no process is touched"
 
 
 def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:

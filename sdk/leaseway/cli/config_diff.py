@@ -74,8 +74,12 @@ def _change(key: VariantKey, parsed: ParsedConfig, running: ServerInfo | None) -
     if spec is None:
         kept = key.server_id in parsed.rejected or key in parsed.refused
         return "rejected" if kept else "removed"
-    if running is not None and running.launch_hash == spec.launch_hash:
-        return "same" if running.exposure_hash == spec.exposure_hash else "exposure"
+    if running is not None:
+        # What serves may be older than what was read last, which is being tried or has failed.
+        if spec.launch_hash == (running.wanted_launch_hash or running.launch_hash):
+            return "same" if running.exposure_hash == spec.exposure_hash else "exposure"
+        if spec.launch_hash == running.launch_hash:
+            return "exposure"  # that try is taken back
     if spec.hidden:
         return "hidden"
     return "added" if running is None else "launch"

@@ -80,6 +80,8 @@ class ServerInfo:
         next_try_at: When it is tried again; None where that is not awaited or is under way.
         prompt_count: How many of its prompts are exposed.
         resource_count: How many of its resources are, and templates of them.
+        wanted_launch_hash: What the newest configuration wants where that has not come up, or
+            empty; `launch_hash` is what serves meanwhile.
     """
 
     id: str
@@ -99,6 +101,7 @@ class ServerInfo:
     next_try_at: datetime | None = None
     prompt_count: int = 0
     resource_count: int = 0
+    wanted_launch_hash: str = ""
 
 
 @dataclass(frozen=True)
@@ -263,6 +266,7 @@ def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
         next_try_at=_time(message, "next_try_at"),
         prompt_count=message.prompt_count,
         resource_count=message.resource_count,
+        wanted_launch_hash=message.wanted_launch_hash,
     )
 
 

@@ -858,6 +858,7 @@ class ServerStatus(_message.Message):
     NEXT_TRY_AT_FIELD_NUMBER: _builtins.int
     PROMPT_COUNT_FIELD_NUMBER: _builtins.int
     RESOURCE_COUNT_FIELD_NUMBER: _builtins.int
+    WANTED_LAUNCH_HASH_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tenant: _builtins.str
@@ -888,6 +889,11 @@ class ServerStatus(_message.Message):
     """How many prompts are exposed."""
     resource_count: _builtins.int
     """How many resources are exposed, and templates of them."""
+    wanted_launch_hash: _builtins.str
+    """The launch hash that the newest configuration wants, where that is not the
+    one in force: its launch is being tried or does not come up. Empty where it
+    is. The exposure in force is always the newest.
+    """
     @_builtins.property
     def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of workers that have acknowledged the server."""
@@ -922,10 +928,11 @@ class ServerStatus(_message.Message):
         next_try_at: _timestamp_pb2.Timestamp | None = ...,
         prompt_count: _builtins.int = ...,
         resource_count: _builtins.int = ...,
+        wanted_launch_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "wanted_launch_hash", b"wanted_launch_hash", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

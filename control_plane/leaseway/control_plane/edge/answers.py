@@ -150,6 +150,9 @@ def _server(
         _describe(status, spec)
     if good is not None:
         _name_generation(status, good)
+        wanted = (state.servers.desired or {}).get(key)
+        if wanted is not None and wanted.launch_hash != good.launch_hash:
+            status.wanted_launch_hash = wanted.launch_hash
     elif spec is not None:
         status.launch_hash, status.exposure_hash = spec.launch_hash, spec.exposure_hash
     if served is not None:
