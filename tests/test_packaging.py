@@ -35,6 +35,22 @@ def test_every_part_of_the_namespace_can_be_imported_together() -> None:
     assert _python(f"import {', '.join(names)}; print('fine')") == "fine"
 
 
+def test_the_namespace_runs_as_the_command(tmp_path: Path) -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", name, "--help"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for name in ("leaseway", "leaseway.cli.main")
+    ]
+    assert said[0] == said[1]
+    assert said[0].startswith("Usage: leaseway ")
+
+
 def test_importing_the_sdk_loads_neither_plane_nor_what_they_need() -> None:
     unwanted = [
         "leaseway.control_plane",
@@ -99,6 +115,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def test_the_wheel_holds_all_three_roots(wheel: list[str]) -> None:
     for name in (
+        "leaseway/__main__.py",
         "leaseway/v1/catalog_pb2.py",
         "leaseway/wire/fault.py",
         "leaseway/sdk/__init__.py",

@@ -1,4 +1,4 @@
-"""The entry point: `leaseway`, and `python -m leaseway.cli.main`."""
+"""The entry point: `leaseway`, and `python -m leaseway`."""
 
 from __future__ import annotations
 
