@@ -146,6 +146,17 @@ def test_config_tells_where_each_value_is_from(run: Run, tmp_path: Path) -> None
     }
 
 
+def test_config_of_an_entry_with_an_error_prints_the_rest_and_gives_1(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(SYSTEM)
+    done = run("config", "--config", str(path))
+    assert done.exit_code == 1
+    assert "comand" in done.stderr
+    assert "kept" in done.stdout
+
+
 def test_config_of_a_broken_file_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_text("servers: {}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -156,3 +157,10 @@ async def test_names_of_callers_and_sessions_have_one_rule(client: AsyncClient, 
         with pytest.raises(InvalidRequest, match=f"{parameter} has at most 256 characters"):
             AsyncClient("127.0.0.1:1", **given)
     assert client.session("x" * 256).key == "x" * 256
+
+
+async def test_a_time_that_is_no_number_is_told_apart(client: AsyncClient) -> None:
+    with pytest.raises(ValueError, match="timeout is a number of seconds, not NaN"):
+        await client.call_tool("time_now", timeout=math.nan)
+    with pytest.raises(ValueError, match="ttl is a number of seconds, not NaN"):
+        await client.acquire("desk", ttl=math.nan)

@@ -77,6 +77,12 @@ async def test_any_other_credential_is_refused_with_its_reason(
     assert KEY not in fault.message
 
 
+async def test_a_wrong_key_is_told_from_none(address: str) -> None:
+    assert "wants a shared key" in str((await _refusal(address, ())).details())
+    wrong = await _refusal(address, bearer_metadata("wrong"))
+    assert "The key that was sent is not the one" in str(wrong.details())
+
+
 async def test_streams_are_refused_as_well(address: str) -> None:
     async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(address) as channel:
         stream: Any = channel.stream_stream("/t.Echo/Stream")()

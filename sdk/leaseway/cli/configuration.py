@@ -33,7 +33,8 @@ __all__ = ["config", "diff", "import_file"]
 def config(config: tuple[str, ...], as_json: bool) -> int:
     """Print what a configuration comes to.
 
-    Each value with the layer, file and line that it is from.
+    Each value with the layer, file and line that it is from. Exit status: 1 where the
+    configuration, or an entry of it, has an error.
     """
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
@@ -55,7 +56,7 @@ def config(config: tuple[str, ...], as_json: bool) -> int:
             ],
             "No servers are configured.",
         )
-    return 0
+    return FAILED if any(one.severity == "error" for one in parsed.issues) else 0
 
 
 @click.command(epilog=examples("leaseway diff .minds/mcp.yaml"))

@@ -57,9 +57,11 @@ def check_key(parameter: str, value: object) -> None:
 
 
 def check_seconds(parameter: str, value: object) -> None:
-    """Raise a TypeError where a parameter is no number of seconds."""
+    """Raise a TypeError where a parameter is no number of seconds, a ValueError where it is NaN."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{parameter} is a number of seconds, not {_kind(value)}.")
+    if value != value:  # as NaN alone does
+        raise ValueError(f"{parameter} is a number of seconds, not NaN.")
 
 
 def check_count(parameter: str, value: object) -> None:

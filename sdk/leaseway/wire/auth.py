@@ -81,27 +81,34 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
         """Pass an RPC on, or answer it with UNAUTHENTICATED."""
         if handler_call_details.method.startswith(_HEALTH) or self._knows_key(handler_call_details):
             return await continuation(handler_call_details)
-        return _REFUSAL
+        return _REFUSAL if _given(handler_call_details) is None else _WRONG
 
     def _knows_key(self, details: grpc.HandlerCallDetails) -> bool:
-        for name, value in details.invocation_metadata or ():
-            if name == _HEADER:
-                given = value.encode() if isinstance(value, str) else value
-                return hmac.compare_digest(given, self._expected)
-        return False
+        given = _given(details)
+        return given is not None and hmac.compare_digest(given, self._expected)
 
 
-async def _refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    await abort(
-        context,
-        Fault(
-            Reason.UNAUTHENTICATED,
-            f"This address wants a shared key. Set {KEY_VARIABLE} to the key that it was "
-            f"started with.",
-        ),
+def _given(details: grpc.HandlerCallDetails) -> bytes | None:
+    """Return the credential that an RPC carries, or None."""
+    for name, value in details.invocation_metadata or ():
+        if name == _HEADER:
+            return value.encode() if isinstance(value, str) else value
+    return None
+
+
+def _refusing(what: str) -> grpc.RpcMethodHandler[Any, Any]:
+    fault = Fault(
+        Reason.UNAUTHENTICATED,
+        f"{what} Set {KEY_VARIABLE} to the key that it was started with.",
     )
 
+    async def refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        await abort(context, fault)
 
-# One handler refuses every kind of RPC: on the wire a unary request is a stream of one message,
-# and the refusal reads none of it.
-_REFUSAL: Final[grpc.RpcMethodHandler[Any, Any]] = grpc.stream_stream_rpc_method_handler(_refuse)
+    # One handler refuses every kind of RPC: on the wire a unary request is a stream of one
+    # message, and the refusal reads none of it.
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+_REFUSAL: Final = _refusing("This address wants a shared key.")
+_WRONG: Final = _refusing("The key that was sent is not the one that this address wants.")
