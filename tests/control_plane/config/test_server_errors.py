@@ -182,6 +182,29 @@ def test_an_unknown_key_of_the_file_is_an_error_but_the_servers_stand() -> None:
     assert set(parsed.servers) == {VariantKey("s")}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root:$y$j9T$hunter2:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
+        "user: hunter2\npassword: hunter2\nuser: again\n",
+    ],
+)
+def test_a_file_without_any_known_key_is_named_as_none_and_not_repeated(text: str) -> None:
+    parsed = parse(text)
+    assert parsed.issues == (
+        ConfigIssue(PATH, 1, 1, "", "error", "WRONG_TYPE",
+                    "This is no configuration: it has none of the keys 'version', 'servers' and"
+                    " 'defaults'. Name another file, or begin it with 'version: 1'."),
+    )  # fmt: skip
+    assert parsed.broken
+
+
+def test_misspelt_keys_are_told_where_no_key_is_right() -> None:
+    parsed = parse("verson: 1\nservrs: {}\n")
+    assert [issue.reason for issue in parsed.issues] == ["MISSING_KEY"] * 2 + ["UNKNOWN_KEY"] * 2
+    assert parsed.issues[3].message == "'servrs' is no key of the file: did you mean 'servers'?"
+
+
 def test_the_servers_key_of_other_formats_is_recognised() -> None:
     parsed = parse("version: 1\nmcpServers: {}\n")
     assert parsed.issues[1].message == (

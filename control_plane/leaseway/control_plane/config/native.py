@@ -8,6 +8,8 @@ for a large file: a caller with an event loop should parse in a thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
 
 from leaseway.control_plane.config.document import (
     MAX_CONFIG,
@@ -17,13 +19,21 @@ from leaseway.control_plane.config.document import (
     server_entries,
 )
 from leaseway.control_plane.config.entries import read_defaults
-from leaseway.control_plane.config.issues import ParsedConfig, Where
+from leaseway.control_plane.config.issues import IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.keys import ROOT_KEYS
 from leaseway.control_plane.config.layers import Layer, parse_layers
 from leaseway.control_plane.config.positions import START, Entry, Table
 from leaseway.control_plane.config.tables import read_table, unique_entries
 
 __all__ = ["MAX_CONFIG", "MAX_SERVERS", "parse_native", "read_native"]
+
+_MISSPELT: Final = 0.8
+"""How much a key is like a known one that was meant to be it; in a file that has none at all."""
+
+_NO_CONFIGURATION: Final = (
+    "This is no configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
+    " another file, or begin it with 'version: 1'."
+)
 
 
 def parse_native(text: str, path: str) -> ParsedConfig:
@@ -38,6 +48,9 @@ def parse_native(text: str, path: str) -> ParsedConfig:
 
 def read_native(root: Table, where: Where) -> Document | None:
     """Read a native file's root."""
+    if _is_foreign(root):
+        where.fatal(START, IssueReason.WRONG_TYPE, _NO_CONFIGURATION)
+        return None
     entries = unique_entries(root, where, repeated_root)
     values = read_table(entries, ROOT_KEYS, where, "the file")
     _require_root(entries, where)
@@ -48,6 +61,16 @@ def read_native(root: Table, where: Where) -> Document | None:
     servers = tuple(server_entries(table, place))
     return Document(
         "native", "servers", table.at, servers, read_defaults(where.log, entries, values)
+    )
+
+
+def _is_foreign(root: Table) -> bool:
+    """Say whether a file has keys, and none that is known or meant to be.
+
+    Its content is repeated nowhere: whoever names a wrong file may have named a secret one.
+    """
+    return bool(root.entries) and not any(
+        get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
     )
 
 
