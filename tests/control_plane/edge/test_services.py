@@ -367,6 +367,16 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
 
 
+async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
+    running: Running,
+) -> None:
+    for scope in ("server", "worker", "workspace", ""):
+        problem = admin_pb2.Problem(scope=scope, server_id="a", reason="X", message="Down.")
+        await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [(one.scope, one.count) for one in listed.problems] == [("client", 4)]
+
+
 async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
     long = "x" * 100_000
     problem = admin_pb2.Problem(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -96,7 +97,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        problem = problem_from_wire(request.problem)
+        # Whatever it says of itself: the other scopes are what the system itself has found.
+        problem = replace(problem_from_wire(request.problem), scope="client")
         self._plane.act(lambda state, now: state.problem_met(problem, now))
         return admin_pb2.ReportProblemResponse()
 
