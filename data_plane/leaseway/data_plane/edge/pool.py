@@ -87,8 +87,8 @@ class Pool:
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
             Reason.TOOL_NOT_FOUND,
-            f"Worker {self._around.worker_id} serves no server {server_id[:64]}.{hint} One that is "
-            "configured and not up yet is not known here; ask the control plane (ResolveTools).",
+            f"Worker {self._around.worker_id} serves no server {server_id[:64]}.{hint} One that "
+            "is not up yet is not known here; ask the control plane (ResolveTools).",
             metadata={"nearest": ",".join(near)} if near else {},
         )
 
