@@ -93,4 +93,7 @@ COMMIT_WINDOW: Final = 0.05
 """Results within this time share a registry version."""
 
 MAX_GRPC_MESSAGE: Final = 5 * MIB
-"""What gRPC lets through: unary arguments of 4 MiB with their envelope."""
+"""What Leaseway sends in one message: unary arguments of 4 MiB with their envelope."""
+MAX_GRPC_RECEIVED: Final = 16 * MIB
+"""What its servers read of one: what is beyond a bound is answered with that bound and not with
+gRPC's own RESOURCE_EXHAUSTED, which carries no reason."""

@@ -26,11 +26,6 @@ __all__ = [
 
 Options = Sequence[tuple[str, Any]]
 
-_SIZES: Final = (
-    ("grpc.max_receive_message_length", bounds.MAX_GRPC_MESSAGE),
-    ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
-)
-
 # A process that stands still has a kernel that still acknowledges what is sent to it: only pings
 # tell. A connection is cut after 10 to 13 s of silence, so that one which merely stalls under load
 # is left alone. Of the two timeouts gRPC heeds the ping's, which is a minute unless it is set.
@@ -47,7 +42,8 @@ _PINGS: Final = (
 _MOST_WAITING: Final = 50_000
 
 SERVER_OPTIONS: Final[Options] = (
-    *_SIZES,
+    ("grpc.max_receive_message_length", bounds.MAX_GRPC_RECEIVED),
+    ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
     ("grpc.server.max_pending_requests", _MOST_WAITING),
     ("grpc.server.max_pending_requests_hard_limit", _MOST_WAITING),
     # Two processes on one port would each get half of the connections, in silence.
@@ -59,7 +55,8 @@ SERVER_OPTIONS: Final[Options] = (
 """What each Leaseway server is made with."""
 
 CHANNEL_OPTIONS: Final[Options] = (
-    *_SIZES,
+    ("grpc.max_receive_message_length", bounds.MAX_GRPC_MESSAGE),
+    ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
     *_PINGS,
     # A peer that was restarted is found again within the reconnect bound of DESIGN §8. gRPC's own
     # waits between attempts to connect add to ours, so they are kept short.

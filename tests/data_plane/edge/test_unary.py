@@ -101,6 +101,17 @@ async def test_a_result_too_large_for_one_message_says_what_to_do(bench: Bench) 
     assert "exchange" in fault.message
 
 
+async def test_arguments_beyond_what_a_message_of_ours_holds_have_their_reason(
+    bench: Bench,
+) -> None:
+    await bench.serve("time")
+    text = "x" * (bounds.MAX_GRPC_MESSAGE + bounds.MIB)
+    call = bench.execution.CallTool(request(tool="time_echo", arguments={"text": text}))
+    fault = await refused(call)
+    assert (fault.reason, fault.started) == (Reason.INVALID_ARGUMENTS, "no")
+    assert "4 MiB" in fault.message
+
+
 async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True
