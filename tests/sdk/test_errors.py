@@ -54,6 +54,14 @@ def test_the_text_of_rejected_arguments_names_the_first_violations() -> None:
     assert str(errors.InvalidArguments("No.")) == "No."
 
 
+def test_what_breaks_the_arguments_as_a_whole_is_said_of_them() -> None:
+    wrong = (("$", "Additional properties are not allowed."), ("$.n", "is missing."))
+    error = error_from_fault(Fault(Reason.INVALID_ARGUMENTS, "No.", violations=wrong))
+    assert str(error) == ("No. arguments: Additional properties are not allowed; $.n: is missing.")
+    assert isinstance(error, errors.InvalidArguments)
+    assert error.violations[0].field == "$"
+
+
 def test_what_the_message_says_already_is_not_said_again() -> None:
     fault = Fault(Reason.INVALID_ARGUMENTS, "Too deep.", violations=(("$", "Too deep."),))
     assert str(error_from_fault(fault)) == "Too deep."

@@ -107,6 +107,8 @@ class Violation:
 
 _MOST_VIOLATIONS: Final = 5
 """Violations that the text of an error names."""
+_AS_A_WHOLE: Final = ("", "$")
+"""The fields of violations that are about the arguments as a whole."""
 
 _CLASSES: Final[dict[Reason, type[LeasewayError]]] = {}
 """The class of each reason; the classes below enter themselves."""
@@ -177,7 +179,7 @@ class InvalidArguments(LeasewayError, reason=Reason.INVALID_ARGUMENTS):
 
     def __str__(self) -> str:
         named = [
-            f"{one.field or 'arguments'}: {one.message.rstrip('.')}"
+            f"{'arguments' if one.field in _AS_A_WHOLE else one.field}: {one.message.rstrip('.')}"
             for one in self._violations
             if one.message not in self.message
         ]
