@@ -8,9 +8,10 @@ from tests.control_plane.core.builders import at, coordinator, hello, listing, l
 from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.fleet import WorkerReport
 from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.probing import Outlook
-from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.problems import OpenProblem, Problem
 from leaseway.wire.spec import VariantKey
 
 KEY = VariantKey("a")
@@ -85,3 +86,17 @@ def test_the_outlook_tells_how_often_it_failed_and_when_it_is_tried() -> None:
     assert probes.outlook(KEY, at(9).mono) == Outlook(1, 0.0)
     state.tick(at(2))
     assert probes.outlook(KEY, at(2).mono) == Outlook(1, None)
+
+
+def test_a_server_whose_missing_reference_has_come_is_tried_at_once() -> None:
+    state, workers = begun()
+    state.servers.probes.delay = lambda _attempt: 30.0
+    tried = end_try(state, workers, 0)
+    other = Problem("server", "START_FAILED", "mended", server_id="a")
+    state.reported(tried, WorkerReport(cleared=(other,)), at(1))
+    run(state, workers, at(1))
+    assert not any(worker.probes for worker in workers)
+    there = replace(other, reason="MISSING_REFERENCE")
+    state.reported(tried, WorkerReport(cleared=(there,)), at(2))
+    run(state, workers, at(2))
+    assert any(worker.probes for worker in workers)

@@ -399,3 +399,41 @@ async def test_an_unforeseen_failure_does_not_end_the_watch(
 async def acquire(bench: Bench, session: str) -> Any:
     request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
     return (await bench.leases.AcquireLease(request)).lease
+
+
+async def miss(bench: Bench, file: Path) -> None:
+    """Have a server tried whose file is not there."""
+    spec = bench.spec("uses", env=uses(file))
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    result = await bench.plane.expect("probe_result")
+    assert result.problem.reason == "MISSING_REFERENCE"
+
+
+async def test_a_probe_that_missed_a_file_is_told_of_once_the_file_is_there(
+    bench: Bench, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    await miss(bench, late)
+    await look(bench)
+    write(late, "two")
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    [mended] = report.cleared
+    assert (mended.reason, mended.server_id) == ("MISSING_REFERENCE", "uses")
+    write(late, "three")
+    await look(bench)
+    assert bench.worker.references._missed == {}
+
+
+async def test_a_file_that_came_between_a_probe_and_the_next_look_is_told_of(
+    bench: Bench, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    for _ in range(2):  # the second time it was looked at already
+        late.unlink(missing_ok=True)
+        await miss(bench, late)
+        write(late, "two")
+        await look(bench)
+        report = await bench.plane.expect_report(lambda report: report.cleared)
+        assert report.cleared[0].server_id == "uses"

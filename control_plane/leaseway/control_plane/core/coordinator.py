@@ -12,6 +12,7 @@ stands in `line`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from leaseway.control_plane.core.actions import (
     Action,
@@ -37,6 +38,9 @@ from leaseway.wire import bounds
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 __all__ = ["Coordinator"]
+
+_MISSING_REFERENCE: Final = "MISSING_REFERENCE"
+"""What workers say of a variant whose secrets, files or variables are not all there."""
 
 
 class Coordinator:
@@ -159,6 +163,10 @@ class Coordinator:
         record = self.workers.get(worker_id)
         if record is None:
             return
+        for problem in report.cleared:
+            if problem.reason == _MISSING_REFERENCE:
+                key = VariantKey(problem.server_id, problem.tenant)
+                self.servers.probes.hurry(key, now.mono)
         if self.roster.report(record, report, now):
             self._reveal(now)
         self.tick(now)

@@ -110,6 +110,12 @@ class ProbeSchedule:
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
 
+    def hurry(self, key: VariantKey, now: float) -> None:
+        """Have a variant that waits for its next try tried at once: what it lacked is there."""
+        job = self.jobs.get(key)
+        if job is not None:
+            job.not_before = min(job.not_before, now)
+
     def outlook(self, key: VariantKey, now: float) -> Outlook | None:
         """Return how the tries of a variant stand; None where none of its spec has failed."""
         job = self.jobs.get(key)

@@ -85,6 +85,10 @@ class ProblemBook:
             self._seen.pop(identity, None)
         return bool(mended)
 
+    def mended(self, problem: Problem) -> None:
+        """Report a problem as mended that the control plane knows from a probe's result."""
+        self._cleared[problem.identity] = problem
+
     def take(self) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
         """Return (seen, mended) since the last call."""
         seen, mended = tuple(self._seen.values()), tuple(self._cleared.values())

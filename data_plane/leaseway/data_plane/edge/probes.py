@@ -111,6 +111,8 @@ class Prober:
                     span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
                     span.set_status(trace.StatusCode.ERROR, _reason(fault))
                     result.problem.CopyFrom(self._problem(key, fault))
+                    if _reason(fault) == "MISSING_REFERENCE":
+                        self._around.hooks.reference_missed(spec_from_wire(probe.spec))
             result.duration.CopyFrom(duration(loop.time() - began))
             self._send(result)
 

@@ -36,6 +36,8 @@ _QUIET: Final = 0.1
 _QUIET_AT_MOST: Final = 0.5
 
 _UNREADABLE: Final = "MISSING_REFERENCE"
+_MOST_MISSED: Final = 1024
+"""Servers that were never up and are looked after; more are tried when their backoff ends."""
 _FAILED: Final = "CHANGED_VALUE_FAILED"
 
 _logger = logging.getLogger(__name__)
@@ -87,6 +89,8 @@ class ReferenceWatch:
         self._read = read
         self._seen: dict[VariantKey, _Seen] = {}
         self._trials: dict[VariantKey, _Trial] = {}
+        self._missed: dict[VariantKey, ServerSpec] = {}  # what probes failed for; not served
+        self._around.hooks.reference_missed = self._miss
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._disk = DiskThreads(1)  # which may hang; the worker's end does not wait for it
         self._stopped = False
@@ -106,7 +110,9 @@ class ReferenceWatch:
     async def look(self) -> None:
         """Read what has changed, and start the servers that use it anew."""
         served = {each.key: each.variant.spec for each in self._pool.current}
-        specs = {key: spec for key, spec in served.items() if _can_change(spec)}
+        for key in self._missed.keys() & served.keys():
+            del self._missed[key]
+        specs = {k: spec for k, spec in (served | self._missed).items() if _can_change(spec)}
         for forgotten in (self._seen.keys() | self._trials.keys()) - specs.keys():
             self._seen.pop(forgotten, None)
             self._give_up(forgotten)
@@ -115,6 +121,7 @@ class ReferenceWatch:
             marks = await self._quiet(specs, marks)
         fresh = await self._disk.run(self._read_changed, specs, marks)
         self._tell_of_vault()
+        self._find_missed(fresh)
         for generation in tuple(self._pool.current):
             seen = fresh.get(generation.key)
             if seen is not None and seen.marks[0] == generation.launch_hash:
@@ -168,6 +175,23 @@ class ReferenceWatch:
             self._around.reports.clear(problem)
         else:
             self._around.reports.see(problem)
+
+    def _miss(self, spec: ServerSpec) -> None:
+        if len(self._missed) < _MOST_MISSED or spec.key in self._missed:
+            self._missed[spec.key] = spec
+            # Read once more in any case: it may have come since the probe read it.
+            if self._pool.get(spec.key) is None:
+                self._seen.pop(spec.key, None)
+
+    def _find_missed(self, fresh: Mapping[VariantKey, _Seen]) -> None:
+        """Have servers that were never up tried at once where nothing is missing any more."""
+        for key in fresh.keys() & self._missed.keys():
+            seen = self._seen[key] = fresh[key]
+            launch = self._missed[key].launch_hash
+            if seen.marks[0] == launch and isinstance(seen.outcome, Resolved):
+                del self._missed[key]
+                text = f"What server {key} refers to is there; it is tried at once."
+                self._around.reports.mended(Problem("server", _UNREADABLE, text, key))
 
     def _note(self, generation: Generation, seen: _Seen) -> None:
         """Keep what was read, and tell operators where it is less than the server has."""

@@ -51,6 +51,11 @@ class Reports:
         if self.problems.clear(problem.key, problem.reason):
             self._changed.set()
 
+    def mended(self, problem: Problem) -> None:
+        """Note that what a probe failed for is mended."""
+        self.problems.mended(problem)
+        self._changed.set()
+
     def lease_gained(self, lease: Lease) -> None:
         """Note a lease that was granted or changed."""
         self._gained[lease.id] = lease

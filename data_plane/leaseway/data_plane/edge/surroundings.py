@@ -12,6 +12,7 @@ from leaseway.data_plane.edge.population import Population
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.wire.fault import Fault
+from leaseway.wire.spec import ServerSpec
 
 if TYPE_CHECKING:
     from leaseway.data_plane.edge.generation import Generation
@@ -50,6 +51,12 @@ class InstanceEnded(Protocol):
     def __call__(self, live: Live, how: str, /) -> None: ...
 
 
+class ReferenceMissed(Protocol):
+    """Hears that a probe has failed because a reference of its server does not resolve."""
+
+    def __call__(self, spec: ServerSpec, /) -> None: ...
+
+
 @dataclass
 class Hooks:
     """Who hears of what happens to instances; set once, while the worker is put together.
@@ -62,6 +69,7 @@ class Hooks:
             the one before it ended by itself.
         instance_ended: An instance that was up is closed, or ended by itself; `live.up_since` says
             since when it was up and `live.fault` why it ended where nobody asked it to.
+        reference_missed: A probe has failed because a reference does not resolve.
 
     """
 
@@ -70,6 +78,7 @@ class Hooks:
     lease_over: LeaseOver = lambda _live, _why: None
     instance_started: InstanceStarted = lambda _live, *, again: None
     instance_ended: InstanceEnded = lambda _live, _how: None
+    reference_missed: ReferenceMissed = lambda _spec: None
 
 
 @dataclass(frozen=True)
