@@ -86,12 +86,14 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
         await eventually(all_are_the_same)
 
 
+NO_SUCH_FILE = python_server("no-such-file.py")
 BREAKAGES = {
     "an entry": yaml.safe_dump(
         {"version": 1, "servers": SERVERS | {"shared": SERVERS["shared"] | {"comand": "x"}}}
     ),
     "a start": yaml.safe_dump(
-        {"version": 1, "servers": SERVERS | {"leased": python_server("no-such-file.py")}}
+        # What is exposed stays as it was: the newest rules hold also where a start fails.
+        {"version": 1, "servers": SERVERS | {"leased": SERVERS["leased"] | NO_SUCH_FILE}}
     ),
     "the whole file": "version: 1\nservers: {shared: [}\n",
 }

@@ -175,7 +175,7 @@ async def test_the_timeout_ends_a_call_and_tells_the_worker(
     await until(lambda: worker.cancels)
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1])
 async def test_no_time_at_all_is_a_deadline(client: AsyncClient, timeout: float) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         await client.call_tool("time_now", timeout=timeout)
