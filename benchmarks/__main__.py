@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.awake import can_keep_awake, cores_awake
 from benchmarks.catalogue import ALL
 from benchmarks.figures import Figures, figures_from_json
 from benchmarks.report import draw, show
@@ -40,11 +39,6 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--show", type=Path, help="measure nothing, print figures written before")
     parser.add_argument("--plots", type=Path, default=_RESULTS, help="where plots go")
-    parser.add_argument(
-        "--let-cores-sleep",
-        action="store_true",
-        help="do not keep idle cores awake; a virtual machine then measures its host, too",
-    )
     parser.add_argument("--list", action="store_true", help="print the names of all rows")
     return parser.parse_args(words)
 
@@ -94,13 +88,10 @@ async def _one(name: str, seconds: float) -> Figures | None:
     return figures_from_json(json.loads(out)) if process.returncode == 0 else None
 
 
-def _document(
-    results: Mapping[str, Sequence[Figures]], seconds: float, awake: bool
-) -> dict[str, Any]:
+def _document(results: Mapping[str, Sequence[Figures]], seconds: float) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "cores_kept_awake": awake,
         "seconds": seconds,
         "rows": {name: [dataclasses.asdict(each) for each in of] for name, of in results.items()},
     }
@@ -118,17 +109,15 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.list:
         console.print("\n".join(f"{row.name:16}{row.title}" for row in ALL))
         return 0
-    awake = can_keep_awake() and not options.let_cores_sleep
     if options.show is not None:
         results = _read(options.show)
     else:
         rows = _chosen(options.rows, options.peers)
         if options.peers:
             peers.install()
-        with cores_awake(awake):
-            results = asyncio.run(_measure(rows, options.rounds, options.seconds, console))
+        results = asyncio.run(_measure(rows, options.rounds, options.seconds, console))
     if options.json is not None:
-        document = _document(results, options.seconds, awake)
+        document = _document(results, options.seconds)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     show(results, console)
     if options.json is not None or options.show is not None:
