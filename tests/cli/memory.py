@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli.options import Connection
@@ -49,7 +49,7 @@ def status_with(**changes: Any) -> Status:
     return Status(**(facts | changes))
 
 
-class MemoryClient:
+class MemoryClient(FakeClient):
     """Answers as told and remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -65,20 +65,8 @@ class MemoryClient:
             "problems": [PROBLEM],
         }
         self.pending: tuple[str, ...] = ()
-        self.closed = False
         self.made_for: Connection | None = None
         self.agent = ""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.closed = True
 
     def _answer(self, *question: Any) -> None:
         self.asked.append(question)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace, TracebackType
-from typing import Self
+from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli import lease_watch, watching
@@ -50,23 +50,12 @@ def test_another_time_to_live_or_instance_is_a_change(newer: LeaseInfo) -> None:
     assert told([LEASE], [newer]) == [("changed", newer)]
 
 
-class _Client:
+class _Client(FakeClient):
     """Answers with one look after another; the user interrupts behind the last."""
 
     def __init__(self, *looks: Look) -> None:
         self._looks = list(looks)
         self._settling = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     async def leases(self) -> list[LeaseInfo]:
         if not self._looks:

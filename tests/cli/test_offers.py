@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 from click.testing import Result
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli.options import Connection
@@ -35,7 +35,7 @@ TEMPLATE = ResourceTemplate("file:///{path}", "w", "any", "", "", "", {}, False)
 SERVER = ServerInfo("w", "", "ready", "stdio", True, 1, "", "", "", "l1", "e1", ("w1",), ())
 
 
-class _Client:
+class _Client(FakeClient):
     """Answers as told and remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -43,17 +43,6 @@ class _Client:
         self.pending: tuple[str, ...] = ()
         self.prompt: dict[str, Any] = {"messages": []}
         self.contents: list[dict[str, Any]] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.asked.append(("closed",))
 
     async def servers(self) -> list[ServerInfo]:
         return [SERVER]
@@ -163,7 +152,7 @@ def test_a_prompt_is_got_with_texts_and_printed_message_by_message(
 def test_a_prompt_in_a_session_leaves_its_lease(run: Run, client: _Client) -> None:
     run("prompt", "w_ask", "--session", "dialog-42")
     assert client.asked[0] == ("session", "dialog-42")
-    assert ("closed",) not in client.asked
+    assert not client.closed
 
 
 def test_a_prompts_loose_word_is_a_usage_error(run: Run, client: _Client) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import Result
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli import operate
@@ -20,24 +21,13 @@ def worker(state: str = "connected", run: str = "run-1", name: str = "w1") -> An
     return SimpleNamespace(id=name, incarnation=run, state=state)
 
 
-class _Client:
+class _Client(FakeClient):
     """A system with one lease `L1` and the workers of one look after another."""
 
     def __init__(self) -> None:
         self.confirms = True
         self.looks: list[list[Any] | Exception] = [[worker()]]
         self.told: list[tuple[str, ...]] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     async def find_lease(self, session: str, server: str) -> str | None:
         return "L1" if (session, server) == ("job", "desk") else None

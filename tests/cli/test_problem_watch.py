@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
-from typing import Self
 
 import pytest
 from click.testing import Result
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli import watching
@@ -64,22 +63,11 @@ def test_problems_of_two_tools_are_kept_apart_however_they_are_worded() -> None:
     assert told([first, second], [reworded]) == [("cleared", first), ("changed", reworded)]
 
 
-class _Client:
+class _Client(FakeClient):
     """Answers with one look after another; the user interrupts behind the last."""
 
     def __init__(self, *looks: list[ProblemInfo] | ControlPlaneUnavailable) -> None:
         self._looks = list(looks)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        pass
 
     async def problems(self) -> list[ProblemInfo]:
         if not self._looks:

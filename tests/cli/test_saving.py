@@ -6,11 +6,11 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 from click.testing import Result
+from tests.cli.fakes import FakeClient
 
 from leaseway.cli import connection as connection_module
 from leaseway.cli.options import Connection
@@ -43,7 +43,7 @@ class _Artifact:
         return self._read().__await__()
 
 
-class _Client:
+class _Client(FakeClient):
     """Answers as told and remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -51,17 +51,6 @@ class _Client:
         self.content: list[dict[str, Any]] = [TEXT, PICTURE]
         self.contents: list[dict[str, Any]] = []
         self.is_error = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.asked.append(("closed",))
 
     def session(self, key: str) -> Self:
         self.asked.append(("session", key))

@@ -52,7 +52,7 @@ class Gathering:
         """
         if now >= self._look_at:
             self._look(now)
-        if ready >= len(self._calls) - self._slow:
+        if self.is_enough(ready):
             return False
         if self._skip:
             self._skip -= 1
