@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import python_server, running
+from tests.conftest import BOUND
+from tests.e2e.system import eventually, python_server, running
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
-BOUND = 200.0
+ORDERS = 8
 JOBS = """
 import os
 from pathlib import Path
@@ -22,10 +23,10 @@ from celery import Celery
 from leaseway.sdk import Client
 
 folder = Path(__file__).parent
-queue, results = folder / "queue", folder / "results"
+queue, done = folder / "queue", folder / "done"
 queue.mkdir(exist_ok=True)
-results.mkdir(exist_ok=True)
-app = Celery("jobs", broker="filesystem://", backend=f"file://{results}")
+done.mkdir(exist_ok=True)
+app = Celery("jobs", broker="filesystem://")
 app.conf.broker_transport_options = {
     "data_folder_in": str(queue),
     "data_folder_out": str(queue),
@@ -35,45 +36,50 @@ client = Client()
 names = [tool.name for tool in client.list_tools()]
 
 
-@app.task
+@app.task(ignore_result=True)
 def work(number):
     with client.session(f"job-{number}") as session:
         session.call_tool("counter_add", {"by": number})
-        return os.getpid(), session.call_tool("counter_add", {"by": 100}).text
+        text = session.call_tool("counter_add", {"by": 100}).text
+    unfinished = folder / f"{number}.tmp"
+    unfinished.write_text(f"{os.getpid()} {text}")
+    unfinished.rename(done / str(number))
 """
-ORDERS = """
+ORDER = f"""
 from jobs import work
 
-orders = [work.delay(number) for number in range(8)]
-for order in orders:
-    print(*order.get(timeout=150))
+for number in range({ORDERS}):
+    work.delay(number)
 """
 
 
 async def test_tasks_of_a_prefork_pool_call_tools(tmp_path: Path) -> None:
+    # Celery's folder transport and result files are not written in one step, and a reader can
+    # find an empty one: all orders are there before the pool starts, and tasks rename results.
     (tmp_path / "jobs.py").write_text(JOBS)
+    done = tmp_path / "done"
     async with running(tmp_path, SERVERS) as (system, _):
         environment = {**os.environ, "LEASEWAY_ADDRESS": system.address}
-        options = ("--pool=prefork", "--concurrency=2", "--without-gossip", "--without-mingle")
-        worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "celery", "-A", "jobs", "worker", *options),
-            cwd=tmp_path,
-            env=environment,
-            stdout=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            orders = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", ORDERS),
+
+        async def python(*args: str) -> asyncio.subprocess.Process:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, *args),
                 cwd=tmp_path,
                 env=environment,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
             )
-            async with asyncio.timeout(BOUND):
-                out, _errors = await orders.communicate()
+
+        orders = await python("-c", ORDER)
+        async with asyncio.timeout(BOUND):
+            assert await orders.wait() == 0
+        options = ("--pool=prefork", "--concurrency=2", "--without-gossip", "--without-mingle")
+        worker = await python("-m", "celery", "-A", "jobs", "worker", *options)
+        try:
+            await eventually(lambda: len(list(done.iterdir())) == ORDERS)
         finally:
             worker.terminate()
             async with asyncio.timeout(BOUND):
                 await worker.wait()
-    lines = [line.split() for line in out.decode().splitlines()]
-    assert [text for _, text in lines] == [str(100 + number) for number in range(8)]
-    assert str(worker.pid) not in {pid for pid, _ in lines}
+    results = [(done / str(number)).read_text().split() for number in range(ORDERS)]
+    assert [text for _, text in results] == [str(100 + number) for number in range(ORDERS)]
+    assert str(worker.pid) not in {pid for pid, _ in results}
