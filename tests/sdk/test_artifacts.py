@@ -19,7 +19,8 @@ from leaseway.sdk.results import ToolResult
 from leaseway.v1 import execution_pb2
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark
 from leaseway.wire.bounds import BATCH_SIZE, MIB
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
+from leaseway.wire.reasons import Reason
 
 PNG = b"\x89PNG" + bytes(range(256)) * 4
 

@@ -196,7 +196,7 @@ async def test_a_call_whose_lease_ended_meanwhile_is_not_repeated(
     assert lease is not None
 
     def die(worker: FakeWorker, call: object, arguments: bytes) -> bytes:
-        client._runtime().desk.book.end(lease.id, Fault(Reason.LEASE_LOST, "Its instance ended."))
+        client._runtime().leases.book.end(lease.id, Fault(Reason.LEASE_LOST, "Its instance ended."))
         raise DIED
 
     worker.answer = die

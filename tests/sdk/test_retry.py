@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.sdk.retry import MAX_TRIES, Again, Tried, decide, telling
+from leaseway.sdk.retry import MAX_TRIES, Again, Tried, decide, more_telling
 from leaseway.wire.fault import Fault, Started
 from leaseway.wire.reasons import Reason
 
@@ -61,10 +61,10 @@ def test_what_may_have_started_is_repeated_at_most_once_and_only_where_harmless(
 @given(faults, faults)
 def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: Fault) -> None:
     says = ["no", "unknown", "yes"]
-    told = telling(first, second)
+    told = more_telling(first, second)
     assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
     assert told is (second if first.started == second.started else told)
-    assert telling(None, second) is second
+    assert more_telling(None, second) is second
 
 
 @given(faults, tries)

@@ -18,7 +18,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, text_res
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
 from leaseway.sdk.background import background
 from leaseway.sdk.lease_book import Held, LeaseBook
-from leaseway.sdk.leases import LeaseDesk
+from leaseway.sdk.leases import LeaseManager
 from leaseway.v1 import execution_pb2
 
 ResultT = TypeVar("ResultT")
@@ -72,18 +72,18 @@ async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_o
     plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
-    held, reopen = LeaseBook.held, LeaseDesk.reopen
+    held, reopen = LeaseBook.held, LeaseManager.reopen
 
     def held_noted(book: LeaseBook, session: str | None = None) -> list[Held]:
         threads.add(threading.current_thread().name)
         return held(book, session)
 
-    def reopen_noted(desk: LeaseDesk, session: str) -> None:
+    def reopen_noted(desk: LeaseManager, session: str) -> None:
         threads.add(threading.current_thread().name)
         reopen(desk, session)
 
     monkeypatch.setattr(LeaseBook, "held", held_noted)
-    monkeypatch.setattr(LeaseDesk, "reopen", reopen_noted)
+    monkeypatch.setattr(LeaseManager, "reopen", reopen_noted)
 
     def work() -> None:
         with Client(plane.address) as client:

@@ -15,12 +15,12 @@ from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.fault import (
     DOMAIN,
     Fault,
-    Reason,
     abort,
     fault_from_rpc_error,
     fault_from_status,
     status_from_fault,
 )
+from leaseway.wire.reasons import Reason
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 faults = st.builds(

@@ -32,21 +32,21 @@ from leaseway.data_plane.edge.artifact_storage import (
 )
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.convert import LeaseMessages
+from leaseway.data_plane.edge.ended_logs import EndedLogs
 from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.lease_service import LeaseService
-from leaseway.data_plane.edge.log_shelf import LogShelf
 from leaseway.data_plane.edge.meters import WorkerMeters
 from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.state_meters import StateMeters
-from leaseway.data_plane.edge.surroundings import Surroundings
 from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
 from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.edge.worker_context import WorkerContext
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.health import patience_of
 from leaseway.data_plane.mcp.host import Host
@@ -218,13 +218,13 @@ class Worker:
         )
         self._reports = Reports()
         meters = WorkerMeters(meter, clock) if meter is not None else None
-        around = Surroundings(
-            options.id, open_instance, background, self._reports, LogShelf(), meters=meters
+        context = WorkerContext(
+            options.id, open_instance, background, self._reports, EndedLogs(), meters=meters
         )
         if meters is not None:
-            around.hooks.instance_started = meters.instance_started
-            around.hooks.instance_ended = meters.instance_ended
-        self.pool = Pool(around)
+            context.hooks.instance_started = meters.instance_started
+            context.hooks.instance_ended = meters.instance_ended
+        self.pool = Pool(context)
         table = LeaseTable(me.incarnation, options.capacity)
         self.leases = LeaseKeeper(self.pool, table, clock)
         known = vault or WorkerVault(options.vault)

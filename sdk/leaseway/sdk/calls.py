@@ -21,13 +21,13 @@ from leaseway.sdk.events import CallEvents
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.lease_book import Held, Key, Worker
-from leaseway.sdk.leases import LEASE_ENDED, LeaseDesk
+from leaseway.sdk.leases import LEASE_ENDED, LeaseManager
 from leaseway.sdk.media import MediaReader
 from leaseway.sdk.releases import Release, Releases
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.resolution import Asked, Resolver, Target
 from leaseway.sdk.results import ToolResult
-from leaseway.sdk.retry import Again, Tried, decide, telling
+from leaseway.sdk.retry import Again, Tried, decide, more_telling
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
@@ -77,7 +77,7 @@ class Caller:
         identity: Identity,
         resolver: Resolver,
         pool: WorkerPool,
-        desk: LeaseDesk,
+        leases: LeaseManager,
         own_session: str,
     ) -> None:
         self.media: MediaReader | None = None  # set by whoever can say where artifacts are
@@ -86,8 +86,8 @@ class Caller:
         self._heads = lru_cache(_MAX_HEADS)(make_head)
         self._resolver = resolver
         self._pool = pool
-        self._desk = desk
-        self._releases = Releases(pool, desk)
+        self._leases = leases
+        self._releases = Releases(pool, leases)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -176,7 +176,7 @@ class Caller:
                 tracing.fail(state.span, fault)
             if state.session == self._own_session and fault.reason in LEASE_ENDED:
                 # Nobody holds this session, to acquire anew: it is told once and begins anew.
-                self._desk.book.told(state.session, fault.metadata.get("lease", ""))
+                self._leases.book.told(state.session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
             self._cancelled(state)
@@ -203,7 +203,7 @@ class Caller:
             )
             state.link, state.release = link, release
             lease_id = release.lease_id if release is not None else ""
-        elif target.shared and not self._desk.book.concerns(state.session, target.server_id):
+        elif target.shared and not self._leases.book.concerns(state.session, target.server_id):
             link = state.link = self._pool.pick(target.workers, state.avoid)
         else:
             link = state.link = await self._route(state, target, at)
@@ -226,7 +226,7 @@ class Caller:
         )
         new_lease = None
         if state.release is not None:
-            self._desk.released(*state.release)
+            self._leases.released(*state.release)
         elif not target.shared or state.held is not None or _names_lease(result):
             new_lease = self._note_lease(state, target, link, result, at)
         # A result that has a payload has no status: most need not be asked.
@@ -237,12 +237,12 @@ class Caller:
     async def _route(self, state: _CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
         key = Key(state.session, target.server_id)
-        held = state.held = self._desk.book.find(key, at)
+        held = state.held = self._leases.book.find(key, at)
         if held is not None:
             return self._pool.link(held.worker)
         if state.span is not None:
             state.span.add_event("leaseway.place")
-        worker = await self._desk.place(key, state.deadline, state.avoid)
+        worker = await self._leases.place(key, state.deadline, state.avoid)
         if state.span is not None:
             state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
@@ -267,18 +267,18 @@ class Caller:
         """Take note of what a result says about the session's lease."""
         key = Key(state.session, target.server_id)
         if result.HasField("new_lease"):
-            held = self._desk.granted(key, result.new_lease, link.worker, at, owned=True)
+            held = self._leases.granted(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
                 self._resolver.doubt(target, at_once=True)  # the server is leased by now
             if state.span is not None:
                 tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
             return Lease(held)
         if result.HasField("joined_lease"):
-            held = self._desk.granted(key, result.joined_lease, link.worker, at, owned=False)
+            held = self._leases.granted(key, result.joined_lease, link.worker, at, owned=False)
             if state.span is not None:
                 tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
         elif state.held is not None and not result.HasField("status"):
-            self._desk.called(state.held, at)
+            self._leases.called(state.held, at)
         return None
 
     async def _recover(self, state: _CallState, fault: Fault) -> None:
@@ -287,15 +287,15 @@ class Caller:
             state.events.begin_anew()
         target, link, held = state.target, state.link, state.held
         if held is not None and link is not None:
-            judge = self._desk.losses.judge
+            judge = self._leases.losses.judge
             fault = await judge(held, fault, state.deadline, leaving=link.leaving)
         if held is not None and fault.reason in LEASE_ENDED:
             fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
-            self._desk.book.end(held.lease_id, fault)
+            self._leases.book.end(held.lease_id, fault)
         leased = target is not None and not target.shared
         placing = leased and held is None and link is not None
         if placing and target is not None and link is not None:
-            self._desk.failed(Key(state.session, target.server_id), link.worker, fault)
+            self._leases.failed(Key(state.session, target.server_id), link.worker, fault)
         others = False
         if link is not None and target is not None and target.shared and held is None:
             others = self._pool.others(target.workers, state.avoid | {link.worker})
@@ -316,9 +316,9 @@ class Caller:
         )
         if again is None:
             if state.release is not None and fault.reason in _HOLDER_GONE:
-                self._desk.released(*state.release)  # it ends with its worker, or with its time
-            raise telling(state.known, fault)
-        state.known = telling(state.known, fault)
+                self._leases.released(*state.release)  # it ends with its worker, or with its time
+            raise more_telling(state.known, fault)
+        state.known = more_telling(state.known, fault)
         await self._prepare(state, again)
 
     def _cancelled(self, state: _CallState) -> None:
@@ -327,7 +327,7 @@ class Caller:
             tracing.cancelled(state.span)
         target, link = state.target, state.link
         if target is not None and link is not None and not target.shared and state.held is None:
-            self._desk.failed(Key(state.session, target.server_id), link.worker, None)
+            self._leases.failed(Key(state.session, target.server_id), link.worker, None)
 
     async def _prepare(self, state: _CallState, again: Again) -> None:
         if state.span is not None:

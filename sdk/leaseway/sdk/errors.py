@@ -50,7 +50,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Started
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "ArtifactLost",

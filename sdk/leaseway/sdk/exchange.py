@@ -20,9 +20,9 @@ from typing import Any, Final
 import grpc
 
 from leaseway.sdk import call_faults
-from leaseway.sdk.asides import Asides
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.grpc_faults import fault_of_worker, is_end
+from leaseway.sdk.side_frames import SideFrames
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.deadlines import Deadlines
@@ -109,7 +109,7 @@ class Exchange:
         self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
-        self._asides = Asides(self.pending, self._outbox)
+        self._side_frames = SideFrames(self.pending, self._outbox)
         # Batches are written as they are; the generated stub would take messages.
         self._stream: Any = channel.stream_stream(
             f"/{_SERVICE}/Exchange",
@@ -330,7 +330,7 @@ class Exchange:
                 self._assembler.add(chunk)
         talk = message.progress or message.logs or message.asks or message.updates
         if talk or message.withdrawals:
-            self._asides.take(message)
+            self._side_frames.take(message)
         for result in message.results:
             call_id = result.call_id
             call = pending.pop(call_id, None)

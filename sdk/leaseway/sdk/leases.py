@@ -31,7 +31,7 @@ from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
 
-__all__ = ["LEASE_ENDED", "LeaseDesk"]
+__all__ = ["LEASE_ENDED", "LeaseManager"]
 
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
@@ -46,7 +46,7 @@ _FIND_BOUND: Final = 2.0
 _log = logging.getLogger("leaseway.sdk")
 
 
-class LeaseDesk:
+class LeaseManager:
     """Gets, keeps and gives back the leases of one client.
 
     Args:

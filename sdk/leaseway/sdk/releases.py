@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from leaseway.sdk.lease_book import Key, Worker
-from leaseway.sdk.leases import LeaseDesk
+from leaseway.sdk.leases import LeaseManager
 from leaseway.sdk.resolution import Target
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.wire.admin import release_target
@@ -27,9 +27,9 @@ class Release(NamedTuple):
 class Releases:
     """Finds the workers for one client's releases."""
 
-    def __init__(self, pool: WorkerPool, desk: LeaseDesk) -> None:
+    def __init__(self, pool: WorkerPool, leases: LeaseManager) -> None:
         self._pool = pool
-        self._desk = desk
+        self._leases = leases
 
     async def route(
         self, session: str, arguments: bytes, target: Target, avoid: frozenset[Worker], at: float
@@ -51,10 +51,10 @@ class Releases:
         if server_id is None:
             return self._pool.pick(target.workers, avoid), None
         key = Key(session, server_id)
-        held = self._desk.book.current(key, at)
+        held = self._leases.book.current(key, at)
         if held is not None:
             return self._pool.link(held.worker), Release(key, held.lease_id)
-        holder = await self._desk.find_holder(key)
+        holder = await self._leases.find_holder(key)
         # Not named by its id: whichever lease the session has by now is meant.
         if holder is not None:
             return self._pool.link(holder), Release(key, "")

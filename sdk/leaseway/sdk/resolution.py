@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from leaseway.sdk.control import CONNECT_BOUND, ControlPlane
 from leaseway.sdk.lease_book import Worker
-from leaseway.sdk.moves import Moves
+from leaseway.sdk.registry_version import RegistryVersion
 from leaseway.sdk.registry_watch import follow_registry
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
@@ -142,7 +142,7 @@ class Resolver:
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
-        self.moves = Moves()
+        self.registry_version = RegistryVersion()
 
     def cached(self, asked: Asked, now: float) -> Target | None:
         """Return where a name leads if that is known and fresh."""
@@ -213,20 +213,20 @@ class Resolver:
                 the background of its next use.
 
         """
-        self.moves.told(version)
+        self.registry_version.told(version)
         for target in self._targets.values():
             if target.registry_version < version:
                 target.stale = True
             elif workers_changed:
                 target.refresh_at = 0.0
 
-    def watch(self) -> Moves:
+    def watch(self) -> RegistryVersion:
         """Follow the registry's versions from now on, and return where they are noted."""
-        if self._watch is None and not self.moves.ended:
+        if self._watch is None and not self.registry_version.ended:
             self._watch = self._loop.create_task(
                 follow_registry(weakref.ref(self), self._control), name="leaseway watch"
             )
-        return self.moves
+        return self.registry_version
 
     async def close(self) -> None:
         """End the watch and all requests."""
@@ -236,7 +236,7 @@ class Resolver:
 
     def abort(self) -> None:
         """Begin to end, without waiting."""
-        self.moves.end()
+        self.registry_version.end()
         if self._watch is not None:
             self._watch.cancel()
         for task in self._tasks:

@@ -11,7 +11,7 @@ from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault, Started
 from leaseway.wire.reasons import OF_ONE_WORKER, SETTLING, Reason
 
-__all__ = ["MAX_TRIES", "Again", "Tried", "decide", "telling"]
+__all__ = ["MAX_TRIES", "Again", "Tried", "decide", "more_telling"]
 
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""
@@ -105,7 +105,7 @@ def decide(
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
 
 
-def telling(known: Fault | None, fault: Fault) -> Fault:
+def more_telling(known: Fault | None, fault: Fault) -> Fault:
     """Return which of two tries' failures says more of what became of their call.
 
     Args:

@@ -11,7 +11,7 @@ from leaseway.sdk.calls import Caller
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.forks import check_fork, closed, opened
 from leaseway.sdk.identity import Identity
-from leaseway.sdk.leases import LeaseDesk
+from leaseway.sdk.leases import LeaseManager
 from leaseway.sdk.resolution import Resolver
 from leaseway.sdk.workers import WorkerPool
 
@@ -46,23 +46,23 @@ class Runtime:
         self.control = ControlPlane(identity)
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
-        self.desk = LeaseDesk(self.control, self.pool, self.own_session)
-        self.caller = Caller(identity, self.resolver, self.pool, self.desk, self.own_session)
+        self.leases = LeaseManager(self.control, self.pool, self.own_session)
+        self.caller = Caller(identity, self.resolver, self.pool, self.leases, self.own_session)
 
     @property
     def busy(self) -> bool:
         """Whether a call is in flight, or a lease is held or was lost and not taken note of."""
-        return bool(self.pool.load) or not self.desk.idle
+        return bool(self.pool.load) or not self.leases.idle
 
     async def close(self) -> None:
         """Release what this client acquired, then end all tasks, streams and channels."""
         try:
             async with asyncio.timeout(_CLOSE_BOUND):
-                await self.desk.release_owned()
+                await self.leases.release_owned()
         except TimeoutError:
             pass  # each lease that could not be released ends by itself
         finally:
-            await self.desk.close()
+            await self.leases.close()
             await self.resolver.close()
             await self.pool.close()
             await self.control.close()
@@ -86,7 +86,7 @@ class Runtime:
 
     def _abort(self) -> None:
         self._siblings().discard(self)
-        self.desk.abort()
+        self.leases.abort()
         self.resolver.abort()
         self.pool.abort()
 

@@ -47,7 +47,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
     def _reopen(self) -> Self:
         made = self._client._made
         if self._left and made is not None:
-            made.desk.reopen(self.key)
+            made.leases.reopen(self.key)
         self._left = False
         return self
 
@@ -85,7 +85,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
         if self._entered == 0:
             self._left = True
             if made is not None and not refused():  # else what is held is its parent's
-                await made.desk.leave(self.key, self)
+                await made.leases.leave(self.key, self)
 
     async def acquire(
         self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
@@ -117,7 +117,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
         made = self._client._made
-        return [Lease(held) for held in made.desk.book.held(self.key)] if made else []
+        return [Lease(held) for held in made.leases.book.held(self.key)] if made else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
@@ -132,7 +132,7 @@ async def acquire_lease(
     if wait is not None:
         check_seconds("wait", wait)
     try:
-        held = await runtime.desk.acquire(Key(session, server), ttl, wait, 0)
+        held = await runtime.leases.acquire(Key(session, server), ttl, wait, 0)
     except Fault as fault:
         raise error_from_fault(fault) from None
     return Lease(held)
@@ -143,6 +143,6 @@ async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> 
     server_id = server.server_id if isinstance(server, Lease) else server
     check_text("server", server_id)
     try:
-        return await runtime.desk.release(Key(session, server_id))
+        return await runtime.leases.release(Key(session, server_id))
     except Fault as fault:
         raise error_from_fault(fault) from None

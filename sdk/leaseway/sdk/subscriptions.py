@@ -212,8 +212,8 @@ class AsyncResourceUpdates:
         if target is None:
             target = await runtime.resolver.resolve(offer, deadline)
         key = Key(session, target.server_id)
-        if not target.shared and not runtime.desk.book.knows(key):
-            await runtime.desk.acquire(key, LEASE_TTL, None, target.registry_version)
+        if not target.shared and not runtime.leases.book.knows(key):
+            await runtime.leases.acquire(key, LEASE_TTL, None, target.registry_version)
 
     def _late(self) -> Fault:
         return Fault(

@@ -52,12 +52,12 @@ class AsyncToolWatch:
         if self._client._closed:
             raise StopAsyncIteration
         runtime, _ = self._client._at()  # another one than before where a fork came between
-        moves = runtime.resolver.watch()
-        while not moves.ended:
+        registry_version = runtime.resolver.watch()
+        while not registry_version.ended:
             if self._last is not None:
-                await moves.beyond(self._read_at)
+                await registry_version.beyond(self._read_at)
             tools = await self._read(runtime)
-            if tools is None or moves.ended:
+            if tools is None or registry_version.ended:
                 break
             self._read_at = max(self._read_at, tools.registry_version)
             if self._last is None or _differs(self._last, tools):
@@ -68,19 +68,19 @@ class AsyncToolWatch:
     async def _read(self, runtime: Runtime) -> ToolList | None:
         """Return the list as it is now, or None where the client was closed meanwhile."""
         attempt = 0
-        moves = runtime.resolver.moves
+        registry_version = runtime.resolver.registry_version
         while True:
             try:
                 deadline = runtime.loop.time() + STARTUP_TIMEOUT
                 return await self._fetch(runtime, deadline)
             except Fault as fault:
-                if moves.ended:
+                if registry_version.ended:
                     return None
                 if self._last is None or fault.reason not in _PASSING:
                     raise error_from_fault(fault) from None
             except (asyncio.CancelledError, grpc.aio.BaseError):
                 # What waits on a channel that is closed ends in one of these ways.
-                if moves.ended and not _cancelling():
+                if registry_version.ended and not _cancelling():
                     return None
                 raise
             await asyncio.sleep(_RETRY.delay(attempt))

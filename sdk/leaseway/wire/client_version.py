@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 __all__ = ["check_client_version"]

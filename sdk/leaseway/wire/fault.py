@@ -24,7 +24,6 @@ from leaseway.wire.reasons import Reason
 __all__ = [
     "DOMAIN",
     "Fault",
-    "Reason",
     "Started",
     "abort",
     "fault_from_rpc_error",

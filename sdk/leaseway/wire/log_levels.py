@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["LOG_LEVELS", "check_log_level"]
 

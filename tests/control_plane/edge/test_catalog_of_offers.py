@@ -14,7 +14,8 @@ from tests.control_plane.edge.fake_worker import FakeWorker, worker
 from tests.control_plane.edge.test_services import fault_of, heard
 
 from leaseway.v1 import catalog_pb2, sync_pb2
-from leaseway.wire.fault import Reason, fault_from_status
+from leaseway.wire.fault import fault_from_status
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import NameFilter
 
 PROMPT = {

@@ -13,7 +13,8 @@ from tests.control_plane.edge.fake_worker import FakeWorker, worker
 from tests.control_plane.edge.test_services import fault_of
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.fault import Reason, fault_from_status
+from leaseway.wire.fault import fault_from_status
+from leaseway.wire.reasons import Reason
 
 LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
 

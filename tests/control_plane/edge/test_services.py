@@ -16,7 +16,8 @@ from tests.control_plane.edge.fake_worker import FakeWorker, recorded, worker
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.snapshot import Snapshot
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
+from leaseway.wire.fault import Fault, fault_from_rpc_error, fault_from_status
+from leaseway.wire.reasons import Reason
 
 
 async def resolve(

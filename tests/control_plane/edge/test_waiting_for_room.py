@@ -12,7 +12,7 @@ from tests.control_plane.edge.test_operators import hold, serve_desk
 from tests.control_plane.edge.test_services import fault_of
 
 from leaseway.v1 import leases_pb2, sync_pb2
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 
 def wanted(session: str, seconds: float = 30.0, **more: object) -> leases_pb2.PlaceRequest:

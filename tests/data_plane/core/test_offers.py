@@ -9,7 +9,8 @@ import pytest
 
 from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, Offered, admit, compile_prompts
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.uris import UriFilter, as_read
 
 OFFERED = Offered(

@@ -11,7 +11,8 @@ from leaseway.data_plane.core.toolset import (
     describe_differences,
     differing_tools,
 )
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 
 def tool(name: str, **members: object) -> bytes:

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from leaseway.v1 import execution_pb2, leases_pb2
-from leaseway.wire.fault import Reason, fault_from_rpc_error
+from leaseway.wire.fault import fault_from_rpc_error
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 

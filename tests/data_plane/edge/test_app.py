@@ -17,7 +17,8 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.app import WorkerOptions, run
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.fault import Reason, fault_from_status
+from leaseway.wire.fault import fault_from_status
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 SERVERS = Path(__file__).resolve().parents[2] / "servers"

@@ -18,8 +18,9 @@ from leaseway.data_plane.core.artifact_index import Artifact
 from leaseway.data_plane.edge import artifact_http
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.http_listener import ArtifactsListener
+from leaseway.wire.reasons import Reason
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 OWNER = {"tenant": "acme", "session": "s1"}

@@ -10,7 +10,7 @@ from tests.data_plane.edge.artifact_calls import PNG, answer, kept, read, refuse
 from tests.data_plane.edge.conftest import Bench, worker_bench
 
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from leaseway.data_plane.edge.artifact_storage import DirectoryStorage, MemorySt
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.artifact_refs import artifact_reference
-from leaseway.wire.fault import Reason
 from leaseway.wire.metrics import Meter
+from leaseway.wire.reasons import Reason
 
 
 async def test_what_is_too_old_goes_while_the_worker_runs() -> None:

@@ -19,7 +19,8 @@ from leaseway.data_plane.edge.artifact_storage import DirectoryStorage
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.artifact_refs import incarnation_mark, reference_mark
-from leaseway.wire.fault import Fault, Reason, fault_from_status
+from leaseway.wire.fault import Fault, fault_from_status
+from leaseway.wire.reasons import Reason
 
 
 @pytest.fixture

@@ -11,8 +11,9 @@ from google.rpc.status_pb2 import Status
 from leaseway.data_plane.edge.memory import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
-from leaseway.wire.fault import Reason, fault_from_status
+from leaseway.wire.fault import fault_from_status
 from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 WAIT = 60.0

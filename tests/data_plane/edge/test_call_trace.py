@@ -14,7 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from leaseway.data_plane.edge import call_trace, deltas, executor, probes
 from leaseway.v1 import sync_pb2
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec_wire import spec_to_wire
 
 Bench = Any

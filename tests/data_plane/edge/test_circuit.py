@@ -11,7 +11,8 @@ from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+from leaseway.wire.fault import Fault, fault_from_rpc_error
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy
 
 Bench = Any

@@ -8,7 +8,7 @@ from typing import Any
 from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 MUTE = "The server time has not answered a ping for 10 s; its connection was closed."

@@ -12,7 +12,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.edge import exchange
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
+from leaseway.wire.fault import Fault, fault_from_rpc_error, fault_from_status
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 

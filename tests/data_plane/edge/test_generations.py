@@ -12,7 +12,8 @@ from leaseway.data_plane.edge import pool
 from leaseway.data_plane.edge.memory import ECHO
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason, fault_from_status
+from leaseway.wire.fault import Fault, fault_from_status
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
 
@@ -234,7 +235,7 @@ async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Ben
 
 
 async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pool, "_PARKED_FOR", 0.03)
+    monkeypatch.setattr(pool, "_PROBED_FOR", 0.03)
     spec = bench.spec("time")
     bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
     await bench.plane.expect("probe_result")

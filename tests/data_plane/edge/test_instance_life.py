@@ -11,7 +11,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.edge.memory import MemoryInstance
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy
 
 Bench = Any
@@ -40,7 +41,7 @@ async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts
     )
     assert (first.state, report.instances[0].role) == ("closed", "shared")
     assert len(bench.servers.opened) == 1
-    assert not bench.worker.pool.around.reports.problems.take()[0]
+    assert not bench.worker.pool.context.reports.problems.take()[0]
     assert (await bench.caller().call("time")).payload
     assert len(bench.servers.opened) == 2
 
@@ -210,7 +211,7 @@ async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench
 @pytest.mark.parametrize("shared", [True, False])
 async def test_whoever_listens_hears_of_each_start_and_end_once(bench: Bench, shared: bool) -> None:
     heard: list[tuple[str, str]] = []
-    hooks = bench.worker.pool.around.hooks
+    hooks = bench.worker.pool.context.hooks
     hooks.instance_started = lambda live, *, again: heard.append((live.instance.id, f"up {again}"))
     hooks.instance_ended = lambda live, how: heard.append((live.instance.id, how))
     policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))

@@ -11,7 +11,8 @@ from tests.conftest import BOUND
 
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.durations import duration, seconds
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error, fault_from_status
+from leaseway.wire.fault import Fault, fault_from_rpc_error, fault_from_status
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy
 
 Bench = Any
@@ -276,7 +277,7 @@ async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Benc
     async with asyncio.timeout(BOUND):
         assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)
-        await bench.until(lambda: not bench.worker.pool.around.population.count("db"))
+        await bench.until(lambda: not bench.worker.pool.context.population.count("db"))
 
 
 async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:

@@ -10,7 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import BOUND
 
 from leaseway.v1 import leases_pb2, sync_pb2
-from leaseway.wire.fault import Reason, fault_from_rpc_error
+from leaseway.wire.fault import fault_from_rpc_error
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 

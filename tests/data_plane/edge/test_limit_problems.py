@@ -40,5 +40,5 @@ async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> N
     bench.servers.warnings = (WEAK,)
     bench.servers.opened[0].crash()
     await bench.until(lambda: len(bench.servers.live) == 1 and len(bench.servers.opened) == 2)
-    problems = bench.worker.pool.around.reports.problems
+    problems = bench.worker.pool.context.reports.problems
     await bench.until(lambda: [each.reason for each in problems.open] == [WEAK[0]])

@@ -13,8 +13,9 @@ from leaseway.data_plane.core.listed import Offers
 from leaseway.data_plane.edge.updates import Updates
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.outbox import Outbox
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, ServerSpec
 from leaseway.wire.spec_wire import spec_to_wire
 

@@ -14,8 +14,9 @@ from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.memory import AskRefused, MemoryAsk, MemoryCall
 from leaseway.data_plane.edge.parked import MAX_PARKED, Parking
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+from leaseway.wire.fault import Fault, fault_from_rpc_error
 from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 Reply = execution_pb2.CallToolResponse

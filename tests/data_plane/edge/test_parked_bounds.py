@@ -10,8 +10,8 @@ from tests.data_plane.edge.test_parked import Reply, call_of, parked, refused, r
 
 from leaseway.data_plane.edge.memory import MemoryCall
 from leaseway.data_plane.edge.parked import Parking
-from leaseway.wire.fault import Reason
 from leaseway.wire.mcp_methods import ELICIT
+from leaseway.wire.reasons import Reason
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, ServerSpec, Value
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
 from leaseway.wire.vault_key import VaultPlace

@@ -12,7 +12,8 @@ from leaseway.data_plane.edge import probes
 from leaseway.data_plane.edge.memory import ECHO
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})

@@ -13,7 +13,8 @@ from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, No
 from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.v1 import leases_pb2
 from leaseway.wire.durations import duration
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
 
 

@@ -11,7 +11,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.edge.memory import ECHO, MemoryInstance
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
 from leaseway.wire.spec_wire import key_to_wire, spec_to_wire
 

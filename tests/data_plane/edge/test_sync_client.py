@@ -11,7 +11,8 @@ import pytest
 
 from leaseway.v1 import leases_pb2, sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.spec_wire import key_to_wire
 

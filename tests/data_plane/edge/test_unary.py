@@ -15,7 +15,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, fault_from_rpc_error
+from leaseway.wire.fault import Fault, fault_from_rpc_error
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 

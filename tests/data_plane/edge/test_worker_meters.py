@@ -10,8 +10,9 @@ from tests.data_plane.edge.conftest import Bench, worker_bench
 from leaseway.data_plane.edge.meters import WorkerMeters
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.metrics import Buckets, Meter
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 Values = dict[tuple[str, ...], float | Buckets]

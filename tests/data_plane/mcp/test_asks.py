@@ -20,8 +20,9 @@ from leaseway.data_plane.mcp.pending import ToolCall
 from leaseway.data_plane.mcp.session import era_of
 from leaseway.data_plane.mcp.wire import LEGACY, params_head
 from leaseway.wire.bounds import MAX_ASKS
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.reasons import Reason
 
 
 class Calls:

@@ -18,8 +18,8 @@ from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.mcp.asks import METHODS, answerable
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.wire.fault import Reason
 from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.reasons import Reason
 
 Bench = Any
 NAME = {"method": ELICIT, "params": {"message": "Name?", "x-unknown": {"kept": 1.0}}}

@@ -18,7 +18,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.mcp.health import Patience, patience_of
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 if TYPE_CHECKING:

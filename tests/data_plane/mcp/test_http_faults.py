@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

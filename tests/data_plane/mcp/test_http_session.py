@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.health import Patience
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -17,8 +17,8 @@ from leaseway.data_plane.mcp import http_telling
 from leaseway.data_plane.mcp.asks import METHODS
 from leaseway.data_plane.mcp.http import HttpConnection
 from leaseway.data_plane.mcp.wire import params_head
-from leaseway.wire.fault import Reason
 from leaseway.wire.mcp_methods import ELICIT
+from leaseway.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -16,7 +16,8 @@ from leaseway.data_plane.mcp import stdio
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process import ServerProcess
 from leaseway.data_plane.mcp.stream_peer import StreamPeer
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

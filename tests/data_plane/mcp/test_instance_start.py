@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.conftest import ServerCommand
 
 from leaseway.data_plane.core.calls import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.transport import PullTransport, Receipt
 from leaseway.data_plane.mcp.wire import params_head
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 
 class Slip:

@@ -10,7 +10,7 @@ import pytest
 
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.transport import ServerView
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
 
 Bench = Any

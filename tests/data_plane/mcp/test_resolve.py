@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from leaseway.data_plane.mcp.resolve import resolve
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.logs import configure_logging
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
 from leaseway.wire.vault_key import VaultError
 

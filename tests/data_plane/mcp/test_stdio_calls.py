@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.core.calls import Outcome, ToolRequest
 from leaseway.data_plane.mcp.stream_peer import MAX_QUEUED, StreamPeer
 from leaseway.wire import bounds
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -19,7 +19,8 @@ from leaseway.data_plane.mcp.sse_transport import SseTransport
 from leaseway.data_plane.mcp.stream_peer import StreamPeer
 from leaseway.data_plane.mcp.websocket import WebSocketTransport
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import Value
 
 Bench = Any

@@ -12,7 +12,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.core.calls import Outcome
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 
 
 class Session:

@@ -19,7 +19,7 @@ from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.mcp.asks import METHODS, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.wire import bounds
-from leaseway.wire.fault import Reason
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 
 Bench = Any

@@ -13,7 +13,8 @@ from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import problem_from_wire
 from leaseway.v1 import admin_pb2, admin_pb2_grpc
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
+from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 __all__ = ["AdminService"]

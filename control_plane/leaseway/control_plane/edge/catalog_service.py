@@ -26,8 +26,9 @@ from leaseway.control_plane.edge.pages import one_page
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["CatalogService"]

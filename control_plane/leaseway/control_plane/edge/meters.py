@@ -14,9 +14,9 @@ from typing import Final, get_args
 from leaseway.control_plane.core.actions import Action, CancelProbe, PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.listing import Listing
-from leaseway.control_plane.core.lookup import Denied
 from leaseway.control_plane.core.placement import Placement
 from leaseway.control_plane.core.problems import Problem, Scope, Severity
+from leaseway.control_plane.core.refusal import Denied
 from leaseway.wire.metrics import Meter, Reading
 from leaseway.wire.retention import Retention
 from leaseway.wire.telemetry import Attr

@@ -21,8 +21,9 @@ from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.durations import seconds
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import LONGEST_KEY
+from leaseway.wire.reasons import Reason
 
 __all__ = ["PlacementService"]
 

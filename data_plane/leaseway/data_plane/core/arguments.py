@@ -11,7 +11,8 @@ import jsonschema_rs
 import msgspec
 
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["ArgumentCheck", "SchemaNotCompiled", "oversize_arguments", "parse_arguments"]
 

@@ -14,8 +14,9 @@ import msgspec
 
 from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import nearest
+from leaseway.wire.reasons import Reason
 from leaseway.wire.uris import ALL_URIS, UriFilter
 
 __all__ = [

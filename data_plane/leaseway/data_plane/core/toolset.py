@@ -14,8 +14,9 @@ import msgspec
 
 from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled
 from leaseway.data_plane.core.offers import NOTHING_OFFERED, Offered
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import nearest
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "CompiledToolset",

@@ -18,8 +18,9 @@ from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT, nearest
+from leaseway.wire.reasons import Reason
 
 __all__ = ["AdminTools"]
 

@@ -20,8 +20,9 @@ from aiohttp import web
 from leaseway.data_plane.core.artifact_index import Artifact
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.wire.auth import KEY_VARIABLE
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.http_listener import ArtifactsListener
+from leaseway.wire.reasons import Reason
 
 __all__ = ["serve_artifacts"]
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["send_artifact"]
 

@@ -24,8 +24,9 @@ from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark, is_reference
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
 
 __all__ = ["ArtifactStore"]
 

@@ -7,11 +7,12 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
 from leaseway.wire.telemetry import Attr, context_from, is_sampled, traceparent_of, tracer
 
 __all__ = ["CallTrace", "wants_trace"]
@@ -67,7 +68,7 @@ class CallTrace:
         """Note what the call waits for or has got."""
         self._worker.add_event(name)
 
-    def send(self, live: Live) -> dict[str, object]:
+    def send(self, live: LiveInstance) -> dict[str, object]:
         """Open the span of the MCP request; return the `_meta` that carries it."""
         if not self._worker.is_recording():
             return _carrying(self._worker)  # the sampler decided for all of the call

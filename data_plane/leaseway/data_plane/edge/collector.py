@@ -15,8 +15,9 @@ from leaseway.data_plane.edge.content import arguments_from_struct
 from leaseway.data_plane.edge.run import Run
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Collector"]
 

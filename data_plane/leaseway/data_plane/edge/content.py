@@ -11,7 +11,8 @@ from google.protobuf.struct_pb2 import Struct, Value
 from leaseway.data_plane.core.media import BadMedia, media_from_text
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["arguments_from_struct", "typed_result"]
 

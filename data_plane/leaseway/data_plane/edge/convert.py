@@ -15,7 +15,7 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.admin import reminder
 from leaseway.wire.durations import duration, timestamp
@@ -195,7 +195,7 @@ def instance_statuses(
     return found
 
 
-def _state(generation: Generation, live: Live) -> str:
+def _state(generation: Generation, live: LiveInstance) -> str:
     state = live.instance.state
     if state in ("closing", "closed", "failed"):
         return "closed"
@@ -203,14 +203,14 @@ def _state(generation: Generation, live: Live) -> str:
     return "draining" if draining and state == "ready" else state
 
 
-def _role(generation: Generation, live: Live | None) -> str:
+def _role(generation: Generation, live: LiveInstance | None) -> str:
     if generation.is_shared:
         return "shared"
     return "leased" if live is not None and live.lease_id else "spare"
 
 
 def _status(
-    generation: Generation, worker_id: str, instance_id: str, state: str, live: Live | None
+    generation: Generation, worker_id: str, instance_id: str, state: str, live: LiveInstance | None
 ) -> catalog_pb2.InstanceStatus:
     restart = generation.restart
     return catalog_pb2.InstanceStatus(

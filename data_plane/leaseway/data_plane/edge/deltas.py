@@ -21,7 +21,7 @@ _SLICE: Final = 0.005
 
 async def apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refusal]:
     """Apply a delta to a pool; return what of it this worker cannot serve, and why."""
-    worker_id = pool.around.worker_id
+    worker_id = pool.context.worker_id
     with _tracer.start_as_current_span(
         "leaseway.apply",
         context=context_from(delta.traceparent),

@@ -24,9 +24,10 @@ from leaseway.data_plane.edge.updates import Updates
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.client_version import check_client_version
-from leaseway.wire.fault import Fault, Reason, abort, status_from_fault
+from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.frames import frame, frame_tag, result_frame
 from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.reasons import Reason
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 __all__ = ["Context", "ExchangeStream"]

@@ -23,8 +23,9 @@ from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.client_version import check_client_version
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.reasons import Reason
 
 __all__ = ["ExecutionService", "add_execution_service"]
 
@@ -184,7 +185,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             if plan is not None:
                 return variant.key.server_id, plan.original_name
             known.extend(variant.toolset.by_exposed_name)
-        raise tool_not_found(request.tool, f"Worker {self._pool.around.worker_id}", known)
+        raise tool_not_found(request.tool, f"Worker {self._pool.context.worker_id}", known)
 
     async def ReadArtifact(  # type: ignore[override]  # noqa: N802 - writes to the context
         self, request: execution_pb2.ReadArtifactRequest, context: Context

@@ -24,7 +24,7 @@ from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
 from leaseway.data_plane.edge.following import Following
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.run import Run, Sink
 from leaseway.data_plane.mcp.asks import answerable
@@ -34,9 +34,10 @@ from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.durations import seconds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.log_levels import check_log_level
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.reasons import Reason
 from leaseway.wire.telemetry import tracing_active
 
 __all__ = ["Executor"]
@@ -64,9 +65,9 @@ class Executor:
         self._admin = AdminTools(pool, leases)
         self._following = Following(leases, self._may_know)
         self._worker_id = worker_id
-        self._background = pool.around.background
+        self._background = pool.context.background
         self._loop = asyncio.get_running_loop()
-        self.meters = pool.around.meters
+        self.meters = pool.context.meters
         self.artifacts: ArtifactStore | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -201,7 +202,7 @@ class Executor:
     def _expire(self, number: int) -> None:
         self._runs[number].expire()
 
-    def _ready_instance(self, run: Run, generation: Generation) -> Live | None:
+    def _ready_instance(self, run: Run, generation: Generation) -> LiveInstance | None:
         """Return the instance for a call, or None where there is something to wait for."""
         if generation.is_shared and not run.call.lease_id:
             return generation.shared
@@ -223,7 +224,9 @@ class Executor:
             self._leases.begin_call(lease)
         return live
 
-    def _send(self, run: Run, live: Live, toolset: CompiledToolset, plan: ToolPlan | Asked) -> None:
+    def _send(
+        self, run: Run, live: LiveInstance, toolset: CompiledToolset, plan: ToolPlan | Asked
+    ) -> None:
         call = run.call
         meta: dict[str, object] | None = None
         if run.trace is not None:
@@ -294,7 +297,7 @@ class Executor:
                 run.trace.event("waiting for the registry version")
             await self._pool.wait_version(run.call.registry_version)
 
-    async def _obtain(self, run: Run, generation: Generation) -> Live:
+    async def _obtain(self, run: Run, generation: Generation) -> LiveInstance:
         live = self._ready_instance(run, generation)
         if live is not None:
             return live
@@ -316,7 +319,7 @@ class Executor:
         self._leases.begin_call(lease)
         return live
 
-    async def _obtain_shared(self, run: Run, generation: Generation) -> Live:
+    async def _obtain_shared(self, run: Run, generation: Generation) -> LiveInstance:
         self._event(run, "waiting for the instance to start")
         while True:
             try:

@@ -13,7 +13,7 @@ from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.offers import Asked
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.meters import SETTLED
 from leaseway.data_plane.edge.run import Run
 from leaseway.wire.fault import Fault
@@ -41,7 +41,7 @@ class Following:
         self._allows = allows
         self._runs: dict[Run, None] = {}
 
-    def begin(self, run: Run, live: Live, asked: Asked) -> None:
+    def begin(self, run: Run, live: LiveInstance, asked: Asked) -> None:
         """Follow a resource.
 
         Raises:
@@ -84,7 +84,7 @@ class _Followed:
 
     written = True  # that the server may know of it harms nobody
 
-    def __init__(self, following: Following, run: Run, live: Live) -> None:
+    def __init__(self, following: Following, run: Run, live: LiveInstance) -> None:
         self.run = run
         self.live = live
         self.lease: Lease | None = run.lease

@@ -1,7 +1,7 @@
 """The instances made from one launch hash of one variant (DESIGN §§3, 9).
 
 A generation of a shared server keeps one instance up (`shared_keeper`). One of a leased server
-makes an instance for each lease (`tenure` says when those end) and holds `spares`. A generation
+makes an instance for each lease (`upkeep` says when those end) and holds `spares`. A generation
 that was replaced drains: what runs on it finishes, nothing new begins.
 """
 
@@ -15,14 +15,15 @@ from leaseway.data_plane.core.holdings import HeldVariant
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.restart import Restart
 from leaseway.data_plane.core.upkeep import spares_wanted
-from leaseway.data_plane.edge.live import Live, ended_by_itself
-from leaseway.data_plane.edge.lives import Lives
+from leaseway.data_plane.edge.live_instance import LiveInstance, ended_by_itself
+from leaseway.data_plane.edge.live_instances import LiveInstances
 from leaseway.data_plane.edge.server_problems import ServerProblems
 from leaseway.data_plane.edge.shared_keeper import SharedKeeper
 from leaseway.data_plane.edge.spares import Spares
-from leaseway.data_plane.edge.surroundings import Surroundings
-from leaseway.data_plane.edge.tenure import Tenure
-from leaseway.wire.fault import Fault, Reason
+from leaseway.data_plane.edge.upkeep import Upkeep
+from leaseway.data_plane.edge.worker_context import WorkerContext
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["Generation"]
@@ -36,14 +37,14 @@ class Generation:
 
     """
 
-    def __init__(self, variant: HeldVariant, around: Surroundings) -> None:
+    def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
         self.launch_hash = variant.launch_hash
-        self._around = around
-        self._problems = ServerProblems(variant.key, around.worker_id, around.reports)
-        self._lives = Lives(variant, around, self, self._problems)
-        self._keeper = SharedKeeper(self._lives, around)
-        self._spares = Spares(self._lives, around)
-        self._tenure = Tenure(self._lives, around.hooks)
+        self._context = context
+        self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
+        self._lives = LiveInstances(variant, context, self, self._problems)
+        self._keeper = SharedKeeper(self._lives, context)
+        self._spares = Spares(self._lives, context)
+        self._upkeep = Upkeep(self._lives, context.hooks)
 
     @property
     def variant(self) -> HeldVariant:
@@ -61,7 +62,7 @@ class Generation:
         return self._lives.variant.spec.truely_stateless
 
     @property
-    def shared(self) -> Live | None:
+    def shared(self) -> LiveInstance | None:
         """The instance that shared calls use, or None while there is none."""
         return self._keeper.live
 
@@ -71,7 +72,7 @@ class Generation:
         return self._lives.draining
 
     @property
-    def lives(self) -> Iterable[Live]:
+    def lives(self) -> Iterable[LiveInstance]:
         """All instances that have not ended."""
         return self._lives.all
 
@@ -114,7 +115,7 @@ class Generation:
         """What the references stand for here; None before the first start."""
         return self._lives.reading
 
-    def adopt(self, live: Live) -> None:
+    def adopt(self, live: LiveInstance) -> None:
         """Take an instance that a probe started: as the shared one or as a spare."""
         self._lives.adopt(live)
         if self.is_shared:
@@ -123,14 +124,14 @@ class Generation:
             self._spares.add(live)
             self._spares.begin()
 
-    def adopt_spare(self, live: Live) -> None:
+    def adopt_spare(self, live: LiveInstance) -> None:
         """Take an instance of this launch hash where there is none yet, else close it."""
         if self.is_empty:
             self.adopt(live)
         else:
-            self._around.background.spawn(live.close(), f"close a second instance of {self.key}")
+            self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
 
-    def outdates(self, live: Live) -> bool:
+    def outdates(self, live: LiveInstance) -> bool:
         """Say whether an instance was started with other values than the newest ones are."""
         return self._lives.outdates(live)
 
@@ -166,19 +167,19 @@ class Generation:
     def _settle(self) -> None:
         self._keeper.settle()
         self._spares.settle()
-        self._tenure.settle()
+        self._upkeep.settle()
 
-    def _compare_again(self, live: Live) -> None:
+    def _compare_again(self, live: LiveInstance) -> None:
         live.compare(self.variant.toolset)
         if live.differing:  # another worker's instance may have changed its list first
             live.suspect = True
-            self._around.background.spawn(
+            self._context.background.spawn(
                 self._relist_suspect(live), f"list the tools of {live.instance.id} again"
             )
         else:
             self._problems.compared(live, self.lives, self.variant.toolset)
 
-    async def _relist_suspect(self, live: Live) -> None:
+    async def _relist_suspect(self, live: LiveInstance) -> None:
         try:
             await self.relist(live)
         except Fault as fault:
@@ -188,7 +189,7 @@ class Generation:
         if live.differing:  # it is of before the change; one that starts now may be of after it
             self._spares.replace(live)
 
-    async def relist(self, live: Live) -> Mapping[str, bytes]:
+    async def relist(self, live: LiveInstance) -> Mapping[str, bytes]:
         """List the tools of an instance again.
 
         Raises:
@@ -199,7 +200,7 @@ class Generation:
         self._problems.compared(live, self.lives, self.variant.toolset)
         return tools
 
-    def listed_leased(self, live: Live, failure: Fault | None = None) -> None:
+    def listed_leased(self, live: LiveInstance, failure: Fault | None = None) -> None:
         """Note what a leased instance lists that said that its lists changed.
 
         Args:
@@ -216,7 +217,7 @@ class Generation:
         else:
             self._problems.compared(live, self.lives, self.variant.toolset)
 
-    async def wait_shared(self) -> Live:
+    async def wait_shared(self) -> LiveInstance:
         """Return the shared instance, waiting for a start that is under way.
 
         Raises:
@@ -225,7 +226,7 @@ class Generation:
         """
         return await self._keeper.wait()
 
-    async def take_for_lease(self, lease_id: str) -> Live:
+    async def take_for_lease(self, lease_id: str) -> LiveInstance:
         """Return an instance of its own for a lease: a spare, else a new one.
 
         Raises:
@@ -235,14 +236,14 @@ class Generation:
         """
         live = await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
         self._spares.settle()
-        self._tenure.settle()
+        self._upkeep.settle()
         return live
 
-    async def _start_for_lease(self, lease_id: str) -> Live:
+    async def _start_for_lease(self, lease_id: str) -> LiveInstance:
         if not self._lives.restart.admits(asyncio.get_running_loop().time()):
             raise self._lives.refusal(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
-        self._around.population.make_room(self.key.server_id, limit)
+        self._context.population.make_room(self.key.server_id, limit)
         live = self._lives.open(lease_id)
         await self._lives.bring_up(live)
         return live
@@ -257,7 +258,7 @@ class Generation:
                 self._lives.retire(live)
         self._problems.mend_all()
 
-    def discard(self, live: Live, grace: float = 0) -> asyncio.Task[None]:
+    def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
         """Close an instance in the background and forget it."""
         return self._lives.discard(live, grace)
 
@@ -266,12 +267,12 @@ class Generation:
         self._lives.draining = True
         self._keeper.stop()
         self._spares.stop()
-        self._tenure.stop()
+        self._upkeep.stop()
         closing = [self.discard(live) for live in self.lives]
         if closing:
             await asyncio.wait(closing)
 
-    def live_ended(self, live: Live, fault: Fault | None) -> None:
+    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         """Forget an instance that ended by itself, and say whose lease is lost."""
         self._lives.forget(live, "ended" if fault is None else fault.message)
         if live.up_since is None:
@@ -279,26 +280,26 @@ class Generation:
         if live.lease_id:
             if fault is not None and not self.draining:
                 self._problems.fault(fault)
-            self._around.hooks.leased_ended(live, fault)
+            self._context.hooks.leased_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
         self._keeper.ended(live, fault)
         self._spares.ended(live, fault)
 
-    def live_idle(self, live: Live) -> None:
+    def live_idle(self, live: LiveInstance) -> None:
         """End an instance, or the lease of one, whose last call it waited for."""
         if live.draining:
             self.discard(live)
         else:
-            self._tenure.settle()
+            self._upkeep.settle()
 
-    def live_tools_changed(self, live: Live) -> None:
+    def live_tools_changed(self, live: LiveInstance) -> None:
         """Pass on that the tools changed."""
-        self._around.hooks.tools_changed(self, live)
+        self._context.hooks.tools_changed(self, live)
 
-    def live_disconnected(self, live: Live) -> None:
+    def live_disconnected(self, live: LiveInstance) -> None:
         """Have the state of an instance reported that is about to end."""
-        self._around.reports.instances_changed()
+        self._context.reports.instances_changed()
 
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"

@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.generation import Generation
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.room_line import RoomLine
 from leaseway.wire.caller_names import check_caller_names
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.lease_ttl import check_lease_ttl
+from leaseway.wire.reasons import Reason
 
 __all__ = ["LeaseKeeper"]
 
@@ -48,14 +49,14 @@ class LeaseKeeper:
         self._pool = pool
         self._table = table
         self._clock = clock
-        self._around = pool.around
-        self._lives: dict[str, tuple[Live, Generation]] = {}
+        self._context = pool.context
+        self._lives: dict[str, tuple[LiveInstance, Generation]] = {}
         self._starting: dict[str, _Start] = {}
         self._line = RoomLine()
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._around.hooks.leased_ended = self._instance_ended
-        self._around.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
+        self._context.hooks.leased_ended = self._instance_ended
+        self._context.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
 
     @property
     def waiting(self) -> int:
@@ -75,7 +76,7 @@ class LeaseKeeper:
         """Return the lease of a key."""
         return self._table.find(key)
 
-    def live(self, lease: Lease) -> Live | None:
+    def live(self, lease: Lease) -> LiveInstance | None:
         """Return the instance of a lease, or None while it is starting."""
         entry = self._lives.get(lease.id)
         return entry[0] if entry is not None else None
@@ -153,7 +154,7 @@ class LeaseKeeper:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         if ttl is not None:
             check_lease_ttl(ttl)
-        with lease_wait(self._around.meters, key.server_id) as granted:
+        with lease_wait(self._context.meters, key.server_id) as granted:
             lease, created = await self._grant(key, agent, acquirer, ttl, wait)
             start = self._starting.get(lease.id)
             if start is not None:
@@ -200,7 +201,7 @@ class LeaseKeeper:
         if created:
             self._begin(lease, generation)
         else:
-            self._around.reports.lease_gained(lease)  # its time to live, perhaps
+            self._context.reports.lease_gained(lease)  # its time to live, perhaps
         return lease, created
 
     def _leasable(self, key: LeaseKey) -> Generation:
@@ -218,12 +219,12 @@ class LeaseKeeper:
         self._table.begin_call(lease, self._clock())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
-        task = self._around.background.spawn(
+        task = self._context.background.spawn(
             self._bind(lease, generation), f"start the instance of lease {lease.id}"
         )
         self._starting[lease.id] = _Start(done, task)
         # A start may take longer than the control plane keeps room for a lease that it placed.
-        self._around.reports.lease_gained(lease)
+        self._context.reports.lease_gained(lease)
         self._schedule()
 
     async def _bind(self, lease: Lease, generation: Generation) -> None:
@@ -240,14 +241,14 @@ class LeaseKeeper:
         else:
             self._bound(lease, generation, live)
 
-    def _bound(self, lease: Lease, generation: Generation, live: Live) -> None:
+    def _bound(self, lease: Lease, generation: Generation, live: LiveInstance) -> None:
         start = self._starting.pop(lease.id, None)
         if start is None:  # the lease has ended at this very moment
             generation.discard(live)
             return
         self._lives[lease.id] = (live, generation)
         self.end_call(lease)
-        self._around.reports.lease_gained(lease)
+        self._context.reports.lease_gained(lease)
         start.done.set_result(None)
         if generation.draining:  # replaced while the instance was starting
             self.follow()
@@ -326,7 +327,7 @@ class LeaseKeeper:
         self._tick()
         self._line.serve()  # there may be more room by now, or nothing to wait for
 
-    def _instance_ended(self, live: Live, fault: Fault | None) -> None:
+    def _instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         why = fault.message if fault is not None else "its instance ended"
         self._lives.pop(live.lease_id, None)
         self._end(live.lease_id, "lost", why)
@@ -339,8 +340,8 @@ class LeaseKeeper:
         return True
 
     def _clean_up(self, lease: Lease, how: How) -> None:
-        if self._around.meters is not None:
-            self._around.meters.lease_ended(lease, how)
+        if self._context.meters is not None:
+            self._context.meters.lease_ended(lease, how)
         entry = self._lives.pop(lease.id, None)
         if entry is not None:
             live, generation = entry
@@ -349,7 +350,7 @@ class LeaseKeeper:
         if start is not None:  # nobody would use what comes up; whoever waits need not
             start.done.set_exception(self.ended_fault(lease.id))
             start.task.cancel()
-        self._around.reports.lease_lost(lease, how)
+        self._context.reports.lease_lost(lease, how)
         self._line.serve()
 
     def _tick(self) -> None:

@@ -15,8 +15,9 @@ from leaseway.data_plane.edge.renewals import renew_all
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.durations import seconds
-from leaseway.wire.fault import Fault, Reason, abort
+from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.reasons import Reason
 
 __all__ = ["LeaseService"]
 

@@ -19,7 +19,8 @@ from leaseway.data_plane.core.ports import Opener
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.asks import nobody_answers
 from leaseway.data_plane.mcp.resolve import resolve
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 
 __all__ = [

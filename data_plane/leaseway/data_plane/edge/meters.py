@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.metrics import DURATIONS, Histogram, Instrument, Meter
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 from leaseway.wire.telemetry import Attr
 
 if TYPE_CHECKING:
     from leaseway.data_plane.core.lease_table import Lease
-    from leaseway.data_plane.edge.live import Live
+    from leaseway.data_plane.edge.live_instance import LiveInstance
 
 __all__ = ["SETTLED", "ToolTimer", "WorkerMeters", "error_type", "lease_wait", "start_time"]
 
@@ -189,13 +190,13 @@ class WorkerMeters:
         self._touched.add(spec.key.server_id)
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
-    def instance_started(self, live: Live, *, again: bool) -> None:
+    def instance_started(self, live: LiveInstance, *, again: bool) -> None:
         """Note that an instance serves from now on (`Hooks.instance_started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)
             self._restarts.cell(live.spec.key.server_id).add()
 
-    def instance_ended(self, live: Live, _how: str) -> None:
+    def instance_ended(self, live: LiveInstance, _how: str) -> None:
         """Note that an instance that was up is no more (`Hooks.instance_ended`)."""
         spec = live.spec
         why = live.fault.reason.value if live.fault is not None else ""
@@ -205,7 +206,7 @@ class WorkerMeters:
         self.count_late_replies(live)
         self._late_seen.pop(live.instance.id, None)
 
-    def count_late_replies(self, live: Live) -> None:
+    def count_late_replies(self, live: LiveInstance) -> None:
         """Count the late replies that an instance, up until now, has got since the last time."""
         late = live.instance.late_replies
         seen = self._late_seen.get(live.instance.id, 0)
@@ -242,7 +243,7 @@ class WorkerMeters:
 @contextmanager
 def lease_wait(
     meters: WorkerMeters | None, server_id: str
-) -> Iterator[Callable[[Lease, bool, Live | None], None]]:
+) -> Iterator[Callable[[Lease, bool, LiveInstance | None], None]]:
     """Measure how long a caller waits for a lease, or is refused one.
 
     What is given is to be called with the lease, whether it is new, and its instance.
@@ -252,7 +253,7 @@ def lease_wait(
         return
     began = time.perf_counter()
 
-    def granted(lease: Lease, is_new: bool, live: Live | None) -> None:
+    def granted(lease: Lease, is_new: bool, live: LiveInstance | None) -> None:
         start = _EXISTING
         if is_new:
             up_since = live.up_since if live is not None else None
@@ -266,7 +267,7 @@ def lease_wait(
         raise
 
 
-def _unmeasured(_lease: Lease, _is_new: bool, _live: Live | None) -> None:
+def _unmeasured(_lease: Lease, _is_new: bool, _live: LiveInstance | None) -> None:
     """Take what nobody wants to know."""
 
 

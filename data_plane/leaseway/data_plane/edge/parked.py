@@ -18,7 +18,8 @@ from google.protobuf.struct_pb2 import Struct
 
 from leaseway.data_plane.edge.collector import Collector
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["DRAIN_PATIENCE", "MAX_PARKED", "MAX_PARKED_BYTES", "PATIENCE", "Parking"]
 

@@ -8,18 +8,19 @@ from typing import Final
 
 from leaseway.data_plane.core.holdings import Changes, HeldVariant, Holdings, Update, apply
 from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.edge.ended_logs import KeptLog
 from leaseway.data_plane.edge.generation import Generation
-from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.log_shelf import KeptLog
-from leaseway.data_plane.edge.surroundings import Surroundings
+from leaseway.data_plane.edge.live_instance import LiveInstance
+from leaseway.data_plane.edge.worker_context import WorkerContext
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.names import nearest
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
 __all__ = ["Pool"]
 
-_PARKED_FOR: Final = 60.0
+_PROBED_FOR: Final = 60.0
 """How long a probe's instance waits for the delta that wants it, in seconds."""
 
 
@@ -30,18 +31,18 @@ class Pool:
         registry_version: What callers may ask for.
 
     Args:
-        around: What every generation needs.
+        context: What every generation needs.
 
     """
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._holdings = Holdings()
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
         self._own: dict[str, dict[str, Generation]] = {}
-        self._parked: dict[VariantKey, tuple[str, Live, asyncio.TimerHandle]] = {}
+        self._probed: dict[VariantKey, tuple[str, LiveInstance, asyncio.TimerHandle]] = {}
         self._moved: asyncio.Future[None] | None = None
         self.registry_version = 0
 
@@ -51,9 +52,9 @@ class Pool:
         return self._holdings
 
     @property
-    def around(self) -> Surroundings:
+    def context(self) -> WorkerContext:
         """What every generation needs."""
-        return self._around
+        return self._context
 
     @property
     def generations(self) -> Iterable[Generation]:
@@ -87,7 +88,7 @@ class Pool:
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
             Reason.TOOL_NOT_FOUND,
-            f"Worker {self._around.worker_id} serves no server {server_id[:64]}.{hint} One that "
+            f"Worker {self._context.worker_id} serves no server {server_id[:64]}.{hint} One that "
             "is not up yet is not known here; ask the control plane (ResolveTools).",
             metadata={"nearest": ",".join(near)} if near else {},
         )
@@ -101,7 +102,7 @@ class Pool:
         self._holdings, changes = apply(self._holdings, update)
         for variant in changes.removed:
             self._retire(variant.key)
-            self._unpark(variant.key)
+            self._forget_probed(variant.key)
         for variant in changes.launched:
             self._retire(variant.key)
             self._launch(variant)
@@ -116,18 +117,18 @@ class Pool:
         return changes
 
     def _launch(self, variant: HeldVariant) -> None:
-        generation = self._current[variant.key] = Generation(variant, self._around)
-        parked = self._parked.get(variant.key)
+        generation = self._current[variant.key] = Generation(variant, self._context)
+        parked = self._probed.get(variant.key)
         if parked is not None and parked[0] == variant.launch_hash:
-            _, live, timer = self._parked.pop(variant.key)
+            _, live, timer = self._probed.pop(variant.key)
             timer.cancel()
             generation.adopt(live)
         else:
-            self._unpark(variant.key)
+            self._forget_probed(variant.key)
         self._report_schemas(variant)
         generation.begin()
 
-    def replace(self, old: Generation, live: Live | None = None) -> bool:
+    def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
         """Have a new generation of the same definition take over (DESIGN §3, local generations).
 
         Args:
@@ -141,7 +142,7 @@ class Pool:
         if self._current.get(old.key) is not old:
             return False
         self._retire(old.key)
-        fresh = self._current[old.key] = Generation(old.variant, self._around)
+        fresh = self._current[old.key] = Generation(old.variant, self._context)
         if live is not None:
             fresh.adopt(live)
         self._index()
@@ -160,9 +161,9 @@ class Pool:
             "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
         )
         if found:
-            self._around.reports.see(problem)
+            self._context.reports.see(problem)
         else:
-            self._around.reports.clear(problem)
+            self._context.reports.clear(problem)
 
     def _index(self) -> None:
         self._common = {
@@ -173,29 +174,29 @@ class Pool:
             if key.tenant:
                 self._own.setdefault(key.server_id, {})[key.tenant] = generation
 
-    def park(self, launch_hash: str, live: Live) -> None:
+    def park(self, launch_hash: str, live: LiveInstance) -> None:
         """Keep a probe's instance for the delta that wants it, for at most 60 s.
 
         One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
         """
         key = live.spec.key
-        self._unpark(key)
+        self._forget_probed(key)
         if not live.spec.outlives_probe:
-            self._around.background.spawn(live.close(), f"close the probe's instance of {key}")
+            self._context.background.spawn(live.close(), f"close the probe's instance of {key}")
             return
         current = self._current.get(key)
         if current is not None and current.launch_hash == launch_hash:
             current.adopt_spare(live)
             return
-        timer = asyncio.get_running_loop().call_later(_PARKED_FOR, self._unpark, key)
-        self._parked[key] = (launch_hash, live, timer)
+        timer = asyncio.get_running_loop().call_later(_PROBED_FOR, self._forget_probed, key)
+        self._probed[key] = (launch_hash, live, timer)
 
-    def _unpark(self, key: VariantKey) -> None:
-        parked = self._parked.pop(key, None)
+    def _forget_probed(self, key: VariantKey) -> None:
+        parked = self._probed.pop(key, None)
         if parked is not None:
             _, live, timer = parked
             timer.cancel()
-            self._around.background.spawn(live.close(), f"close the unused instance of {key}")
+            self._context.background.spawn(live.close(), f"close the unused instance of {key}")
 
     def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
         """Return what the instances of a server wrote to stderr, the oldest first.
@@ -208,7 +209,7 @@ class Pool:
             key = self.find(server_id, tenant).key
         except Fault:
             key = VariantKey(server_id)
-            if not self._around.logs.read(key):
+            if not self._context.logs.read(key):
                 raise
         running = [
             KeptLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
@@ -217,7 +218,7 @@ class Pool:
             for live in generation.lives
             if (lines := live.instance.stderr.lines())
         ]
-        return [*self._around.logs.read(key), *running]
+        return [*self._context.logs.read(key), *running]
 
     async def wait_version(self, version: int) -> None:
         """Wait until a registry version is reached, for at most 2 s.
@@ -235,13 +236,13 @@ class Pool:
         except TimeoutError:
             raise Fault(
                 Reason.NOT_APPLIED,
-                f"Worker {self._around.worker_id} has reached registry version "
+                f"Worker {self._context.worker_id} has reached registry version "
                 f"{self.registry_version} and not yet {version}; try another worker.",
                 retry_delay=0.5,
             ) from None
 
     async def close(self) -> None:
         """End every instance."""
-        for key in tuple(self._parked):
-            self._unpark(key)
+        for key in tuple(self._probed):
+            self._forget_probed(key)
         await asyncio.gather(*(generation.close() for generation in self.generations))

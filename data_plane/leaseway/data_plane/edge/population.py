@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 
 __all__ = ["GivesWay", "Population"]
 
@@ -28,16 +28,16 @@ class Population:
     """The instances of each server, and who holds spare ones."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, dict[Live, None]] = {}
+        self._lives: dict[str, dict[LiveInstance, None]] = {}
         self._holders: dict[str, dict[GivesWay, None]] = {}
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveInstance) -> None:
         """Count an instance, which starts or was taken over from a probe."""
         server_id = live.spec.key.server_id
         self._lives.setdefault(server_id, {})[live] = None
         self._changed(server_id)
 
-    def remove(self, live: Live) -> None:
+    def remove(self, live: LiveInstance) -> None:
         """Count an instance no more; one that is not counted is none."""
         server_id = live.spec.key.server_id
         lives = self._lives.get(server_id, {})

@@ -15,13 +15,14 @@ from leaseway.data_plane.core.ports import InstancePort
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.edge.convert import problem_message
 from leaseway.data_plane.edge.generation import Generation
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.durations import duration
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.spec_wire import key_from_wire, key_to_wire, spec_from_wire
 from leaseway.wire.telemetry import Attr, context_from, tracer
@@ -50,16 +51,16 @@ class Prober:
     def __init__(self, pool: Pool, send: Callable[[sync_pb2.ProbeResult], None]) -> None:
         self._pool = pool
         self._send = send
-        self._around = pool.around
+        self._context = pool.context
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._relisting: dict[Generation, dict[Live, None]] = {}
+        self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
-        self._around.hooks.tools_changed = self._tools_changed
+        self._context.hooks.tools_changed = self._tools_changed
 
     def start(self, probe: sync_pb2.Probe) -> None:
         """Begin a probe; its result is sent when it ends."""
-        task = self._around.background.spawn(self._run(probe), f"probe {probe.spec.key.server_id}")
+        task = self._context.background.spawn(self._run(probe), f"probe {probe.spec.key.server_id}")
         self._running[probe.id] = task
         task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
 
@@ -97,7 +98,7 @@ class Prober:
                 context=context_from(probe.traceparent),
                 attributes={
                     Attr.SERVER: key.server_id,
-                    Attr.WORKER: self._around.worker_id,
+                    Attr.WORKER: self._context.worker_id,
                     Attr.LAUNCH_HASH: probe.launch_hash,
                 },
             ) as span:
@@ -112,20 +113,20 @@ class Prober:
                     span.set_status(trace.StatusCode.ERROR, _reason(fault))
                     result.problem.CopyFrom(self._problem(key, fault))
                     if _reason(fault) == "MISSING_REFERENCE":
-                        self._around.hooks.reference_missed(spec_from_wire(probe.spec))
+                        self._context.hooks.reference_missed(spec_from_wire(probe.spec))
             result.duration.CopyFrom(duration(loop.time() - began))
             self._send(result)
 
-    async def _open(self, probe: sync_pb2.Probe) -> Live:
+    async def _open(self, probe: sync_pb2.Probe) -> LiveInstance:
         spec = spec_from_wire(probe.spec)
         _check_transport(spec)
-        live = Live(self._around.open_instance, spec, None, meters=self._around.meters)
+        live = LiveInstance(self._context.open_instance, spec, None, meters=self._context.meters)
         loop = asyncio.get_running_loop()
         until = loop.time() + spec.startup_timeout
         try:
             await live.start()
         except Fault:
-            self._around.logs.keep(spec.key, live.instance, "did not come up")
+            self._context.logs.keep(spec.key, live.instance, "did not come up")
             raise
         try:
             await self._list_offers(live, max(_LEAST_TO_LIST, until - loop.time()))
@@ -135,7 +136,7 @@ class Prober:
         self._pool.park(probe.launch_hash, live)
         return live
 
-    async def _relist(self, probe: sync_pb2.Probe) -> Live:
+    async def _relist(self, probe: sync_pb2.Probe) -> LiveInstance:
         key = key_from_wire(probe.spec.key)
         generation = self._pool.get(key)
         if generation is not None and generation.launch_hash == probe.launch_hash:
@@ -146,10 +147,10 @@ class Prober:
                 return live
         raise Fault(
             Reason.SERVER_NOT_READY,
-            f"Worker {self._around.worker_id} has no live instance of server {key} to list again.",
+            f"Worker {self._context.worker_id} has no live instance of server {key} to list again.",
         )
 
-    async def _list_offers(self, live: Live, timeout: float) -> None:
+    async def _list_offers(self, live: LiveInstance, timeout: float) -> None:
         """List prompts and resources; a list that fails is a warning, for tools serve without.
 
         Raises:
@@ -157,7 +158,7 @@ class Prober:
 
         """
         offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
-        key, worker = live.spec.key, self._around.worker_id
+        key, worker = live.spec.key, self._context.worker_id
         self._warn(
             key,
             "OFFERS_NOT_LISTED",
@@ -177,9 +178,9 @@ class Prober:
     def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
         problem = Problem("server", reason, message, key, "warning")
         if holds:
-            self._around.reports.see(problem)
+            self._context.reports.see(problem)
         else:
-            self._around.reports.clear(problem)
+            self._context.reports.clear(problem)
 
     def _recorded_offers(self, spec: ServerSpec) -> Offers:
         generation = self._pool.get(spec.key)
@@ -190,14 +191,14 @@ class Prober:
             offered.recorded_prompts, offered.recorded_resources, offered.recorded_templates
         )
 
-    def _tools_changed(self, generation: Generation, live: Live) -> None:
+    def _tools_changed(self, generation: Generation, live: LiveInstance) -> None:
         if generation.draining or self._pool.get(generation.key) is not generation:
             return
         if generation in self._relisting:
             self._relisting[generation][live] = None  # after the one under way, and a pause
         else:
             self._relisting[generation] = {live: None}
-            self._around.background.spawn(
+            self._context.background.spawn(
                 self._relist_while_told(generation), f"list the tools of {generation.key}"
             )
 
@@ -219,7 +220,7 @@ class Prober:
         finally:
             del self._relisting[generation]
 
-    async def _relist_leased(self, generation: Generation, live: Live) -> None:
+    async def _relist_leased(self, generation: Generation, live: LiveInstance) -> None:
         # Many servers say so with each start: only a list that is another one is worth a warning.
         try:
             await generation.relist(live)
@@ -229,7 +230,7 @@ class Prober:
         else:
             generation.listed_leased(live)
 
-    async def _relist_and_send(self, generation: Generation, live: Live) -> None:
+    async def _relist_and_send(self, generation: Generation, live: LiveInstance) -> None:
         result = _result_of(generation)
         try:
             await generation.relist(live)
@@ -247,7 +248,7 @@ class Prober:
 
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
         return problem_message(
-            Problem("server", _reason(fault), fault.message, key), self._around.worker_id
+            Problem("server", _reason(fault), fault.message, key), self._context.worker_id
         )
 
 

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.edge.generation import Generation
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.vault import Mark, WorkerVault, mark_of
@@ -83,14 +83,14 @@ class ReferenceWatch:
         read: Callable[[ServerSpec], Resolved],
     ) -> None:
         self._pool = pool
-        self._around = pool.around
+        self._context = pool.context
         self._leases = leases
         self._vault = vault
         self._read = read
         self._seen: dict[VariantKey, _Seen] = {}
         self._trials: dict[VariantKey, _Trial] = {}
         self._missed: dict[VariantKey, ServerSpec] = {}  # what probes failed for; not served
-        self._around.hooks.reference_missed = self._miss
+        self._context.hooks.reference_missed = self._miss
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._disk = DiskThreads(1)  # which may hang; the worker's end does not wait for it
         self._stopped = False
@@ -172,9 +172,9 @@ class ReferenceWatch:
         trouble = self._vault.trouble
         problem = Problem("worker", "VAULT_UNREADABLE", str(trouble or ""))
         if trouble is None:
-            self._around.reports.clear(problem)
+            self._context.reports.clear(problem)
         else:
-            self._around.reports.see(problem)
+            self._context.reports.see(problem)
 
     def _miss(self, spec: ServerSpec) -> None:
         if len(self._missed) < _MOST_MISSED or spec.key in self._missed:
@@ -191,7 +191,7 @@ class ReferenceWatch:
             if seen.marks[0] == launch and isinstance(seen.outcome, Resolved):
                 del self._missed[key]
                 text = f"What server {key} refers to is there; it is tried at once."
-                self._around.reports.mended(Problem("server", _UNREADABLE, text, key))
+                self._context.reports.mended(Problem("server", _UNREADABLE, text, key))
 
     def _note(self, generation: Generation, seen: _Seen) -> None:
         """Keep what was read, and tell operators where it is less than the server has."""
@@ -204,7 +204,7 @@ class ReferenceWatch:
         elif generation.reading is not None:
             generation.report(
                 _UNREADABLE,
-                f"On worker {self._around.worker_id}, server {generation.key} goes on with the "
+                f"On worker {self._context.worker_id}, server {generation.key} goes on with the "
                 f"values that it was started with, because a reference no longer resolves: "
                 f"{seen.outcome.message}",
             )
@@ -231,7 +231,7 @@ class ReferenceWatch:
             self._give_up(generation.key)
             trial = self._trials[generation.key] = _Trial(reading)
         if trial.task is None and asyncio.get_running_loop().time() >= trial.not_before:
-            trial.task = self._around.background.spawn(
+            trial.task = self._context.background.spawn(
                 self._start_and_swap(generation, trial), f"start {generation.key} with new values"
             )
 
@@ -244,12 +244,14 @@ class ReferenceWatch:
         try:
             async with self._slots:
                 spec, known = old.variant.spec, old.variant.toolset.protocol_version
-                around = self._around
-                live = Live(around.open_instance, spec, None, known, trial.reading, around.meters)
+                context = self._context
+                live = LiveInstance(
+                    context.open_instance, spec, None, known, trial.reading, context.meters
+                )
                 try:
                     await live.start()
                 except Fault as fault:
-                    self._around.logs.keep(old.key, live.instance, "did not come up")
+                    self._context.logs.keep(old.key, live.instance, "did not come up")
                     self._failed(old, trial, fault)
                 else:
                     await self._swap(old, live)
@@ -263,12 +265,12 @@ class ReferenceWatch:
         if not old.draining:
             old.report(
                 _FAILED,
-                f"On worker {self._around.worker_id}, server {old.key} did not start with the "
+                f"On worker {self._context.worker_id}, server {old.key} did not start with the "
                 f"values that its secrets or files have now; it goes on with the old ones and is "
                 f"tried again: {fault.message}",
             )
 
-    async def _swap(self, old: Generation, live: Live) -> None:
+    async def _swap(self, old: Generation, live: LiveInstance) -> None:
         if self._stopped or not live.is_ready or not self._pool.replace(old, live):
             await live.close()
             return

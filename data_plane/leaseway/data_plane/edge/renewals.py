@@ -7,7 +7,8 @@ from typing import Final
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.v1 import leases_pb2
 from leaseway.wire.durations import duration
-from leaseway.wire.fault import Fault, Reason, status_from_fault
+from leaseway.wire.fault import Fault, status_from_fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["renew_all"]
 

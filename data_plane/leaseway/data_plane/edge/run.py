@@ -11,11 +11,12 @@ from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.media import DATA_MARK
 from leaseway.data_plane.edge.asks import OpenAsks
 from leaseway.data_plane.edge.call_trace import CallTrace
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.meters import ToolTimer
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Started
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Run", "RunOwner", "Sink"]
 
@@ -104,7 +105,7 @@ class Run:
         self._pending: PendingCall | None = None
         self.call = call
         self.arguments = arguments
-        self.live: Live | None = None
+        self.live: LiveInstance | None = None
         self.lease: Lease | None = None
         self.is_new_lease = False
         self.over = False

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
-from leaseway.data_plane.edge.live import Live
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.mcp.limits import LIMIT_REASONS
 from leaseway.wire.fault import Fault
@@ -48,7 +48,7 @@ class ServerProblems:
         self._until_start.add(reason)
         self.report(reason, fault.message)
 
-    def started(self, live: Live) -> None:
+    def started(self, live: LiveInstance) -> None:
         """Note that a start succeeded, and what does not hold there as configured."""
         self.mend(*self._until_start)
         self._until_start.clear()
@@ -85,7 +85,9 @@ class ServerProblems:
             "warning",
         )
 
-    def compared(self, live: Live, lives: Iterable[Live], toolset: CompiledToolset) -> None:
+    def compared(
+        self, live: LiveInstance, lives: Iterable[LiveInstance], toolset: CompiledToolset
+    ) -> None:
         """Note how the tools of an instance differ from the contract (DESIGN §3).
 
         Args:

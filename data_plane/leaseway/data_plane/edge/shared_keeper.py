@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from leaseway.data_plane.core.upkeep import idle_at, old_at
 from leaseway.data_plane.edge.alarm import Alarm
-from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.lives import Lives
-from leaseway.data_plane.edge.surroundings import Surroundings
-from leaseway.wire.fault import Fault, Reason
+from leaseway.data_plane.edge.live_instance import LiveInstance
+from leaseway.data_plane.edge.live_instances import LiveInstances
+from leaseway.data_plane.edge.worker_context import WorkerContext
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["SharedKeeper"]
 
@@ -23,7 +24,7 @@ class SharedKeeper:
 
     Args:
         lives: The instances of the generation.
-        around: What every generation needs.
+        context: What every generation needs.
 
     Attributes:
         live: What shared calls use, or None while there is none.
@@ -31,11 +32,11 @@ class SharedKeeper:
 
     """
 
-    def __init__(self, lives: Lives, around: Surroundings) -> None:
-        self.live: Live | None = None
+    def __init__(self, lives: LiveInstances, context: WorkerContext) -> None:
+        self.live: LiveInstance | None = None
         self.rests = False
         self._lives = lives
-        self._around = around
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self.settle)
         self._wanted = False
@@ -50,13 +51,13 @@ class SharedKeeper:
             self._wanted, self.rests = True, False
             self.settle()
 
-    def adopt(self, live: Live) -> None:
+    def adopt(self, live: LiveInstance) -> None:
         """Use an instance that is up."""
         self._wanted, self.rests = True, False
         self._use(live)
         self.settle()
 
-    async def wait(self) -> Live:
+    async def wait(self) -> LiveInstance:
         """Return the instance, waiting for a start that is under way.
 
         Raises:
@@ -81,7 +82,7 @@ class SharedKeeper:
             self._waiting -= 1
 
     def _refusal(self) -> Fault:
-        key, worker_id = self._lives.key, self._around.worker_id
+        key, worker_id = self._lives.key, self._context.worker_id
         if self._lives.draining:
             return Fault(
                 Reason.SERVER_NOT_READY,
@@ -124,7 +125,7 @@ class SharedKeeper:
 
     def _start(self) -> None:
         self._attempt = self._loop.create_future()
-        self._starting = self._around.background.spawn(
+        self._starting = self._context.background.spawn(
             self._bring_up(), f"start server {self._lives.key}"
         )
 
@@ -143,7 +144,7 @@ class SharedKeeper:
             self._end_attempt()
             self.settle()
 
-    def _use(self, live: Live) -> None:
+    def _use(self, live: LiveInstance) -> None:
         old, self.live = self.live, live
         self._was_up = True
         if old is not None:
@@ -151,12 +152,12 @@ class SharedKeeper:
                 live.idle_since = old.idle_since
             self._lives.retire(old)
 
-    def _rest(self, live: Live) -> None:
+    def _rest(self, live: LiveInstance) -> None:
         self._wanted, self.rests = False, True
         self.live = None
         self._lives.discard(live)
 
-    def ended(self, live: Live, fault: Fault) -> None:
+    def ended(self, live: LiveInstance, fault: Fault) -> None:
         """Note that an instance ended by itself."""
         if live is self.live:
             self.live = None

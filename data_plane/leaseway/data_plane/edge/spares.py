@@ -8,9 +8,9 @@ from typing import Final
 
 from leaseway.data_plane.core.upkeep import old_at, plan_spares
 from leaseway.data_plane.edge.alarm import Alarm
-from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.lives import Lives
-from leaseway.data_plane.edge.surroundings import Surroundings
+from leaseway.data_plane.edge.live_instance import LiveInstance
+from leaseway.data_plane.edge.live_instances import LiveInstances
+from leaseway.data_plane.edge.worker_context import WorkerContext
 from leaseway.wire.fault import Fault
 
 __all__ = ["Spares"]
@@ -31,9 +31,9 @@ class _Start:
 
     """
 
-    live: Live
+    live: LiveInstance
     task: asyncio.Task[None] | None = None
-    claim: asyncio.Future[Live] | None = None
+    claim: asyncio.Future[LiveInstance] | None = None
 
 
 class Spares:
@@ -43,16 +43,16 @@ class Spares:
 
     Args:
         lives: The instances of the generation.
-        around: What every generation needs.
+        context: What every generation needs.
 
     """
 
-    def __init__(self, lives: Lives, around: Surroundings) -> None:
+    def __init__(self, lives: LiveInstances, context: WorkerContext) -> None:
         self._lives = lives
-        self._around = around
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self.settle)
-        self._ready: list[Live] = []
+        self._ready: list[LiveInstance] = []
         self._start: _Start | None = None
         self._running = False
 
@@ -60,14 +60,14 @@ class Spares:
         """Keep spares from now on."""
         if not self._running:
             self._running = True
-            self._around.population.join(self._lives.key.server_id, self)
+            self._context.population.join(self._lives.key.server_id, self)
             self.settle()
 
-    def add(self, live: Live) -> None:
+    def add(self, live: LiveInstance) -> None:
         """Hold an instance that a probe started."""
         self._ready.append(live)
 
-    async def take(self, lease_id: str) -> Live | None:
+    async def take(self, lease_id: str) -> LiveInstance | None:
         """Return a spare for a lease, waiting for one that is on its way up; None for none.
 
         Raises:
@@ -78,14 +78,14 @@ class Spares:
         if live is not None:
             self._ready.remove(live)
             live.taken(lease_id)
-            self._around.reports.instances_changed()
+            self._context.reports.instances_changed()
             self._loop.call_later(_AFTER_LEASE, self.settle)
             return live
         if self._start is not None and self._start.claim is None:
             return await self._claim(self._start, lease_id)
         return None
 
-    def _pick(self) -> Live | None:
+    def _pick(self) -> LiveInstance | None:
         now, policy = self._loop.time(), self._lives.policy
         for live in tuple(self._ready):
             if not live.is_ready or live.suspect:
@@ -96,10 +96,10 @@ class Spares:
                 return live
         return None
 
-    async def _claim(self, start: _Start, lease_id: str) -> Live:
+    async def _claim(self, start: _Start, lease_id: str) -> LiveInstance:
         start.claim = self._loop.create_future()
         start.live.lease_id = lease_id
-        self._around.reports.instances_changed()
+        self._context.reports.instances_changed()
         try:
             return await asyncio.shield(start.claim)
         except asyncio.CancelledError:
@@ -149,19 +149,19 @@ class Spares:
         self._start = None
         return True
 
-    def replace(self, live: Live) -> None:
+    def replace(self, live: LiveInstance) -> None:
         """Close a spare that is not what it should be; another one takes its place."""
         if live in self._ready:
             self._close(live)
             self.settle()
 
-    def _close(self, live: Live) -> None:
+    def _close(self, live: LiveInstance) -> None:
         self._ready.remove(live)
         self._lives.discard(live)
 
     def _begin_start(self) -> None:
         self._start = start = _Start(self._lives.open())
-        start.task = self._around.background.spawn(
+        start.task = self._context.background.spawn(
             self._bring_up(start), f"start a spare of server {self._lives.key}"
         )
 
@@ -190,7 +190,7 @@ class Spares:
         if self._start is start:
             self._start = None
 
-    def ended(self, live: Live, fault: Fault) -> None:
+    def ended(self, live: LiveInstance, fault: Fault) -> None:
         """Note that an instance ended by itself."""
         if live in self._ready:
             self._ready.remove(live)
@@ -200,14 +200,14 @@ class Spares:
     def stop(self) -> None:
         """Close the spares, and begin nothing new; what a lease has claimed still comes up."""
         self._alarm.clear()
-        self._around.population.leave(self._lives.key.server_id, self)
+        self._context.population.leave(self._lives.key.server_id, self)
         self._running = False
         self.shrink(0)
         if self._start is not None and self._start.claim is None:
             self.shed()
 
 
-def _refuse(claim: asyncio.Future[Live], error: BaseException) -> None:
+def _refuse(claim: asyncio.Future[LiveInstance], error: BaseException) -> None:
     if isinstance(error, asyncio.CancelledError):
         claim.cancel()
     else:

@@ -99,7 +99,7 @@ class SyncClient:
         self._executor = executor
         self._lease_message = lease_message
         self._on_drain = on_drain
-        self._reports = pool.around.reports
+        self._reports = pool.context.reports
         self._prober = Prober(pool, self._send_probe_result)
         self._highest_epoch = 0
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None

@@ -6,9 +6,10 @@ from typing import Final
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.frames import frame, frame_tag
 from leaseway.wire.outbox import Outbox
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Updates"]
 

@@ -14,8 +14,9 @@ import msgspec
 from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 
 from leaseway.data_plane.core.calls import Answers
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.mcp_methods import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "LEGACY_CAPABILITIES",

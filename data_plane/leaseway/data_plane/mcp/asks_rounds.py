@@ -17,7 +17,8 @@ from mcp_types import INTERNAL_ERROR
 from leaseway.data_plane.core.calls import Ask, ToolRequest
 from leaseway.data_plane.mcp.asks import METHODS, input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["MAX_ROUNDS", "Rounds"]
 

@@ -19,7 +19,8 @@ from mcp.shared.exceptions import MCPError
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["PATIENCE", "Patience", "patience_of", "until_mute"]

@@ -13,7 +13,8 @@ from yarl import URL
 from leaseway.data_plane.mcp.codec import Envelope, decode
 from leaseway.data_plane.mcp.transport import Receipt
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Started
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "MAX_ANSWER",

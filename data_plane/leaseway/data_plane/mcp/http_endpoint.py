@@ -13,7 +13,8 @@ from yarl import URL
 
 from leaseway.data_plane.mcp.http_answers import redirect_target, unreadable
 from leaseway.data_plane.mcp.transport import Receipt
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "SESSION_ID",

@@ -13,7 +13,8 @@ from typing import Any, Final
 from leaseway.data_plane.mcp.http_answers import what_broke
 from leaseway.data_plane.mcp.http_endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http_follow import BROKEN
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["OnUntold", "Telling", "unanswered"]
 

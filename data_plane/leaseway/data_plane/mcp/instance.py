@@ -34,7 +34,8 @@ from leaseway.data_plane.mcp.start_fault import Phase, start_fault
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.subscriptions import Subscriptions
 from leaseway.data_plane.mcp.wire import params_head
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Instance"]

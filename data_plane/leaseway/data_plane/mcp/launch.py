@@ -13,7 +13,8 @@ from typing import Final
 from leaseway.data_plane.mcp.cgroup import Cgroup, Cgroups
 from leaseway.data_plane.mcp.limits import LimitPlan, plan_limits, this_host
 from leaseway.data_plane.mcp.sandbox import sandboxed
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import Limits, ServerSpec
 
 __all__ = ["Launch", "command_fault", "prepare"]

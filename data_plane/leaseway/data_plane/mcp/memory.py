@@ -9,7 +9,8 @@ import asyncio
 from typing import Self
 
 from leaseway.data_plane.mcp.transport import Receipt, Receiver, Transport
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["MemoryTransport"]
 

@@ -28,7 +28,8 @@ from leaseway.data_plane.mcp.inbox import Inbox
 from leaseway.data_plane.mcp.life_signs import LifeSigns
 from leaseway.data_plane.mcp.pending import Pending, ToolCall, refuse
 from leaseway.data_plane.mcp.requester import Requester
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Started
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Peer"]
 

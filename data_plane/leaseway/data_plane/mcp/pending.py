@@ -17,8 +17,9 @@ from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import Envelope, RpcError, read_flags
 from leaseway.data_plane.mcp.wire import Era
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.log_levels import LOG_LEVELS
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "ConnectionLost",

@@ -23,7 +23,8 @@ from leaseway.data_plane.mcp.reaping import reap_killed
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.wire.bounds import MIB
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["ServerProcess"]
 

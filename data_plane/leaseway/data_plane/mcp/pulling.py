@@ -10,7 +10,8 @@ from typing import Final
 from leaseway.data_plane.mcp.transport import PullTransport, Receipt, Receiver, Transport
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Pulled"]
 

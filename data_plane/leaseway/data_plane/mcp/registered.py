@@ -8,7 +8,8 @@ from importlib.metadata import EntryPoint
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.pulling import Pulled
 from leaseway.data_plane.mcp.transport import PullTransport, ServerView, Transport
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 from leaseway.wire.transports import TRANSPORT_GROUP, registered_transports
 

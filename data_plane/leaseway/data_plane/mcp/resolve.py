@@ -14,8 +14,9 @@ from typing import Final, Protocol
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.mcp.disk_threads import DiskThreads
 from leaseway.data_plane.mcp.environment import looks_secret
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
 from leaseway.wire.logs import hide
+from leaseway.wire.reasons import Reason
 from leaseway.wire.references import UnresolvedReference, expand, references
 from leaseway.wire.spec import ServerSpec, Value
 from leaseway.wire.vault_key import VAULT_VARIABLES, VaultError

@@ -16,7 +16,8 @@ from typing import Final
 
 from leaseway.data_plane.mcp.exits import describe_status
 from leaseway.data_plane.mcp.trial import TRIAL_TIMEOUT, Tried, try_command
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import Sandbox
 
 __all__ = ["sandboxed"]

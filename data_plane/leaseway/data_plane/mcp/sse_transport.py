@@ -21,7 +21,8 @@ from leaseway.data_plane.mcp.sse import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.transport import Receipt, Receiver, Transport
 from leaseway.data_plane.mcp.uninterrupted import uninterrupted
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason, Started
+from leaseway.wire.fault import Fault, Started
+from leaseway.wire.reasons import Reason
 
 __all__ = ["SseTransport"]
 

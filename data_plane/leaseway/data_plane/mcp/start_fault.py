@@ -13,7 +13,8 @@ from mcp.shared.exceptions import MCPError
 from leaseway.data_plane.mcp.listing import ListingFailed
 from leaseway.data_plane.mcp.pending import ConnectionLost, Unanswered
 from leaseway.data_plane.mcp.stderr import StderrTail
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 
 __all__ = ["Phase", "first_cause", "start_fault"]

@@ -14,7 +14,8 @@ from leaseway.data_plane.mcp.process import PATIENCE, ServerProcess
 from leaseway.data_plane.mcp.stderr import StderrTail
 from leaseway.data_plane.mcp.transport import Receipt, Receiver, Transport
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["StdioTransport"]
 

@@ -22,7 +22,8 @@ from leaseway.data_plane.mcp.pending import (
 )
 from leaseway.data_plane.mcp.transport import Receipt, Transport
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["MAX_QUEUED", "StreamPeer"]
 

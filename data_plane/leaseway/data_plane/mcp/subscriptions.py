@@ -24,7 +24,8 @@ from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.peer import Peer
 from leaseway.data_plane.mcp.pending import ConnectionLost, refuse
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["Subscriptions"]
 

@@ -24,7 +24,8 @@ from leaseway.data_plane.mcp.http_answers import (
 from leaseway.data_plane.mcp.http_endpoint import check_headers, parsed_url
 from leaseway.data_plane.mcp.transport import PullTransport
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = ["SUBPROTOCOL", "WebSocketTransport"]
 

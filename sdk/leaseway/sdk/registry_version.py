@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Moves"]
+__all__ = ["RegistryVersion"]
 
 
-class Moves:
+class RegistryVersion:
     """The newest registry version that is known; lives in one event loop.
 
     Attributes:

@@ -11,29 +11,30 @@ from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools, has_other_tools
 from leaseway.data_plane.core.upkeep import Times
 from leaseway.data_plane.edge.meters import WorkerMeters, start_time
-from leaseway.wire.fault import Fault, Reason
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["Live", "LiveOwner", "ended_by_itself"]
+__all__ = ["LiveInstance", "LiveOwner", "ended_by_itself"]
 
 
 class LiveOwner(Protocol):
     """Hears what happens to an instance."""
 
-    def live_ended(self, live: Live, fault: Fault | None) -> None:
+    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         """The instance has ended; the fault says why where nobody asked it to."""
 
-    def live_idle(self, live: Live) -> None:
+    def live_idle(self, live: LiveInstance) -> None:
         """The last call of an instance that is to end has ended."""
 
-    def live_tools_changed(self, live: Live) -> None:
+    def live_tools_changed(self, live: LiveInstance) -> None:
         """The server says that its tools changed."""
 
-    def live_disconnected(self, live: Live) -> None:
+    def live_disconnected(self, live: LiveInstance) -> None:
         """The server gave no sign of life; its instance is being ended."""
 
 
-class Live:
+class LiveInstance:
     """One instance, started at most once.
 
     Attributes:

@@ -8,16 +8,17 @@ from collections.abc import Iterable
 from leaseway.data_plane.core.holdings import HeldVariant
 from leaseway.data_plane.core.reading import Resolved
 from leaseway.data_plane.core.restart import Restart
-from leaseway.data_plane.edge.live import Live, LiveOwner
+from leaseway.data_plane.edge.live_instance import LiveInstance, LiveOwner
 from leaseway.data_plane.edge.server_problems import ServerProblems
-from leaseway.data_plane.edge.surroundings import Surroundings
-from leaseway.wire.fault import Fault, Reason
+from leaseway.data_plane.edge.worker_context import WorkerContext
+from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import InstancePolicy, VariantKey
 
-__all__ = ["Lives"]
+__all__ = ["LiveInstances"]
 
 
-class Lives:
+class LiveInstances:
     """All instances of one generation that have not ended.
 
     Every instance of it goes through here when it starts, or is taken over, and when it ends:
@@ -39,7 +40,7 @@ class Lives:
     def __init__(
         self,
         variant: HeldVariant,
-        around: Surroundings,
+        context: WorkerContext,
         owner: LiveOwner,
         problems: ServerProblems,
     ) -> None:
@@ -50,17 +51,17 @@ class Lives:
         self.last_id = ""
         self.last_fault: Fault | None = None
         self.reading: Resolved | None = None
-        self._around = around
+        self._context = context
         self._owner = owner
         self._problems = problems
         self._loop = asyncio.get_running_loop()
-        self._all: dict[str, Live] = {}
+        self._all: dict[str, LiveInstance] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
     @property
-    def all(self) -> Iterable[Live]:
+    def all(self) -> Iterable[LiveInstance]:
         """The instances, the oldest first; a copy."""
         return tuple(self._all.values())
 
@@ -77,35 +78,35 @@ class Lives:
     @property
     def room(self) -> int:
         """How many more instances of the server this worker may have; negative where too many."""
-        return self.policy.max_instances - self._around.population.count(self.key.server_id)
+        return self.policy.max_instances - self._context.population.count(self.key.server_id)
 
-    def outdates(self, live: Live) -> bool:
+    def outdates(self, live: LiveInstance) -> bool:
         """Say whether an instance was started with other values than the newest ones are."""
         return self.reading is not None and self.reading.differs(live.instance.reading)
 
-    def adopt(self, live: Live) -> None:
+    def adopt(self, live: LiveInstance) -> None:
         """Take over an instance that is up."""
         live.owner = self._owner
         self.reading = self.reading or live.instance.reading
         self._add(live)
         self._came_up(live)
 
-    def open(self, lease_id: str = "") -> Live:
+    def open(self, lease_id: str = "") -> LiveInstance:
         """Make an instance, for a lease or none; `bring_up` starts it."""
         known = self.variant.toolset.protocol_version
-        live = Live(
-            self._around.open_instance,
+        live = LiveInstance(
+            self._context.open_instance,
             self.variant.spec,
             self._owner,
             known,
             self.reading,
-            self._around.meters,
+            self._context.meters,
         )
         live.lease_id = lease_id
         self._add(live)
         return live
 
-    async def bring_up(self, live: Live) -> None:
+    async def bring_up(self, live: LiveInstance) -> None:
         """Start an instance.
 
         Raises:
@@ -123,14 +124,14 @@ class Lives:
             self.reading = self.reading or live.instance.reading
         self._came_up(live)
 
-    def _add(self, live: Live) -> None:
+    def _add(self, live: LiveInstance) -> None:
         self._all[live.instance.id] = live
         self.last_id = live.instance.id
         self.starts += 1
-        self._around.population.add(live)
-        self._around.reports.instances_changed()
+        self._context.population.add(live)
+        self._context.reports.instances_changed()
 
-    def _did_not_come_up(self, live: Live, error: BaseException, trial: bool) -> None:
+    def _did_not_come_up(self, live: LiveInstance, error: BaseException, trial: bool) -> None:
         if isinstance(error, asyncio.CancelledError) or self.draining:
             self.restart = self.restart.given_up(trial)
         else:
@@ -141,16 +142,16 @@ class Lives:
             if not self.draining:
                 self._problems.fault(error)
 
-    def _came_up(self, live: Live) -> None:
-        self._around.hooks.instance_started(live, again=self.restart.failures > 0)
+    def _came_up(self, live: LiveInstance) -> None:
+        self._context.hooks.instance_started(live, again=self.restart.failures > 0)
         self.restart = self.restart.came_up(self._loop.time())
         self.last_fault = None
         live.compare(self.variant.toolset)
         self._problems.compared(live, self.all, self.variant.toolset)
         self._problems.started(live)
-        self._around.reports.instances_changed()
+        self._context.reports.instances_changed()
 
-    def ended(self, live: Live, fault: Fault) -> None:
+    def ended(self, live: LiveInstance, fault: Fault) -> None:
         """Note that an instance ended by itself, and that no lease's use of it was the cause."""
         now = self._loop.time()
         up_since = now if live.up_since is None else live.up_since
@@ -158,7 +159,7 @@ class Lives:
         self.last_fault = fault
         self._problems.fault(fault)
 
-    def forget(self, live: Live, how: str) -> None:
+    def forget(self, live: LiveInstance, how: str) -> None:
         """Count an instance no more, and keep what it wrote.
 
         Args:
@@ -169,25 +170,25 @@ class Lives:
         if self._all.pop(live.instance.id, None) is None:
             return
         if live.up_since is not None:
-            self._around.hooks.instance_ended(live, how)
-        self._around.population.remove(live)
-        self._around.logs.keep(self.key, live.instance, how)
-        self._around.reports.instances_changed()
+            self._context.hooks.instance_ended(live, how)
+        self._context.population.remove(live)
+        self._context.logs.keep(self.key, live.instance, how)
+        self._context.reports.instances_changed()
 
-    def discard(self, live: Live, grace: float = 0) -> asyncio.Task[None]:
+    def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
         """Close an instance in the background and forget it."""
         live.owner = None
         self.forget(live, "closed")
-        return self._around.background.spawn(
+        return self._context.background.spawn(
             live.close(grace), f"close instance {live.instance.id} of server {self.key}"
         )
 
-    def retire(self, live: Live) -> None:
+    def retire(self, live: LiveInstance) -> None:
         """Let an instance finish its calls, and close it then."""
         live.draining = True
         if not live.calls:
             self.discard(live)
-        self._around.reports.instances_changed()
+        self._context.reports.instances_changed()
 
     def refusal(self, reason: Reason, what: str) -> Fault:
         """Return why there is no instance now: how the last one failed, and when the next comes.
@@ -207,7 +208,7 @@ class Lives:
         row = f", {self.restart.failures} failures in a row" if self.restart.is_open else ""
         return Fault(
             reason,
-            f"Server {self.key} {what} on worker {self._around.worker_id}{row}. {when}. "
+            f"Server {self.key} {what} on worker {self._context.worker_id}{row}. {when}. "
             f"The last failure: {last.message if last is not None else 'not known.'}",
             metadata=last.metadata if last is not None else {},
             retry_delay=wait,

@@ -9,7 +9,7 @@ from typing import Final
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.wire.spec import VariantKey
 
-__all__ = ["KeptLog", "LogShelf"]
+__all__ = ["EndedLogs", "KeptLog"]
 
 _KEPT_PER_SERVER: Final = 4
 _MOST_SERVERS: Final = 1024
@@ -25,7 +25,7 @@ class KeptLog:
     pid: int = 0
 
 
-class LogShelf:
+class EndedLogs:
     """The logs of the last four ended instances of each of at most 1,024 variants."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class LogShelf:
         lines = tuple(instance.stderr.lines())
         if not lines:
             return
-        shelf = self._kept.setdefault(key, deque(maxlen=_KEPT_PER_SERVER))
-        shelf.append(KeptLog(instance.id, lines, how))
+        ended = self._kept.setdefault(key, deque(maxlen=_KEPT_PER_SERVER))
+        ended.append(KeptLog(instance.id, lines, how))
         self._kept.move_to_end(key)
         if len(self._kept) > _MOST_SERVERS:
             self._kept.popitem(last=False)

@@ -7,14 +7,14 @@ import math
 
 from leaseway.data_plane.core.upkeep import idle_at, old_at
 from leaseway.data_plane.edge.alarm import Alarm
-from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.lives import Lives
-from leaseway.data_plane.edge.surroundings import Hooks
+from leaseway.data_plane.edge.live_instance import LiveInstance
+from leaseway.data_plane.edge.live_instances import LiveInstances
+from leaseway.data_plane.edge.worker_context import Hooks
 
-__all__ = ["Tenure"]
+__all__ = ["Upkeep"]
 
 
-class Tenure:
+class Upkeep:
     """Watches over the leased instances of one generation, also of one that drains.
 
     A call in flight is never cut off: the lease of an old instance ends with the last one.
@@ -25,7 +25,7 @@ class Tenure:
 
     """
 
-    def __init__(self, lives: Lives, hooks: Hooks) -> None:
+    def __init__(self, lives: LiveInstances, hooks: Hooks) -> None:
         self._lives = lives
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ class Tenure:
                 look_at = min(look_at, self._look_at(live, now))
         self._alarm.set(look_at)
 
-    def _look_at(self, live: Live, now: float) -> float:
+    def _look_at(self, live: LiveInstance, now: float) -> float:
         policy = self._lives.policy
         rests_at, old_from = idle_at(policy, live.times, now), old_at(policy, live.times)
         live.overdue = ""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from leaseway.data_plane.core.ports import OpenInstance
-from leaseway.data_plane.edge.live import Live
-from leaseway.data_plane.edge.log_shelf import LogShelf
+from leaseway.data_plane.edge.ended_logs import EndedLogs
+from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.population import Population
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.tasks import Background
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from leaseway.data_plane.edge.generation import Generation
     from leaseway.data_plane.edge.meters import WorkerMeters
 
-__all__ = ["Hooks", "Surroundings"]
+__all__ = ["Hooks", "WorkerContext"]
 
 
 class LeasedEnded(Protocol):
     """Hears that the instance behind a lease has ended by itself."""
 
-    def __call__(self, live: Live, fault: Fault | None, /) -> None: ...
+    def __call__(self, live: LiveInstance, fault: Fault | None, /) -> None: ...
 
 
 class ToolsChanged(Protocol):
     """Hears that a server says that its tools changed."""
 
-    def __call__(self, generation: Generation, live: Live, /) -> None: ...
+    def __call__(self, generation: Generation, live: LiveInstance, /) -> None: ...
 
 
 class LeaseOver(Protocol):
     """Hears that a lease is to end because of its instance, which runs no call, and why."""
 
-    def __call__(self, live: Live, why: str, /) -> None: ...
+    def __call__(self, live: LiveInstance, why: str, /) -> None: ...
 
 
 class InstanceStarted(Protocol):
     """Hears of an instance that came up, or was taken over from a probe."""
 
-    def __call__(self, live: Live, /, *, again: bool) -> None: ...
+    def __call__(self, live: LiveInstance, /, *, again: bool) -> None: ...
 
 
 class InstanceEnded(Protocol):
     """Hears of an instance that was up and is no more, and how it ended, in words."""
 
-    def __call__(self, live: Live, how: str, /) -> None: ...
+    def __call__(self, live: LiveInstance, how: str, /) -> None: ...
 
 
 class ReferenceMissed(Protocol):
@@ -82,7 +82,7 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class WorkerContext:
     """What every generation of a worker needs.
 
     Attributes:
@@ -101,7 +101,7 @@ class Surroundings:
     open_instance: OpenInstance
     background: Background
     reports: Reports
-    logs: LogShelf
+    logs: EndedLogs
     hooks: Hooks = field(default_factory=Hooks)
     population: Population = field(default_factory=Population)
     meters: WorkerMeters | None = None

@@ -11,7 +11,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.frames import frame, frame_tag
 from leaseway.wire.outbox import Outbox
 
-__all__ = ["Asides"]
+__all__ = ["SideFrames"]
 
 _ANSWERS: Final = frame_tag(execution_pb2.ExchangeRequest, "answers")
 
@@ -21,7 +21,7 @@ class _Call(Protocol):
     def events(self) -> CallEvents | None: ...
 
 
-class Asides:
+class SideFrames:
     """Takes the frames of one exchange that end no call; they are for calls in flight only.
 
     Args:
