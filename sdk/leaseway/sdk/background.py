@@ -13,13 +13,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from leaseway.sdk.forks import refused, register
 
-__all__ = ["Background", "Connected", "background"]
+__all__ = ["Background", "Blocking", "Connected", "background"]
 
 _STOP_BOUND: Final = 2.0
 _REST_BOUND: Final = 2.0
@@ -284,3 +286,21 @@ register(_shared)
 def background() -> Background:
     """Return the process's loop thread, which starts at the first use."""
     return _shared
+
+
+class Blocking:
+    """A `with` block whose asynchronous twin is entered and left on the one loop."""
+
+    _inner: AbstractAsyncContextManager[object, None]
+
+    def __enter__(self) -> Self:
+        background().run(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        background().leave(lambda: self._inner.__aexit__(kind, error, trace))

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from leaseway.sdk.asks import AskTasks, Handlers, Question
-from leaseway.sdk.background import background
+from leaseway.sdk.background import Blocking, background
 from leaseway.sdk.callbacks import Callbacks
 from leaseway.sdk.checks import check_call
 from leaseway.sdk.errors import error_from_fault
@@ -184,7 +184,7 @@ class AsyncToolStream:
             raise error
 
 
-class ToolStream:
+class ToolStream(Blocking):
     """One call with what its server says on the way; see `AsyncToolStream`.
 
     with client.stream_tool("build", {"target": "all"}) as stream:
@@ -195,21 +195,11 @@ class ToolStream:
     What the server asks is answered in the thread that reads the events, while it waits for one.
     """
 
+    _inner: AsyncToolStream
+
     def __init__(self, inner: AsyncToolStream, handlers: Handlers) -> None:
         self._inner = inner
         self._handlers = handlers
-
-    def __enter__(self) -> Self:
-        background().run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from leaseway.sdk.background import background
+from leaseway.sdk.background import Blocking, background
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.forks import forget_frames, refused
@@ -234,7 +234,7 @@ class AsyncResourceUpdates:
             raise error
 
 
-class ResourceUpdates:
+class ResourceUpdates(Blocking):
     """Changes of one resource; see `AsyncResourceUpdates`.
 
     with client.subscribe_resource(uri) as updates:
@@ -242,20 +242,10 @@ class ResourceUpdates:
             ...
     """
 
+    _inner: AsyncResourceUpdates
+
     def __init__(self, inner: AsyncResourceUpdates) -> None:
         self._inner = inner
-
-    def __enter__(self) -> Self:
-        background().run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from leaseway.sdk.artifacts import Artifacts
 from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
-from leaseway.sdk.background import background
+from leaseway.sdk.background import Blocking, background
 from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.lease import Lease
@@ -194,7 +194,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         return f"<{type(self).__name__} of {self._inner._identity.address}>"
 
 
-class Session(ToolCalls, Offers, Artifacts):
+class Session(Blocking, ToolCalls, Offers, Artifacts):
     """One conversation or job; see `AsyncSession`.
 
     Attributes:
@@ -208,18 +208,6 @@ class Session(ToolCalls, Offers, Artifacts):
         self._inner = inner
         self._handlers = client._handlers
         self.key = inner.key
-
-    def __enter__(self) -> Self:
-        background().run(self._inner.__aenter__)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:
         """Acquire the lease of a server; see `AsyncSession.acquire`."""
