@@ -27,7 +27,7 @@ from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 from leaseway.v1 import leases_pb2 as leaseway_dot_v1_dot_leases__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17leaseway/v1/admin.proto\x12\x0bleaseway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\x80\x02\n\x07Problem\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\x12.\n\nfirst_seen\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_seen\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\t \x01(\x04\x12\x10\n\x08severity\x18\n \x01(\t\x12\x0f\n\x07subject\x18\x0b \x01(\t\";\n\x10GetStatusRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"\xe8\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08settling\x18\t \x01(\x08\"=\n\x12ListWorkersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"A\n\x13ListWorkersResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.WorkerStatus\"\xba\x02\n\x0cWorkerStatus\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x0e\n\x06leases\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x14\n\x0csent_version\x18\x06 \x01(\x04\x12\x15\n\racked_version\x18\x07 \x01(\x04\x12\x12\n\nlast_error\x18\x08 \x01(\t\x12\x17\n\x0fpackage_version\x18\t \x01(\t\x12\x35\n\x06labels\x18\n \x03(\x0b\x32%.leaseway.v1.WorkerStatus.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"P\n\x15ListHeldLeasesRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\"b\n\x16ListHeldLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12$\n\x05\x65nded\x18\x02 \x03(\x0b\x32\x15.leaseway.v1.LeaseEnd\"9\n\x08LeaseEnd\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\">\n\x13ListProblemsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\">\n\x14ListProblemsResponse\x12&\n\x08problems\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Problem\"f\n\x14ReportProblemRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12%\n\x07problem\x18\x02 \x01(\x0b\x32\x14.leaseway.v1.Problem\"\x17\n\x15ReportProblemResponse\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\"6\n\x12RevokeLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"$\n\x13RevokeLeaseResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x32\xd8\x04\n\x0c\x41\x64minService\x12J\n\tGetStatus\x12\x1d.leaseway.v1.GetStatusRequest\x1a\x1e.leaseway.v1.GetStatusResponse\x12P\n\x0bListWorkers\x12\x1f.leaseway.v1.ListWorkersRequest\x1a .leaseway.v1.ListWorkersResponse\x12Y\n\x0eListHeldLeases\x12\".leaseway.v1.ListHeldLeasesRequest\x1a#.leaseway.v1.ListHeldLeasesResponse\x12S\n\x0cListProblems\x12 .leaseway.v1.ListProblemsRequest\x1a!.leaseway.v1.ListProblemsResponse\x12V\n\rReportProblem\x12!.leaseway.v1.ReportProblemRequest\x1a\".leaseway.v1.ReportProblemResponse\x12P\n\x0b\x44rainWorker\x12\x1f.leaseway.v1.DrainWorkerRequest\x1a .leaseway.v1.DrainWorkerResponse\x12P\n\x0bRevokeLease\x12\x1f.leaseway.v1.RevokeLeaseRequest\x1a .leaseway.v1.RevokeLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17leaseway/v1/admin.proto\x12\x0bleaseway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\x80\x02\n\x07Problem\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\x12.\n\nfirst_seen\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_seen\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\t \x01(\x04\x12\x10\n\x08severity\x18\n \x01(\t\x12\x0f\n\x07subject\x18\x0b \x01(\t\";\n\x10GetStatusRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"\xe8\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08settling\x18\t \x01(\x08\"d\n\x12ListWorkersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Z\n\x13ListWorkersResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.WorkerStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x02\n\x0cWorkerStatus\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x0e\n\x06leases\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x14\n\x0csent_version\x18\x06 \x01(\x04\x12\x15\n\racked_version\x18\x07 \x01(\x04\x12\x12\n\nlast_error\x18\x08 \x01(\t\x12\x17\n\x0fpackage_version\x18\t \x01(\t\x12\x35\n\x06labels\x18\n \x03(\x0b\x32%.leaseway.v1.WorkerStatus.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"w\n\x15ListHeldLeasesRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\r\"{\n\x16ListHeldLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12$\n\x05\x65nded\x18\x02 \x03(\x0b\x32\x15.leaseway.v1.LeaseEnd\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"9\n\x08LeaseEnd\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\"e\n\x13ListProblemsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"W\n\x14ListProblemsResponse\x12&\n\x08problems\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"f\n\x14ReportProblemRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12%\n\x07problem\x18\x02 \x01(\x0b\x32\x14.leaseway.v1.Problem\"\x17\n\x15ReportProblemResponse\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\"6\n\x12RevokeLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"$\n\x13RevokeLeaseResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x32\xd8\x04\n\x0c\x41\x64minService\x12J\n\tGetStatus\x12\x1d.leaseway.v1.GetStatusRequest\x1a\x1e.leaseway.v1.GetStatusResponse\x12P\n\x0bListWorkers\x12\x1f.leaseway.v1.ListWorkersRequest\x1a .leaseway.v1.ListWorkersResponse\x12Y\n\x0eListHeldLeases\x12\".leaseway.v1.ListHeldLeasesRequest\x1a#.leaseway.v1.ListHeldLeasesResponse\x12S\n\x0cListProblems\x12 .leaseway.v1.ListProblemsRequest\x1a!.leaseway.v1.ListProblemsResponse\x12V\n\rReportProblem\x12!.leaseway.v1.ReportProblemRequest\x1a\".leaseway.v1.ReportProblemResponse\x12P\n\x0b\x44rainWorker\x12\x1f.leaseway.v1.DrainWorkerRequest\x1a .leaseway.v1.DrainWorkerResponse\x12P\n\x0bRevokeLease\x12\x1f.leaseway.v1.RevokeLeaseRequest\x1a .leaseway.v1.RevokeLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,35 +43,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSRESPONSE']._serialized_start=447
   _globals['_GETSTATUSRESPONSE']._serialized_end=679
   _globals['_LISTWORKERSREQUEST']._serialized_start=681
-  _globals['_LISTWORKERSREQUEST']._serialized_end=742
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=744
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=809
-  _globals['_WORKERSTATUS']._serialized_start=812
-  _globals['_WORKERSTATUS']._serialized_end=1126
-  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_start=1081
-  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_end=1126
-  _globals['_LISTHELDLEASESREQUEST']._serialized_start=1128
-  _globals['_LISTHELDLEASESREQUEST']._serialized_end=1208
-  _globals['_LISTHELDLEASESRESPONSE']._serialized_start=1210
-  _globals['_LISTHELDLEASESRESPONSE']._serialized_end=1308
-  _globals['_LEASEEND']._serialized_start=1310
-  _globals['_LEASEEND']._serialized_end=1367
-  _globals['_LISTPROBLEMSREQUEST']._serialized_start=1369
-  _globals['_LISTPROBLEMSREQUEST']._serialized_end=1431
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=1433
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1495
-  _globals['_REPORTPROBLEMREQUEST']._serialized_start=1497
-  _globals['_REPORTPROBLEMREQUEST']._serialized_end=1599
-  _globals['_REPORTPROBLEMRESPONSE']._serialized_start=1601
-  _globals['_REPORTPROBLEMRESPONSE']._serialized_end=1624
-  _globals['_DRAINWORKERREQUEST']._serialized_start=1626
-  _globals['_DRAINWORKERREQUEST']._serialized_end=1665
-  _globals['_DRAINWORKERRESPONSE']._serialized_start=1667
-  _globals['_DRAINWORKERRESPONSE']._serialized_end=1688
-  _globals['_REVOKELEASEREQUEST']._serialized_start=1690
-  _globals['_REVOKELEASEREQUEST']._serialized_end=1744
-  _globals['_REVOKELEASERESPONSE']._serialized_start=1746
-  _globals['_REVOKELEASERESPONSE']._serialized_end=1782
-  _globals['_ADMINSERVICE']._serialized_start=1785
-  _globals['_ADMINSERVICE']._serialized_end=2385
+  _globals['_LISTWORKERSREQUEST']._serialized_end=781
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=783
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=873
+  _globals['_WORKERSTATUS']._serialized_start=876
+  _globals['_WORKERSTATUS']._serialized_end=1190
+  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_start=1145
+  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_end=1190
+  _globals['_LISTHELDLEASESREQUEST']._serialized_start=1192
+  _globals['_LISTHELDLEASESREQUEST']._serialized_end=1311
+  _globals['_LISTHELDLEASESRESPONSE']._serialized_start=1313
+  _globals['_LISTHELDLEASESRESPONSE']._serialized_end=1436
+  _globals['_LEASEEND']._serialized_start=1438
+  _globals['_LEASEEND']._serialized_end=1495
+  _globals['_LISTPROBLEMSREQUEST']._serialized_start=1497
+  _globals['_LISTPROBLEMSREQUEST']._serialized_end=1598
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=1600
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1687
+  _globals['_REPORTPROBLEMREQUEST']._serialized_start=1689
+  _globals['_REPORTPROBLEMREQUEST']._serialized_end=1791
+  _globals['_REPORTPROBLEMRESPONSE']._serialized_start=1793
+  _globals['_REPORTPROBLEMRESPONSE']._serialized_end=1816
+  _globals['_DRAINWORKERREQUEST']._serialized_start=1818
+  _globals['_DRAINWORKERREQUEST']._serialized_end=1857
+  _globals['_DRAINWORKERRESPONSE']._serialized_start=1859
+  _globals['_DRAINWORKERRESPONSE']._serialized_end=1880
+  _globals['_REVOKELEASEREQUEST']._serialized_start=1882
+  _globals['_REVOKELEASEREQUEST']._serialized_end=1936
+  _globals['_REVOKELEASERESPONSE']._serialized_start=1938
+  _globals['_REVOKELEASERESPONSE']._serialized_end=1974
+  _globals['_ADMINSERVICE']._serialized_start=1977
+  _globals['_ADMINSERVICE']._serialized_end=2577
 # @@protoc_insertion_point(module_scope)

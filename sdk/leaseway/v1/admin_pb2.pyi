@@ -180,6 +180,16 @@ class ListWorkersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLIENT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who asks."""
@@ -188,10 +198,12 @@ class ListWorkersRequest(_message.Message):
         self,
         *,
         client: _catalog_pb2.ClientInfo | None = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -199,23 +211,27 @@ Global___ListWorkersRequest: _TypeAlias = ListWorkersRequest  # noqa: Y015
 
 @_typing.final
 class ListWorkersResponse(_message.Message):
-    """The workers."""
+    """One page of the workers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKERS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
-        """Ordered by id."""
+        """Ordered by id, at most 1 MiB of them."""
 
     def __init__(
         self,
         *,
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -311,8 +327,18 @@ class ListHeldLeasesRequest(_message.Message):
 
     CLIENT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Only leases of this tenant. Empty means all."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who asks."""
@@ -322,10 +348,12 @@ class ListHeldLeasesRequest(_message.Message):
         *,
         client: _catalog_pb2.ClientInfo | None = ...,
         tenant: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,21 +361,26 @@ Global___ListHeldLeasesRequest: _TypeAlias = ListHeldLeasesRequest  # noqa: Y015
 
 @_typing.final
 class ListHeldLeasesResponse(_message.Message):
-    """The leases of all workers."""
+    """One page of the leases of all workers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASES_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[_leases_pb2.Lease]:
-        """Ordered by id."""
+        """Ordered by id; with `ended` at most 1 MiB. There are none before the page
+        that has the last of `ended`.
+        """
 
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseEnd]:
         """How leases ended within the last minute, as their workers reported it, at
-        most 4,096 of all tenants. A lease of a worker that is lost is not among
-        them: nobody tells how it ended.
+        most 4,096 of all tenants; ordered by id. A lease of a worker that is lost
+        is not among them: nobody tells how it ended.
         """
 
     def __init__(
@@ -355,10 +388,11 @@ class ListHeldLeasesResponse(_message.Message):
         *,
         leases: _abc.Iterable[_leases_pb2.Lease] | None = ...,
         ended: _abc.Iterable[Global___LeaseEnd] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "leases", b"leases", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -403,6 +437,16 @@ class ListProblemsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CLIENT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who asks."""
@@ -411,10 +455,12 @@ class ListProblemsRequest(_message.Message):
         self,
         *,
         client: _catalog_pb2.ClientInfo | None = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -422,23 +468,30 @@ Global___ListProblemsRequest: _TypeAlias = ListProblemsRequest  # noqa: Y015
 
 @_typing.final
 class ListProblemsResponse(_message.Message):
-    """The open problems."""
+    """One page of the open problems."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PROBLEMS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
     @_builtins.property
     def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Problem]:
-        """The newest first."""
+        """At most 1 MiB of them, the newest first. Which page a problem is in depends
+        on what it is and not on when it was seen: one that is seen again while
+        pages are read is not missed.
+        """
 
     def __init__(
         self,
         *,
         problems: _abc.Iterable[Global___Problem] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,22 +84,22 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Lists workers, ordered by id.
+        """Lists workers, ordered by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHeldLeases(self, request, context):
-        """Lists the leases that workers have reported, ordered by id, and how those
-        that are gone since a short while have ended.
+        """Lists how leases ended that are gone since a short while, then the leases
+        that workers have reported, both ordered by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListProblems(self, request, context):
-        """Lists open problems, the newest first.
+        """Lists open problems, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

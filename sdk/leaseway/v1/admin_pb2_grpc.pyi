@@ -36,13 +36,13 @@ class AdminServiceStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]
     """Says how far the system is: what `leaseway wait` waits for."""
     ListWorkers: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]
-    """Lists workers, ordered by id."""
+    """Lists workers, ordered by id, in pages."""
     ListHeldLeases: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListHeldLeasesRequest, _admin_pb2.ListHeldLeasesResponse]
-    """Lists the leases that workers have reported, ordered by id, and how those
-    that are gone since a short while have ended.
+    """Lists how leases ended that are gone since a short while, then the leases
+    that workers have reported, both ordered by id, in pages.
     """
     ListProblems: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]
-    """Lists open problems, the newest first."""
+    """Lists open problems, in pages."""
     ReportProblem: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]
     """Reports a problem that a caller met, such as a tool schema that a model
     provider refused.
@@ -60,13 +60,13 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatusRequest, _admin_pb2.GetStatusResponse]  # type: ignore[assignment]
     """Says how far the system is: what `leaseway wait` waits for."""
     ListWorkers: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListWorkersRequest, _admin_pb2.ListWorkersResponse]  # type: ignore[assignment]
-    """Lists workers, ordered by id."""
+    """Lists workers, ordered by id, in pages."""
     ListHeldLeases: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListHeldLeasesRequest, _admin_pb2.ListHeldLeasesResponse]  # type: ignore[assignment]
-    """Lists the leases that workers have reported, ordered by id, and how those
-    that are gone since a short while have ended.
+    """Lists how leases ended that are gone since a short while, then the leases
+    that workers have reported, both ordered by id, in pages.
     """
     ListProblems: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListProblemsRequest, _admin_pb2.ListProblemsResponse]  # type: ignore[assignment]
-    """Lists open problems, the newest first."""
+    """Lists open problems, in pages."""
     ReportProblem: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReportProblemRequest, _admin_pb2.ReportProblemResponse]  # type: ignore[assignment]
     """Reports a problem that a caller met, such as a tool schema that a model
     provider refused.
@@ -93,7 +93,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListWorkersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListWorkersResponse, _abc.Awaitable[_admin_pb2.ListWorkersResponse]]:
-        """Lists workers, ordered by id."""
+        """Lists workers, ordered by id, in pages."""
 
     @_abc_1.abstractmethod
     def ListHeldLeases(
@@ -101,8 +101,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListHeldLeasesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListHeldLeasesResponse, _abc.Awaitable[_admin_pb2.ListHeldLeasesResponse]]:
-        """Lists the leases that workers have reported, ordered by id, and how those
-        that are gone since a short while have ended.
+        """Lists how leases ended that are gone since a short while, then the leases
+        that workers have reported, both ordered by id, in pages.
         """
 
     @_abc_1.abstractmethod
@@ -111,7 +111,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListProblemsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListProblemsResponse, _abc.Awaitable[_admin_pb2.ListProblemsResponse]]:
-        """Lists open problems, the newest first."""
+        """Lists open problems, in pages."""
 
     @_abc_1.abstractmethod
     def ReportProblem(

@@ -227,10 +227,17 @@ class ListToolsRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose tools. Empty means `default`."""
     page_token: _builtins.str
-    """Where to go on, from the previous page; empty for the first."""
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
@@ -248,10 +255,11 @@ class ListToolsRequest(_message.Message):
         tenant: _builtins.str = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
         page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -365,10 +373,17 @@ class ListPromptsRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose prompts. Empty means `default`."""
     page_token: _builtins.str
-    """Where to go on, from the previous page; empty for the first."""
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
@@ -386,10 +401,11 @@ class ListPromptsRequest(_message.Message):
         tenant: _builtins.str = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
         page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -501,10 +517,17 @@ class ListResourcesRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose resources. Empty means `default`."""
     page_token: _builtins.str
-    """Where to go on, from the previous page; empty for the first."""
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
@@ -522,10 +545,11 @@ class ListResourcesRequest(_message.Message):
         tenant: _builtins.str = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
         page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "servers", b"servers", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -627,7 +651,9 @@ class ResolveToolsResponse(_message.Message):
     """The registry version that they were read at."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResolvedTool]:
-        """One for each name asked."""
+        """One for each name asked; where that is more than 1 MiB, for the first of
+        them, at least one. Whoever asked asks again for the others.
+        """
 
     def __init__(
         self,
@@ -775,8 +801,18 @@ class ListServersRequest(_message.Message):
 
     CLIENT_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Whose servers. Empty means `default`; `*` means every variant of every tenant."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """Who asks."""
@@ -786,10 +822,12 @@ class ListServersRequest(_message.Message):
         *,
         client: Global___ClientInfo | None = ...,
         tenant: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,7 +835,7 @@ Global___ListServersRequest: _TypeAlias = ListServersRequest  # noqa: Y015
 
 @_typing.final
 class ListServersResponse(_message.Message):
-    """The configured servers."""
+    """One page of the configured servers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -805,11 +843,17 @@ class ListServersResponse(_message.Message):
     REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
     CONFIG_LOADED_AT_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     registry_version: _builtins.int
     """The registry version that they were read at."""
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
     @_builtins.property
     def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerStatus]:
-        """Ordered by server id."""
+        """Ordered by server id, at most 1 MiB of them. A server whose instances do not
+        fit goes on in the next page, which begins with its id, its tenant and
+        further instances, and says nothing else of it.
+        """
 
     @_builtins.property
     def config_loaded_at(self) -> _timestamp_pb2.Timestamp:
@@ -826,10 +870,11 @@ class ListServersResponse(_message.Message):
         registry_version: _builtins.int = ...,
         config_loaded_at: _timestamp_pb2.Timestamp | None = ...,
         pending: _abc.Iterable[_builtins.str] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "pending", b"pending", "registry_version", b"registry_version", "servers", b"servers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "next_page_token", b"next_page_token", "pending", b"pending", "registry_version", b"registry_version", "servers", b"servers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -900,7 +945,7 @@ class ServerStatus(_message.Message):
 
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceStatus]:
-        """Its live instances on all workers."""
+        """Its live instances on all workers, ordered by worker and id."""
 
     @_builtins.property
     def next_try_at(self) -> _timestamp_pb2.Timestamp:

@@ -111,7 +111,7 @@ class CatalogServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListServers(self, request, context):
-        """Lists configured servers with their state, ordered by id.
+        """Lists configured servers with their state, ordered by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

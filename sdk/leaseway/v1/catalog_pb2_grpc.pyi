@@ -51,7 +51,7 @@ class CatalogServiceStub:
     Versions in quick succession may be merged into the last.
     """
     ListServers: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListServersRequest, _catalog_pb2.ListServersResponse]
-    """Lists configured servers with their state, ordered by id."""
+    """Lists configured servers with their state, ordered by id, in pages."""
 
 @_typing.type_check_only
 class CatalogServiceAsyncStub(CatalogServiceStub):
@@ -76,7 +76,7 @@ class CatalogServiceAsyncStub(CatalogServiceStub):
     Versions in quick succession may be merged into the last.
     """
     ListServers: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListServersRequest, _catalog_pb2.ListServersResponse]  # type: ignore[assignment]
-    """Lists configured servers with their state, ordered by id."""
+    """Lists configured servers with their state, ordered by id, in pages."""
 
 class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
     """Lists tools, prompts and resources and says where they can be used. Served by the control plane."""
@@ -134,6 +134,6 @@ class CatalogServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _catalog_pb2.ListServersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_catalog_pb2.ListServersResponse, _abc.Awaitable[_catalog_pb2.ListServersResponse]]:
-        """Lists configured servers with their state, ordered by id."""
+        """Lists configured servers with their state, ordered by id, in pages."""
 
 def add_CatalogServiceServicer_to_server(servicer: CatalogServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

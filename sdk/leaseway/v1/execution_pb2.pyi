@@ -1141,22 +1141,34 @@ class ReadLogsRequest(_message.Message):
     SERVER_ID_FIELD_NUMBER: _builtins.int
     LINES_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     lines: _builtins.int
     """The most lines wanted of each instance. Zero means 100."""
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
     def __init__(
         self,
         *,
         server_id: _builtins.str = ...,
         lines: _builtins.int = ...,
         tenant: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "page_size", b"page_size", "page_token", b"page_token", "server_id", b"server_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1164,23 +1176,29 @@ Global___ReadLogsRequest: _TypeAlias = ReadLogsRequest  # noqa: Y015
 
 @_typing.final
 class ReadLogsResponse(_message.Message):
-    """The stderr of a server's instances on one worker."""
+    """One page of the stderr of a server's instances on one worker."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     INSTANCES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
     @_builtins.property
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[Global___InstanceLog]:
-        """One for each instance that has written something, the oldest first."""
+        """One for each instance that has written something, the oldest first; at most
+        1 MiB of them.
+        """
 
     def __init__(
         self,
         *,
         instances: _abc.Iterable[Global___InstanceLog] | None = ...,
+        next_page_token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instances", b"instances", "next_page_token", b"next_page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

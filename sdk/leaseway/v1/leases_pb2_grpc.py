@@ -207,7 +207,7 @@ class LeaseServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListLeases(self, request, context):
-        """Lists the leases that this worker holds.
+        """Lists the leases that this worker holds, ordered by id, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

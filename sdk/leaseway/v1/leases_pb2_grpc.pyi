@@ -99,7 +99,7 @@ class LeaseServiceStub:
     KeepAlive: _grpc.UnaryUnaryMultiCallable[_leases_pb2.KeepAliveRequest, _leases_pb2.KeepAliveResponse]
     """Renews leases for callers without an exchange stream."""
     ListLeases: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]
-    """Lists the leases that this worker holds."""
+    """Lists the leases that this worker holds, ordered by id, in pages."""
 
 @_typing.type_check_only
 class LeaseServiceAsyncStub(LeaseServiceStub):
@@ -117,7 +117,7 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     KeepAlive: _aio.UnaryUnaryMultiCallable[_leases_pb2.KeepAliveRequest, _leases_pb2.KeepAliveResponse]  # type: ignore[assignment]
     """Renews leases for callers without an exchange stream."""
     ListLeases: _aio.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]  # type: ignore[assignment]
-    """Lists the leases that this worker holds."""
+    """Lists the leases that this worker holds, ordered by id, in pages."""
 
 class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
     """Grants and ends leases. Served by each worker."""
@@ -156,6 +156,6 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _leases_pb2.ListLeasesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.ListLeasesResponse, _abc.Awaitable[_leases_pb2.ListLeasesResponse]]:
-        """Lists the leases that this worker holds."""
+        """Lists the leases that this worker holds, ordered by id, in pages."""
 
 def add_LeaseServiceServicer_to_server(servicer: LeaseServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
