@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 from typing import Any
 
 import pytest
 
+from leaseway.sdk.offer_results import PromptResult, ResourceResult
 from leaseway.sdk.results import ToolResult
 
 PNG = b"\x89PNG\r\n"
@@ -126,3 +128,72 @@ def test_media_are_listed_with_bytes_or_reference() -> None:
     assert (first.data, first.artifact) == (PNG, None)
     assert (second.kind, second.byte_length) == ("audio", 7)
     assert (second.data, second.artifact) == (None, REF)
+
+
+def prompt(*contents: object) -> PromptResult:
+    messages = [{"role": "user", "content": content} for content in contents]
+    return PromptResult(json.dumps({"messages": messages}).encode())
+
+
+def test_a_prompt_has_the_media_of_its_messages_and_shows_an_item_for_each() -> None:
+    text = {"type": "text", "text": "see"}
+    got = prompt(text, image(), {"type": "resource", "resource": {"uri": "a:b", "text": "c"}})
+    assert [(media.kind, media.data) for media in got.media] == [("image", PNG)]
+    assert list(got.for_model()) == [
+        text,
+        {"type": "image", "mime_type": "image/png", "data": DATA},
+        {"type": "text", "text": "c"},
+    ]
+
+
+def test_a_message_with_several_items_hides_none_of_them() -> None:
+    got = prompt([{"type": "text", "text": "a"}, image(), 5], {"type": "text", "text": "b"}, "c")
+    assert (got.text, len(got.media), len(got.for_model())) == ("a\nb", 1, 3)
+
+
+def test_an_image_of_a_prompt_is_read_where_it_is_an_artifact() -> None:
+    got = prompt(image(data=None, byteLength=6, artifact=REF))
+    assert (got.media[0].artifact, got.media[0].data) == (REF, None)
+    with pytest.raises(RuntimeError, match="await"):
+        got.for_model()[0]
+
+
+def resource(**members: object) -> ResourceResult:
+    return ResourceResult(json.dumps({"contents": [{"uri": "a:b", **members}]}).encode())
+
+
+def test_a_resource_has_the_media_that_its_types_name() -> None:
+    (picture,) = resource(mimeType="IMAGE/PNG", blob=DATA).media
+    assert (picture.kind, picture.mime_type, picture.data) == ("image", "image/png", PNG)
+    (sound,) = resource(mimeType="audio/wav", blob=DATA).media
+    assert (sound.kind, sound.byte_length, sound.artifact) == ("audio", len(PNG), None)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"mimeType": "image/svg+xml", "text": "<svg/>"},
+        {"mimeType": "application/zip", "blob": DATA},
+        {"mimeType": "image/png", "blob": "%"},
+        {"blob": DATA},
+    ],
+)
+def test_what_is_no_image_or_sound_of_a_resource_is_none_of_its_media(part: Any) -> None:
+    assert resource(**part).media == []
+
+
+def test_a_resource_shows_its_texts_and_images_and_notes_the_rest() -> None:
+    assert list(resource(text="a").for_model()) == [{"type": "text", "text": "a"}]
+    assert resource(mimeType="image/png", blob=DATA).for_model()[0]["type"] == "image"
+    (note,) = resource(mimeType="application/zip", blob=DATA).for_model()
+    assert note == {
+        "type": "text",
+        "text": "A resource (application/zip, 6 bytes), which cannot be shown here: a:b",
+    }
+
+
+@pytest.mark.parametrize("made", [prompt(image()), resource(text="a"), result(image())])
+def test_results_travel_without_the_client_that_reads_for_them(made: Any) -> None:
+    made._reader = lambda: None  # which cannot travel
+    again = pickle.loads(pickle.dumps(made))
+    assert (type(again), again.raw, again._reader) == (type(made), made.raw, None)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Coroutine, Generator, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypedDict, overload
 
@@ -22,8 +22,11 @@ __all__ = [
     "ModelContent",
     "ModelItem",
     "TextItem",
-    "media_of",
+    "blobs_in",
+    "content_of_resources",
+    "media_in",
     "model_content",
+    "model_items",
 ]
 
 MODEL_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -85,7 +88,24 @@ class MediaReader(Protocol):
         """Read the artifact of a call in a session."""
 
 
-def media_of(item: dict[str, Any]) -> Media | None:
+def media_in(items: Iterable[object]) -> list[Media]:
+    """Return the images and sounds among content items; those that cannot be read are left out."""
+    found = [_media_of(item) for item in items if isinstance(item, dict)]
+    return [media for media in found if media is not None]
+
+
+def blobs_in(parts: Iterable[dict[str, Any]]) -> list[Media]:
+    """Return the images and sounds among the parts of a resource, in the same way."""
+    found: list[Media] = []
+    for part in parts:
+        mime_type, content = _blob_of(part)
+        kind = mime_type.partition("/")[0]
+        if kind in _KINDS and content is not None:
+            found.append(Media(kind, mime_type, len(content), None, content))
+    return found
+
+
+def _media_of(item: dict[str, Any]) -> Media | None:
     """Return the media of a content item; None where it is none, or its data is not base64."""
     kind = item.get("type")
     if kind not in ("image", "audio"):
@@ -195,12 +215,21 @@ class ModelContent(Sequence[ModelItem]):
 def model_content(result: dict[str, Any]) -> list[ModelItem | Media]:
     """Return what a model can be shown of an MCP result; images that are to be read as `Media`."""
     content = result.get("content")
-    items = content if isinstance(content, list) else []
-    shown = [_shown(item) for item in items if isinstance(item, dict)]
+    shown = model_items(content if isinstance(content, list) else [])
     if not shown and result.get("structuredContent") is not None:
         text = json.dumps(result["structuredContent"], ensure_ascii=False)
         return [TextItem(type="text", text=text)]
     return shown
+
+
+def model_items(items: Iterable[object]) -> list[ModelItem | Media]:
+    """Return what a model can be shown of content items, in the same way."""
+    return [_shown(item) for item in items if isinstance(item, dict)]
+
+
+def content_of_resources(parts: Iterable[dict[str, Any]]) -> list[ModelItem | Media]:
+    """Return what a model can be shown of a resource's parts, none of which is to be read."""
+    return [_shown_resource(part) for part in parts]
 
 
 def _shown(item: dict[str, Any]) -> ModelItem | Media:
@@ -208,7 +237,7 @@ def _shown(item: dict[str, Any]) -> ModelItem | Media:
     if kind == "text":
         return _text(str(item.get("text", "")))
     if kind in ("image", "audio"):
-        return _shown_media(media_of(item), kind)
+        return _shown_media(_media_of(item), kind)
     if kind == "resource_link":
         return _text(_link(item))
     resource = item.get("resource")
@@ -229,12 +258,10 @@ def _shown_media(media: Media | None, kind: str) -> ModelItem | Media:
 
 
 def _shown_resource(resource: dict[str, Any]) -> ModelItem:
-    text, blob = resource.get("text"), resource.get("blob")
+    text = resource.get("text")
     if isinstance(text, str):
         return _text(text)
-    said = resource.get("mimeType")
-    mime_type = media_type(said) if isinstance(said, str) else ""
-    content = _decoded(blob) if isinstance(blob, str) else None
+    mime_type, content = _blob_of(resource)
     if content is not None and mime_type in MODEL_IMAGES:
         data = base64.b64encode(content).decode()
         return ImageItem(type="image", mime_type=mime_type, data=data)
@@ -243,6 +270,13 @@ def _shown_resource(resource: dict[str, Any]) -> ModelItem:
         f"A resource ({mime_type or 'of unknown type'}{size}), which cannot be shown here: "
         f"{resource.get('uri')}"
     )
+
+
+def _blob_of(resource: dict[str, Any]) -> tuple[str, bytes | None]:
+    """Return the MIME type of a resource's bytes, and those where they can be read."""
+    said, blob = resource.get("mimeType"), resource.get("blob")
+    mime_type = media_type(said) if isinstance(said, str) else ""
+    return mime_type, _decoded(blob) if isinstance(blob, str) else None
 
 
 def _link(item: dict[str, Any]) -> str:

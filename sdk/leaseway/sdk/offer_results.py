@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from abc import ABC, abstractmethod
 from reprlib import Repr
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from leaseway.sdk.errors import InternalError
 from leaseway.sdk.lease import Lease
+from leaseway.sdk.media import (
+    Media,
+    MediaReader,
+    ModelContent,
+    blobs_in,
+    content_of_resources,
+    media_in,
+    model_items,
+)
+from leaseway.sdk.payloads import parse_result
+from leaseway.sdk.results import ToolResult
 
-__all__ = ["Completion", "PromptResult", "ResourceResult"]
+__all__ = ["Completion", "OfferResult", "PromptResult", "ResourceResult"]
 
 _short: Final = Repr()
 _short.maxstring = 80
 
 
-class _Result(ABC):
+class OfferResult(ABC):
     """The result of one request.
 
     Attributes:
@@ -26,19 +36,35 @@ class _Result(ABC):
         new_lease: The lease that this request acquired, or None.
     """
 
-    __slots__ = ("_raw", "new_lease", "payload")
+    __slots__ = ("_raw", "_reader", "_session", "new_lease", "payload")
 
-    def __init__(self, payload: bytes, new_lease: Lease | None = None) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        new_lease: Lease | None = None,
+        _reader: MediaReader | None = None,
+        _session: str = "",
+    ) -> None:
         self.payload = payload
         self.new_lease = new_lease
         self._raw: dict[str, Any] | None = None
+        self._reader = _reader
+        self._session = _session
+
+    @classmethod
+    def _of(cls, answer: ToolResult) -> Self:
+        """Return what a request was answered with, whatever it was taken for on its way."""
+        return cls(answer.payload, answer.new_lease, answer._reader, answer._session)
 
     @property
     def raw(self) -> dict[str, Any]:
         """The whole MCP `result` object, members unknown to this version included."""
         if self._raw is None:
-            self._raw = _parse(self.payload)
+            self._raw = parse_result(self.payload)
         return self._raw
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.payload, self.new_lease)  # its client stays here
 
     def __repr__(self) -> str:
         try:
@@ -52,7 +78,7 @@ class _Result(ABC):
         """Return what tells this result from others, in short."""
 
 
-class PromptResult(_Result):
+class PromptResult(OfferResult):
     """A prompt with its arguments filled in."""
 
     __slots__ = ()
@@ -70,19 +96,40 @@ class PromptResult(_Result):
     @property
     def text(self) -> str:
         """The texts of its messages, joined by line breaks; empty where there are none."""
-        contents = [message.get("content") for message in self.messages]
         return "\n".join(
-            _text(content.get("text"))
-            for content in contents
-            if isinstance(content, dict) and content.get("type") == "text"
+            _text(item.get("text")) for item in self._items if item.get("type") == "text"
         )
+
+    @property
+    def media(self) -> list[Media]:
+        """The images and sounds of its messages, in order; see `ToolResult.media`."""
+        return media_in(self._items)
+
+    def for_model(self) -> ModelContent:
+        """Return what a model can be shown of its messages; see `ToolResult.for_model`.
+
+        Returns:
+            An item for each message, in order, as each holds one of MCP's content items: who
+            speaks is said by `messages`.
+
+        """
+        return ModelContent(model_items(self._items), self._reader, self._session)
+
+    @property
+    def _items(self) -> list[dict[str, Any]]:
+        """The content items of its messages, in order; a server may send a message with several."""
+        found: list[dict[str, Any]] = []
+        for message in self.messages:
+            content = message.get("content")
+            found += _dicts(content if isinstance(content, list) else [content])
+        return found
 
     def _shown(self) -> str:
         said = _short.repr(self.description)
         return f"description={said}, messages={len(self.messages)}"
 
 
-class ResourceResult(_Result):
+class ResourceResult(OfferResult):
     """The content of a resource."""
 
     __slots__ = ()
@@ -118,11 +165,26 @@ class ResourceResult(_Result):
                     ) from None
         return None
 
+    @property
+    def media(self) -> list[Media]:
+        """Its images and sounds in order, in place; those whose data cannot be read are left out.
+
+        A part is one by its `mimeType`; others with bytes are in `contents`.
+        """
+        return blobs_in(self.contents)
+
+    def for_model(self) -> ModelContent:
+        """Return what a model can be shown of its parts; see `ToolResult.for_model`.
+
+        Nothing has to be read for it: the items are there at once in both clients.
+        """
+        return ModelContent(content_of_resources(self.contents), self._reader, self._session)
+
     def _shown(self) -> str:
         return f"uris={_short.repr([_text(part.get('uri')) for part in self.contents])}"
 
 
-class Completion(_Result):
+class Completion(OfferResult):
     """What an argument may be completed to."""
 
     __slots__ = ()
@@ -161,19 +223,3 @@ def _text(value: object) -> str:
 
 def _dicts(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _parse(payload: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise InternalError(
-            f"The worker passed on a result that is not JSON ({error}); see `.payload`.",
-            started="yes",
-        ) from None
-    if not isinstance(value, dict):
-        raise InternalError(
-            "The worker passed on a result that is not a JSON object; see `.payload`.",
-            started="yes",
-        )
-    return value

@@ -13,8 +13,7 @@ from leaseway.sdk.callbacks import Callbacks
 from leaseway.sdk.checks import check_seconds
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.events import CallEvents
-from leaseway.sdk.lease import Lease
-from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
+from leaseway.sdk.offer_results import Completion, OfferResult, PromptResult, ResourceResult
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.results import ToolResult
 from leaseway.sdk.runtime import Runtime
@@ -24,7 +23,7 @@ from leaseway.wire.fault import Fault
 
 __all__ = ["AsyncOffers", "completion_request"]
 
-ResultT = TypeVar("ResultT")
+ResultT = TypeVar("ResultT", bound=OfferResult)
 
 
 class AsyncOffers(ABC):
@@ -157,7 +156,7 @@ class AsyncOffers(ABC):
         self,
         make: Callable[[], OfferRequest],
         timeout: float | None,
-        result: Callable[[bytes, Lease | None], ResultT],
+        result: type[ResultT],
         *,
         inline_media: bool = False,
     ) -> ResultT:
@@ -167,13 +166,13 @@ class AsyncOffers(ABC):
         if self._handlers is not None:
             stream = self._stream(make, timeout, self._handlers, inline_media, tasks=True)
             answer = await stream.tell(Callbacks())
-            return result(answer.payload, answer.new_lease)
+            return result._of(answer)
         events = CallEvents(inline_media=True) if inline_media else None
         try:
             answer = await runtime.caller.request(session, make(), timeout, events)
         except Fault as fault:
             raise error_from_fault(fault) from None
-        return result(answer.payload, answer.new_lease)
+        return result._of(answer)
 
     def _stream(
         self,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from leaseway.sdk.errors import InternalError
 from leaseway.sdk.lease import Lease
-from leaseway.sdk.media import Media, MediaReader, ModelContent, media_of, model_content
+from leaseway.sdk.media import Media, MediaReader, ModelContent, media_in, model_content
+from leaseway.sdk.payloads import parse_result
 
 __all__ = ["ToolResult"]
-
-_decode: Final = json.JSONDecoder().decode
-"""What `json.loads` does with a text, less its look at the encoding and its own parameters."""
 
 
 class ToolResult:
@@ -47,7 +43,7 @@ class ToolResult:
         """The whole MCP `result` object, members unknown to this version included."""
         raw = self._raw
         if raw is None:
-            raw = self._raw = _parse(self.payload)
+            raw = self._raw = parse_result(self.payload)
         return raw
 
     @property
@@ -64,8 +60,7 @@ class ToolResult:
     @property
     def media(self) -> list[Media]:
         """The images and sounds in order; those whose data cannot be read are left out."""
-        found = [media_of(item) for item in self.content if isinstance(item, dict)]
-        return [media for media in found if media is not None]
+        return media_in(self.content)
 
     def for_model(self) -> ModelContent:
         """Return what a model can be shown of the result: texts and images, in order.
@@ -101,21 +96,3 @@ class ToolResult:
 
 def _is_text(item: Any) -> bool:
     return isinstance(item, dict) and item.get("type") == "text"
-
-
-def _parse(payload: bytes) -> dict[str, Any]:
-    if not payload:
-        return {}
-    try:
-        value = _decode(payload.decode())
-    except ValueError as error:
-        raise InternalError(
-            f"The worker passed on a result that is not JSON ({error}); see `.payload`.",
-            started="yes",
-        ) from None
-    if not isinstance(value, dict):
-        raise InternalError(
-            "The worker passed on a result that is not a JSON object; see `.payload`.",
-            started="yes",
-        )
-    return value

@@ -10,8 +10,7 @@ from leaseway.sdk import requests
 from leaseway.sdk.asks import Handlers
 from leaseway.sdk.background import background
 from leaseway.sdk.callbacks import Callbacks
-from leaseway.sdk.lease import Lease
-from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
+from leaseway.sdk.offer_results import Completion, OfferResult, PromptResult, ResourceResult
 from leaseway.sdk.offers import AsyncOffers, completion_request
 from leaseway.sdk.requests import OfferRequest
 from leaseway.sdk.streams import AsyncToolStream, ToolStream
@@ -19,7 +18,7 @@ from leaseway.sdk.subscriptions import AsyncResourceUpdates, ResourceUpdates
 
 __all__ = ["Offers"]
 
-ResultT = TypeVar("ResultT")
+ResultT = TypeVar("ResultT", bound=OfferResult)
 
 
 class Offers:
@@ -82,7 +81,7 @@ class Offers:
         self,
         make: Callable[[], OfferRequest],
         timeout: float | None,
-        result: Callable[[bytes, Lease | None], ResultT],
+        result: type[ResultT],
         *,
         inline_media: bool = False,
     ) -> ResultT:
@@ -96,4 +95,4 @@ class Offers:
             return inner._stream(make, timeout, handlers, inline_media, tasks=False)
 
         answer = ToolStream(background().run(open_stream), handlers).tell(Callbacks())
-        return result(answer.payload, answer.new_lease)
+        return result._of(answer)

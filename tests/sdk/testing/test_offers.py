@@ -72,6 +72,16 @@ async def test_media_of_prompts_come_as_those_of_results_and_resources_in_place(
             for kept in (one["content"], two["content"][1]):
                 assert kept["artifact"].startswith("artifacts/mcp/tools/show/")
                 assert await session.read_artifact(kept["artifact"]) == b"\x00\x01"
+        got = await session.get_prompt("show")
+        assert [media.artifact is None for media in got.media] == [False, False]
+        image = {"type": "image", "mime_type": "image/png", "data": "AAE="}
+        assert await got.for_model() == [image, text, image]
+        synchronous = await asyncio.to_thread(offers.client().get_prompt, "show")
+        assert await asyncio.to_thread(lambda: list(synchronous.for_model())) == [
+            image,
+            text,
+            image,
+        ]
         shown = await session.get_prompt("show", inline_media=True)
         assert [message["content"] for message in shown.messages] == [picture, [text, picture]]
         assert (await session.read_resource("shop://logo")).blob == b"\x00\x01"
