@@ -156,6 +156,12 @@ def test_a_type_that_nobody_can_validate_is_named() -> None:
         reader_of(Opaque)
 
 
+@pytest.mark.parametrize("unknown", ["Nowhere", "list[Nowhere]"])
+def test_a_name_that_leads_to_no_type_is_told_before_a_call_too(unknown: Any) -> None:
+    with pytest.raises(TypeError, match="name 'Nowhere' is not defined"):
+        reader_of(unknown)
+
+
 def test_a_reader_is_made_once_for_each_type() -> None:
     assert reader_of(Point) is reader_of(Point)
 

@@ -174,6 +174,8 @@ def _pydantic_reader(result_type: Any) -> Reader:
 
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
+        if not adapter.pydantic_complete:  # a name in it leads nowhere; else the call would tell
+            adapter.rebuild(raise_errors=True)
     except (pydantic.errors.PydanticUserError, NameError, TypeError) as error:
         old = getattr(error, "code", None) == "typed-dict-version"
         raise (_OldTypedDict if old else TypeError)(_no_type(result_type, error)) from None
