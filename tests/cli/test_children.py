@@ -24,10 +24,9 @@ STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SERV
 FAST = Backoff(initial=0.01, maximum=0.01)
 
 
-def _child(script: str, *arguments: str) -> Child:
-    return Child(
-        "worker", lambda: arguments, {}, program=(sys.executable, "-c", script), backoff=FAST
-    )
+def _child(script: str, *arguments: str, backoff: Backoff = FAST) -> Child:
+    program = (sys.executable, "-c", script)
+    return Child("worker", lambda: arguments, {}, program=program, backoff=backoff)
 
 
 async def _until(condition: Callable[[], bool]) -> None:
@@ -163,6 +162,71 @@ async def test_stopping_twice_or_before_a_start_is_harmless() -> None:
     await child.start()
     await child.stop()
     await child.stop()
+
+
+async def test_a_stop_ends_who_supervises() -> None:
+    child = _child(SERVES)
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(child.stop(), supervising)
+    assert child.pid is None
+
+
+async def test_a_stop_before_a_restart_is_not_followed_by_one(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    script = f"import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write('x')\n{SERVES}"
+    child = _child(script, str(starts), backoff=Backoff(initial=3600, maximum=3600))
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await _until(lambda: child.pid is None)
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(child.stop(), supervising)
+    assert starts.read_text() == "x"
+
+
+async def test_a_stop_while_a_successor_is_spawned_leaves_none() -> None:
+    starts = 0
+    stops: list[asyncio.Task[None]] = []
+
+    def arguments() -> list[str]:
+        nonlocal starts
+        starts += 1
+        if starts == 2:  # asked for right before the spawn: the stop begins while it is under way
+            stops.append(asyncio.create_task(child.stop()))
+        return []
+
+    child = Child("worker", arguments, {}, program=(sys.executable, "-c", SERVES), backoff=FAST)
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    async with asyncio.timeout(BOUND):
+        await supervising
+        await stops[0]
+    assert (child.pid, starts) == (None, 2)
+
+
+async def test_a_stop_before_a_successor_is_ready_ends_it(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    script = (
+        "import pathlib, signal, sys; p = pathlib.Path(sys.argv[1])\n"
+        "p.open('a').write('x')\n"
+        f"if len(p.read_text()) == 2: signal.pause()\n{SERVES}"
+    )
+    child = _child(script, str(starts))
+    await child.start()
+    supervising = asyncio.create_task(child.supervise())
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    await _until(lambda: starts.read_text() == "xx")
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(child.stop(), supervising)
+    assert child.pid is None
+    assert starts.read_text() == "xx"
 
 
 async def test_a_child_has_a_process_group_of_its_own() -> None:

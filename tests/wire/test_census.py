@@ -41,3 +41,13 @@ async def test_sigusr1_logs_a_census_and_ends_nothing(caplog: pytest.LogCaptureF
         async with asyncio.timeout(BOUND):
             await asked.wait()
     assert any("calls=7" in record.getMessage() for record in caplog.records)
+
+
+async def test_after_a_census_sigusr1_is_handled_as_before() -> None:
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with census_on_signal(dict):
+            assert signal.getsignal(signal.SIGUSR1) is not signal.SIG_IGN
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -63,7 +63,9 @@ class Child:
         self._environment = environment
         self._backoff = backoff
         self._process: asyncio.subprocess.Process | None = None
-        self._stopping = False
+        self._spawning = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._stopped = asyncio.Event()
         self._started_at = 0.0
 
     @property
@@ -79,20 +81,17 @@ class Child:
             CliFailure: It ended first, with its exit status, or said nothing in time.
 
         """
+        self._stopped.clear()
+        await self._start()
+
+    async def _start(self) -> None:
         arguments = self._arguments()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._program,
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._environment},
-            start_new_session=True,
-        )
-        self._started_at = time.monotonic()
+        process = await self._spawn(arguments)
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_READY_TIMEOUT):
-                ready = await self._read_addresses(process.stdout, arguments)
+                async with self._reading:
+                    ready = await self._read_addresses(process.stdout, arguments)
                 if not ready:
                     await process.wait()
         except TimeoutError:
@@ -106,6 +105,22 @@ class Child:
                 f"The {self.name} did not start ({_ended(status)}); its reason is above.",
                 USAGE if status == USAGE else FAILED,
             )
+
+    async def _spawn(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
+        async with self._spawning:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._program,
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+        self._started_at = time.monotonic()
+        if self._stopped.is_set():
+            # Nobody could signal it before: it has done nothing yet, and need not be asked.
+            self._signal(signal.SIGKILL)
+        return process
 
     async def _read_addresses(self, stdout: asyncio.StreamReader, given: Sequence[str]) -> bool:
         """Read where the process listens and serves pages; say whether it told all of that."""
@@ -130,7 +145,7 @@ class Child:
         attempt = 0
         while True:
             status = await self._ended()
-            if self._stopping:
+            if self._stopped.is_set():
                 return
             if status == USAGE:
                 raise CliFailure(f"The {self.name} refused its own options.", USAGE)
@@ -143,16 +158,27 @@ class Child:
                 _ended(status),
                 delay,
             )
-            await asyncio.sleep(delay)
+            if await self._stops_within(delay):
+                return
             attempt += 1
             # A failed restart is met again at the top: its process has ended, too.
             with suppress(CliFailure):
-                await self.start()
+                await self._start()
+
+    async def _stops_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        return self._stopped.is_set()
 
     async def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Ask the process to end, and kill it after `timeout` seconds. Harmless when repeated."""
-        self._stopping = True
-        process = self._process
+        """Ask the process to end, and kill it after `timeout` seconds. Harmless when repeated.
+
+        No successor is left, also where one is being started meanwhile.
+        """
+        self._stopped.set()
+        async with self._spawning:  # what is being started now is known then
+            process = self._process
         if process is None or process.returncode is not None:
             return
         self._signal(signal.SIGTERM)
@@ -166,7 +192,7 @@ class Child:
 
     def kill(self) -> None:
         """End the process at once. Its own children go with it: a worker's reaper sees to that."""
-        self._stopping = True
+        self._stopped.set()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -177,10 +203,13 @@ class Child:
     async def _ended(self) -> int:
         assert self._process is not None
         assert self._process.stdout is not None
-        # Nothing is expected on stdout any more, but an unread pipe would block its writer.
-        while data := await self._process.stdout.read(65536):
-            click.echo(data, err=True, nl=False)
-        return await self._process.wait()
+        process, stdout = self._process, self._process.stdout
+        # Nothing is expected on stdout any more, but an unread pipe would block its writer. Who
+        # supervises and who stops both wait here: one of them reads, the other when it is gone.
+        async with self._reading:
+            while data := await stdout.read(65536):
+                click.echo(data, err=True, nl=False)
+        return await process.wait()
 
 
 def _ended(status: int) -> str:
