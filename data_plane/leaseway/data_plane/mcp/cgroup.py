@@ -62,6 +62,9 @@ class Cgroups:
         What could not be is in `Cgroup.missing`. Nothing is remembered of a failure: what is
         mended on the machine holds from the next start on.
         """
+        # On the loop: these files are the kernel's memory and no disk is behind them, so all of
+        # them together take about a millisecond, less than the start of the process that follows.
+        # In a thread, a start that is cancelled would leave a cgroup that nobody knows of.
         group = Cgroup()
         number = str(next(self._numbers))
         hierarchies = find_hierarchies(self._proc)
@@ -154,7 +157,10 @@ class Cgroup:
 
     @property
     def memory_kills(self) -> int:
-        """How many processes the kernel killed because the memory was used up."""
+        """How many processes the kernel killed because the memory was used up.
+
+        Read from the kernel's memory at once, within about 0.1 ms: no disk is behind it.
+        """
         folder = self.folders.get("memory")
         if folder is None:
             return 0
