@@ -11,6 +11,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, until
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable, control
 from leaseway.sdk.grpc_faults import fault_of_worker
 from leaseway.sdk.identity import identify
+from leaseway.v1 import admin_pb2
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -35,6 +36,40 @@ async def test_a_wait_outlasts_a_restart_of_the_control_plane(
 
     assert await asked.ask(wait_for_room, None, begun + BOUND) == "here"
     await asked.close()
+
+
+async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_for(
+    plane: FakeControlPlane,
+) -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+    host, port = plane.address.split(":")
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await go_on.wait()
+        inward, outward = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_carry(reader, outward), _carry(inward, writer))
+
+    gate = await asyncio.start_server(stall, "127.0.0.1", 0)
+    address = f"127.0.0.1:{gate.sockets[0].getsockname()[1]}"
+    asked = control.ControlPlane(identify(address, None, None, None))
+    deadline = asyncio.get_running_loop().time() + BOUND
+    async with asyncio.timeout(BOUND):
+        request = admin_pb2.GetStatusRequest()
+        status = asyncio.create_task(asked.ask(asked.admin.GetStatus, request, deadline, bound=0.1))
+        await came.wait()
+        await asyncio.wait({status}, timeout=0.5)  # longer than one that refuses is waited for
+        assert not status.done()
+        go_on.set()
+        assert await status
+    await asked.close()
+    gate.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
 
 
 async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(

@@ -85,6 +85,42 @@ asyncio.run(main())
 """
 
 
+async def test_a_peer_that_stalls_while_it_is_connected_to_is_not_taken_for_gone() -> None:
+    server = make_server(key=None)
+    server.add_generic_rpc_handlers((_sizes(),))
+    endpoint = bind(server, LOOPBACK)
+    await server.start()
+    came, go_on = asyncio.Event(), asyncio.Event()
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await go_on.wait()
+        inward, outward = await asyncio.open_connection(endpoint.host, endpoint.port)
+        await asyncio.gather(_carry(reader, outward), _carry(inward, writer))
+
+    gate = await asyncio.start_server(stall, "127.0.0.1", 0)
+    port = gate.sockets[0].getsockname()[1]
+    async with (
+        asyncio.timeout(BOUND),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=CHANNEL_OPTIONS) as channel,
+    ):
+        size: Any = channel.unary_unary("/t.Sizes/Size")
+        answer = asyncio.ensure_future(size(b"four"))
+        await came.wait()
+        await asyncio.wait({answer}, timeout=1.0)  # ten times gRPC's shortest bound of an attempt
+        assert not answer.done()
+        go_on.set()
+        assert await answer == b"4"
+    gate.close()
+    await server.stop(None)
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
 async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> None:
     server = make_server(key=None)
     server.add_generic_rpc_handlers((_sizes(),))

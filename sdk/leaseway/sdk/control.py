@@ -18,6 +18,8 @@ __all__ = ["CONNECT_BOUND", "ControlPlane"]
 
 CONNECT_BOUND: Final = 2.0
 """Seconds after which an unreachable control plane is given up."""
+_STALL_BOUND: Final = 6.0
+"""The same for one that neither takes nor refuses the connection: it may only stall."""
 _PAUSE: Final = 0.1
 _QUIET: Final = 1.0
 """Seconds without an answer after which it is asked whether it still answers anything."""
@@ -73,7 +75,8 @@ class ControlPlane:
             request: Its request.
             deadline: When to give up, in the event loop's time. An unreachable control plane is
                 given up after `bound` already, also one that goes while it is asked.
-            bound: Seconds that an unreachable control plane is waited for.
+            bound: Seconds that an unreachable control plane is waited for. One that stalls while
+                it is connected to is waited for until that attempt ends, after 5 s.
             wait: Seconds for which the control plane may well keep silent. One that answers
                 nothing at all for 5 s beyond them is given up.
 
@@ -84,9 +87,10 @@ class ControlPlane:
         now = self._loop.time()
         # A little before the caller's own deadline, which says less about what is wrong.
         give_up = now + min(bound, (deadline - now) * 0.9)
+        stalled_until = now + min(max(bound, _STALL_BOUND), (deadline - now) * 0.9)
         quiet_until = now + wait
         while True:
-            await self._connect(give_up)
+            await self._connect(give_up, stalled_until)
             asked = self._loop.time()
             try:
                 remaining = max(deadline - self._loop.time(), 0.001)
@@ -98,6 +102,7 @@ class ControlPlane:
                 now = self._loop.time()
                 if lost and now - asked > bound:  # it let the caller wait, and went
                     give_up = now + min(bound, (deadline - now) * 0.9)
+                    stalled_until = max(stalled_until, give_up)
                 again = lost or is_turned_away(error)
                 if not again or now + _PAUSE >= give_up:
                     raise fault from None
@@ -158,14 +163,15 @@ class ControlPlane:
         """Close the channel; requests under way fail."""
         await self._channel.close()
 
-    async def _connect(self, give_up: float) -> None:
+    async def _connect(self, give_up: float, stalled_until: float) -> None:
         channel = self._channel
+        state = channel.get_state(try_to_connect=True)
         try:
-            async with asyncio.timeout_at(give_up):
-                state = channel.get_state(try_to_connect=True)
-                while state is not grpc.ChannelConnectivity.READY:
+            while state is not grpc.ChannelConnectivity.READY:
+                stalls = state is grpc.ChannelConnectivity.CONNECTING
+                async with asyncio.timeout_at(stalled_until if stalls else give_up):
                     await channel.wait_for_state_change(state)
-                    state = channel.get_state(try_to_connect=True)
+                state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,

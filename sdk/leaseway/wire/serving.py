@@ -61,8 +61,10 @@ CHANNEL_OPTIONS: Final[Options] = (
     # A peer that was restarted is found again within the reconnect bound of DESIGN §8. gRPC's own
     # waits between attempts to connect add to ours, so they are kept short.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # By its name another wait, but what it sets is how long one attempt to connect may take. A
+    # peer that stalls, or is far away, is no peer that is gone: nobody is refused sooner by it.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
 )
 """What each Leaseway channel is made with."""
 
