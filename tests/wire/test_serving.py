@@ -200,4 +200,5 @@ async def test_reflection_lists_the_services() -> None:
         stream.cancel()
     names = [service.name for service in answer.list_services_response.service]
     assert "leaseway.v1.CatalogService" in names
+    assert "grpc.health.v1.Health" in names
     await server.stop(None)

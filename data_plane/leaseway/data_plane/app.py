@@ -162,7 +162,7 @@ async def serve(
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
     health = HealthService(server)
     await health.set_not_serving("", *_SERVICES)
-    enable_reflection(server, (*_SERVICES, "grpc.health.v1.Health"))
+    enable_reflection(server, _SERVICES)
     await server.start()
     try:
         async with serve_artifacts(worker.artifacts_http, worker.artifacts):

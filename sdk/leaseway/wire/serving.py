@@ -143,9 +143,12 @@ def enable_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> 
 
     Args:
         server: Not started yet.
-        service_names: Full names such as `leaseway.v1.CatalogService`; reflection itself is added.
+        service_names: Full names such as `leaseway.v1.CatalogService`; health, which every plane
+            serves, and reflection itself are added.
 
     """
+    from grpc_health.v1 import health
     from grpc_reflection.v1alpha import reflection
 
-    reflection.enable_server_reflection((*service_names, reflection.SERVICE_NAME), server)
+    every = (*service_names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(every, server)
