@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from leaseway.data_plane.core.holdings import Changes, HeldVariant, Holdings, Update, apply
@@ -22,6 +24,8 @@ __all__ = ["Pool"]
 
 _PROBED_FOR: Final = 60.0
 """How long a probe's instance waits for the delta that wants it, in seconds."""
+_TRIED_AGAIN: Final = 0.5
+"""Seconds after which callers of a server that is being tried may ask again."""
 
 
 class Pool:
@@ -43,6 +47,7 @@ class Pool:
         self._common: dict[str, Generation] = {}
         self._own: dict[str, dict[str, Generation]] = {}
         self._probed: dict[VariantKey, tuple[str, LiveInstance, asyncio.TimerHandle]] = {}
+        self._tried: Counter[VariantKey] = Counter()
         self._moved: asyncio.Future[None] | None = None
         self.registry_version = 0
 
@@ -71,7 +76,7 @@ class Pool:
         """Return the generation that new calls of a tenant use.
 
         Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest ids.
+            Fault: TOOL_NOT_FOUND, with the nearest ids; or SERVER_NOT_READY: it is tried here.
 
         """
         if self._own:
@@ -80,10 +85,19 @@ class Pool:
                 return own[tenant]
         generation = self._common.get(server_id)
         if generation is None:
-            raise self._server_not_found(server_id)
+            raise self._server_missing(server_id, tenant)
         return generation
 
-    def _server_not_found(self, server_id: str) -> Fault:
+    def _server_missing(self, server_id: str, tenant: str) -> Fault:
+        # No more can be said: a delta names what is up, and who tries the rest is one worker.
+        if any(key.server_id == server_id and key.tenant in ("", tenant) for key in self._tried):
+            return Fault(
+                Reason.SERVER_NOT_READY,
+                f"Server {server_id} has not come up yet: worker {self._context.worker_id} is "
+                "trying it. Call again in a moment; `leaseway problems` says why if it does not.",
+                metadata={"server": server_id},
+                retry_delay=_TRIED_AGAIN,
+            )
         near = nearest(server_id[:64], self._common)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
@@ -92,6 +106,17 @@ class Pool:
             "is not up yet is not known here; ask the control plane (ResolveTools).",
             metadata={"nearest": ",".join(near)} if near else {},
         )
+
+    @contextlib.contextmanager
+    def trying(self, key: VariantKey) -> Iterator[None]:
+        """Have callers of a server that is not up yet told that it is being tried."""
+        self._tried[key] += 1
+        try:
+            yield
+        finally:
+            self._tried[key] -= 1
+            if not self._tried[key]:
+                del self._tried[key]
 
     def get(self, key: VariantKey) -> Generation | None:
         """Return the current generation of a variant."""

@@ -89,33 +89,37 @@ class Prober:
                 self._tools_changed(generation, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
+        key = key_from_wire(probe.spec.key)
+        with self._pool.trying(key):
+            async with self._slots:
+                await self._try(probe, key)
+
+    async def _try(self, probe: sync_pb2.Probe, key: VariantKey) -> None:
         loop = asyncio.get_running_loop()
-        async with self._slots:
-            began = loop.time()
-            key = key_from_wire(probe.spec.key)
-            with _tracer.start_as_current_span(
-                "leaseway.probe",
-                context=context_from(probe.traceparent),
-                attributes={
-                    Attr.SERVER: key.server_id,
-                    Attr.WORKER: self._context.worker_id,
-                    Attr.LAUNCH_HASH: probe.launch_hash,
-                },
-            ) as span:
-                result = sync_pb2.ProbeResult(
-                    id=probe.id, key=key_to_wire(key), launch_hash=probe.launch_hash
-                )
-                try:
-                    live = await self._relist(probe) if probe.relist else await self._open(probe)
-                    _describe(result, live.instance)
-                except Fault as fault:
-                    span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
-                    span.set_status(trace.StatusCode.ERROR, _reason(fault))
-                    result.problem.CopyFrom(self._problem(key, fault))
-                    if _reason(fault) == "MISSING_REFERENCE":
-                        self._context.hooks.reference_missed(spec_from_wire(probe.spec))
-            result.duration.CopyFrom(duration(loop.time() - began))
-            self._send(result)
+        began = loop.time()
+        with _tracer.start_as_current_span(
+            "leaseway.probe",
+            context=context_from(probe.traceparent),
+            attributes={
+                Attr.SERVER: key.server_id,
+                Attr.WORKER: self._context.worker_id,
+                Attr.LAUNCH_HASH: probe.launch_hash,
+            },
+        ) as span:
+            result = sync_pb2.ProbeResult(
+                id=probe.id, key=key_to_wire(key), launch_hash=probe.launch_hash
+            )
+            try:
+                live = await self._relist(probe) if probe.relist else await self._open(probe)
+                _describe(result, live.instance)
+            except Fault as fault:
+                span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
+                span.set_status(trace.StatusCode.ERROR, _reason(fault))
+                result.problem.CopyFrom(self._problem(key, fault))
+                if _reason(fault) == "MISSING_REFERENCE":
+                    self._context.hooks.reference_missed(spec_from_wire(probe.spec))
+        result.duration.CopyFrom(duration(loop.time() - began))
+        self._send(result)
 
     async def _open(self, probe: sync_pb2.Probe) -> LiveInstance:
         spec = spec_from_wire(probe.spec)
