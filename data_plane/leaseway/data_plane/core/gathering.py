@@ -14,7 +14,8 @@ __all__ = ["Gathering"]
 
 _LOOK: Final = 0.05
 """Seconds between two looks at which calls take long; one that is seen twice does."""
-_MOST_SKIPPED: Final = 64
+_MOST_AT_ONCE: Final = 64
+"""Messages that leave before another wait, however many waits were vain."""
 
 
 class Gathering:
@@ -35,8 +36,8 @@ class Gathering:
         self._seen: frozenset[int] = frozenset()
         self._slow = 0
         self._look_at = 0.0
-        self._skip = 0
-        self._vain = 0
+        self._at_once = 0
+        self._left = 0
 
     def is_enough(self, ready: int) -> bool:
         """Say whether a message with so many frames answers half of the quick calls."""
@@ -54,15 +55,15 @@ class Gathering:
             self._look(now)
         if self.is_enough(ready):
             return False
-        if self._skip:
-            self._skip -= 1
+        if self._left:
+            self._left -= 1
             return False
         return True
 
     def waited(self, gained: int) -> None:
         """Take note of how many frames came while a message waited."""
-        self._vain = 0 if gained else min(self._vain + 1, _MOST_SKIPPED.bit_length() - 1)
-        self._skip = 2**self._vain if self._vain else 0
+        self._at_once = 0 if gained else min(max(2, 2 * self._at_once), _MOST_AT_ONCE)
+        self._left = self._at_once
 
     def _look(self, now: float) -> None:
         calls = frozenset(self._calls)
