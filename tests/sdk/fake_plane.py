@@ -66,6 +66,8 @@ class FakeControlPlane(
         self.metadata: list[dict[str, Any]] = []
         self.problems: list[admin_pb2.Problem] = []
         self.absent: set[str] = set()
+        self.pages: dict[type, list[Any]] = {}
+        self.most_resolved = 1_000
         self.on_list: Callable[[], None] = lambda: None
         self.on_status: Callable[[], None] = lambda: None
         self.on_problem: Callable[[object], None] = lambda _: None
@@ -160,6 +162,13 @@ class FakeControlPlane(
             next_page_token=token,
         )
 
+    def _prepared(self, request: Any, answer: Any) -> Any:
+        """Return the page asked for of those that a test has prepared in the answer's place."""
+        pages, number = self.pages.get(type(answer), [answer]), int(request.page_token or 0)
+        more = number + 1 < len(pages)
+        pages[number].next_page_token = str(number + 1) if more else ""
+        return pages[number]
+
     def _page(self, listed: list[Any], request: Any) -> tuple[list[Any], str]:
         chosen = [one for one in listed if not request.servers or one.server_id in request.servers]
         start = int(request.page_token or 0)
@@ -175,7 +184,7 @@ class FakeControlPlane(
             if name in self.hold_resolve:
                 await self.hold_resolve[name].wait()
         answer = catalog_pb2.ResolveToolsResponse(registry_version=self.version)
-        for name in request.names:
+        for name in request.names[: self.most_resolved]:
             resolved = answer.tools.add(name=name)
             tool = self.tools.get(name)
             if name in self.resolve_faults:
@@ -221,7 +230,7 @@ class FakeControlPlane(
                 transport="stdio",
                 instances=[catalog_pb2.InstanceStatus(worker_id="w1", id="i1", state="ready")],
             )
-        return answer
+        return self._prepared(request, answer)
 
     async def Place(self, request: Any, context: Any) -> Any:
         self.places.append(request)
@@ -260,14 +269,15 @@ class FakeControlPlane(
         answer = admin_pb2.ListWorkersResponse()
         for worker in self.workers:
             answer.workers.add(worker=worker.ref, state="connected", capacity=512)
-        return answer
+        return self._prepared(request, answer)
 
     async def ListHeldLeases(self, request: Any, context: Any) -> Any:
         leases = [lease for worker in self.workers for lease in worker.leases.values()]
-        return admin_pb2.ListHeldLeasesResponse(leases=leases)
+        return self._prepared(request, admin_pb2.ListHeldLeasesResponse(leases=leases))
 
     async def ListProblems(self, request: Any, context: Any) -> Any:
-        return admin_pb2.ListProblemsResponse(problems=self.problems)
+        answer = admin_pb2.ListProblemsResponse(problems=self.problems)
+        return self._prepared(request, answer)
 
     async def ReportProblem(self, request: Any, context: Any) -> Any:
         self.problems.append(request.problem)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.sdk.fakes import FakeControlPlane, FakeWorker
 
 from leaseway.sdk import AsyncClient, LeaseInfo, Status
-from leaseway.v1 import admin_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 
 async def test_status_says_how_far_the_system_is(client: AsyncClient) -> None:
@@ -64,6 +64,65 @@ async def test_a_problem_says_when_it_was_seen(
     shown = (await client.problems())[0]
     assert shown.first_seen == datetime.fromtimestamp(1_700_000_000, UTC)
     assert (shown.last_seen, shown.count, shown.subject) == (None, 3, "echo")
+
+
+async def test_servers_are_read_to_their_last_page_and_put_together(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    page, status = catalog_pb2.ListServersResponse, catalog_pb2.ServerStatus
+    one, two, three = (catalog_pb2.InstanceStatus(id=name) for name in ("i1", "i2", "i3"))
+    plane.pages[page] = [
+        page(servers=[status(server_id="a"), status(server_id="b", instances=[one])]),
+        page(servers=[status(server_id="b", instances=[two])]),
+        page(servers=[status(server_id="b", instances=[three]), status(server_id="c")]),
+    ]
+    servers = await client.servers()
+    assert [(each.id, [one.id for one in each.instances]) for each in servers] == [
+        ("a", []),
+        ("b", ["i1", "i2", "i3"]),
+        ("c", []),
+    ]
+
+
+async def test_workers_are_read_to_their_last_page(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    page = admin_pb2.ListWorkersResponse
+    workers = [
+        admin_pb2.WorkerStatus(worker=catalog_pb2.WorkerRef(id=name)) for name in ("w1", "w2")
+    ]
+    plane.pages[page] = [page(workers=[each]) for each in workers]
+    assert [each.id for each in await client.workers()] == ["w1", "w2"]
+
+
+async def test_leases_and_how_they_ended_are_read_to_the_last_page(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    page = admin_pb2.ListHeldLeasesResponse
+    end, lease = admin_pb2.LeaseEnd, leases_pb2.Lease
+    plane.pages[page] = [
+        page(ended=[end(lease_id="e1", how="released")]),
+        page(ended=[end(lease_id="e2", how="expired")], leases=[lease(id="l1")]),
+        page(leases=[lease(id="l2")]),
+    ]
+    assert [each.id for each in await client.leases()] == ["l1", "l2"]
+    assert await client.lease_ends() == {"e1": "released", "e2": "expired"}
+
+
+async def test_problems_of_all_pages_are_told_the_newest_first(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    page = admin_pb2.ListProblemsResponse
+    seen = {}
+    for moment, name in enumerate(("oldest", "older", "newer", "newest"), 1_700_000_000):
+        seen[name] = admin_pb2.Problem(reason=name)
+        seen[name].last_seen.FromSeconds(moment)
+    plane.pages[page] = [
+        page(problems=[seen["newer"], seen["oldest"]]),
+        page(problems=[seen["newest"], seen["older"]]),
+    ]
+    told = [problem.reason for problem in await client.problems()]
+    assert told == ["newest", "newer", "older", "oldest"]
 
 
 async def test_logs_are_asked_of_every_worker(

@@ -13,6 +13,7 @@ from leaseway.sdk import (
     AsyncClient,
     DeadlineExceeded,
     InternalError,
+    LeasewayError,
     ServerNotReady,
     ToolNotFound,
     registry_watch,
@@ -108,6 +109,25 @@ async def test_names_of_the_same_moment_are_asked_for_together(
     await asyncio.gather(*(client.call_tool(f"many_t{n}") for n in range(30)))
     assert len(plane.resolves) == 1
     assert len(plane.resolves[0]) == 30
+
+
+async def test_names_that_did_not_fit_into_an_answer_are_asked_for_again(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    names = [f"t{n}" for n in range(5)]
+    plane.add("many", *names)
+    plane.most_resolved = 2
+    await asyncio.gather(*(client.call_tool(f"many_{name}") for name in names))
+    asked = [f"many_{name}" for name in names]
+    assert plane.resolves == [asked, asked[2:], asked[4:]]
+
+
+async def test_a_name_that_is_never_answered_is_an_error_of_its_own(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.most_resolved = 0
+    with pytest.raises(LeasewayError, match="where 'time_now' leads and did not say"):
+        await client.call_tool("time_now")
 
 
 async def test_one_unknown_name_does_not_fail_the_others(

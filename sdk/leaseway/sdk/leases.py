@@ -19,6 +19,7 @@ from leaseway.sdk.first_calls import FirstCall, FirstCalls
 from leaseway.sdk.keeper import Keepers
 from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
 from leaseway.sdk.losses import LossJudge
+from leaseway.sdk.page_reading import every_page
 from leaseway.sdk.placements import Placements
 from leaseway.sdk.resolution import worker_from_wire
 from leaseway.sdk.retry import Tried, decide
@@ -282,12 +283,19 @@ class LeaseManager:
         """Give back what a first call acquired whose result nobody waits for."""
         link = self._pool.link(first.worker)
         tenant = self._control.identity.tenant or DEFAULT_TENANT
-        request = leases_pb2.ListLeasesRequest(tenant=tenant)
+
+        async def page(token: str) -> leases_pb2.ListLeasesResponse:
+            request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)
+            answer: leases_pb2.ListLeasesResponse = await link.ask(
+                link.leases.ListLeases, request, _FIND_BOUND
+            )
+            return answer
+
         try:
-            answer = await link.ask(link.leases.ListLeases, request, _FIND_BOUND)
-            for lease in answer.leases:
-                if self._firsts.acquired(lease, first.key):
-                    await self._end(first.worker, lease.id, lease.session)
+            async for each in every_page(page):
+                for lease in each.leases:
+                    if self._firsts.acquired(lease, first.key):
+                        await self._end(first.worker, lease.id, lease.session)
         except Fault as fault:
             _log.warning(
                 "A call of server %s was given up, and a lease that it may have acquired could "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TypeVar
 
 from leaseway.sdk import views
 from leaseway.sdk.checks import check_seconds
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.lease_book import Worker
+from leaseway.sdk.page_reading import every_page
 from leaseway.sdk.runtime import Runtime
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
@@ -66,41 +68,83 @@ async def perform(
 async def fetch_servers(runtime: Runtime, deadline: float) -> list[views.ServerInfo]:
     """List the configured servers."""
     control, identity = runtime.control, runtime.identity
-    request = catalog_pb2.ListServersRequest(client=identity.client_info, tenant=identity.tenant)
-    answer = await control.ask(control.catalog.ListServers, request, deadline)
-    return [views.server_from_wire(server) for server in answer.servers]
+
+    async def page(token: str) -> catalog_pb2.ListServersResponse:
+        request = catalog_pb2.ListServersRequest(
+            client=identity.client_info, tenant=identity.tenant, page_token=token
+        )
+        return await control.ask(control.catalog.ListServers, request, deadline)
+
+    whole: dict[tuple[str, str], catalog_pb2.ServerStatus] = {}
+    async for each in every_page(page):
+        for part in each.servers:
+            known = whole.setdefault((part.server_id, part.tenant), part)
+            if known is not part:  # its instances did not fit into the page before
+                known.instances.extend(part.instances)
+    return [views.server_from_wire(server) for server in whole.values()]
 
 
 async def fetch_problems(runtime: Runtime, deadline: float) -> list[views.ProblemInfo]:
-    """List the open problems."""
-    control = runtime.control
-    request = admin_pb2.ListProblemsRequest(client=runtime.identity.client_info)
-    answer = await control.ask(control.admin.ListProblems, request, deadline)
-    return [views.problem_from_wire(problem) for problem in answer.problems]
+    """List the open problems, the newest first."""
+    control, client = runtime.control, runtime.identity.client_info
+
+    async def page(token: str) -> admin_pb2.ListProblemsResponse:
+        request = admin_pb2.ListProblemsRequest(client=client, page_token=token)
+        return await control.ask(control.admin.ListProblems, request, deadline)
+
+    found = [problem async for each in every_page(page) for problem in each.problems]
+    # Each page begins anew with its newest; those of one moment stay as they were told.
+    found.sort(key=lambda problem: problem.last_seen.ToNanoseconds(), reverse=True)
+    return [views.problem_from_wire(problem) for problem in found]
 
 
 async def fetch_workers(runtime: Runtime, deadline: float) -> list[views.WorkerInfo]:
     """List the workers."""
-    control = runtime.control
-    request = admin_pb2.ListWorkersRequest(client=runtime.identity.client_info)
-    answer = await control.ask(control.admin.ListWorkers, request, deadline)
-    return [views.worker_info_from_wire(worker) for worker in answer.workers]
+    control, client = runtime.control, runtime.identity.client_info
+
+    async def page(token: str) -> admin_pb2.ListWorkersResponse:
+        request = admin_pb2.ListWorkersRequest(client=client, page_token=token)
+        return await control.ask(control.admin.ListWorkers, request, deadline)
+
+    return [
+        views.worker_info_from_wire(worker)
+        async for each in every_page(page)
+        for worker in each.workers
+    ]
 
 
 async def fetch_leases(runtime: Runtime, deadline: float) -> list[views.LeaseInfo]:
     """List the leases of the tenant that workers have reported."""
-    control, identity = runtime.control, runtime.identity
-    request = admin_pb2.ListHeldLeasesRequest(client=identity.client_info, tenant=identity.tenant)
-    answer = await control.ask(control.admin.ListHeldLeases, request, deadline)
-    return [views.lease_from_wire(lease) for lease in answer.leases]
+    return [
+        views.lease_from_wire(lease)
+        async for each in _lease_pages(runtime, deadline)
+        for lease in each.leases
+    ]
 
 
 async def fetch_lease_ends(runtime: Runtime, deadline: float) -> dict[str, str]:
     """Ask how leases of the tenant ended that are gone since a short while, by lease id."""
+    ends: dict[str, str] = {}
+    async with aclosing(_lease_pages(runtime, deadline)) as pages:
+        async for each in pages:
+            ends.update((end.lease_id, end.how) for end in each.ended)
+            if each.leases:  # which come after all ends
+                break
+    return ends
+
+
+def _lease_pages(
+    runtime: Runtime, deadline: float
+) -> AsyncGenerator[admin_pb2.ListHeldLeasesResponse]:
     control, identity = runtime.control, runtime.identity
-    request = admin_pb2.ListHeldLeasesRequest(client=identity.client_info, tenant=identity.tenant)
-    answer = await control.ask(control.admin.ListHeldLeases, request, deadline)
-    return {end.lease_id: end.how for end in answer.ended}
+
+    async def page(token: str) -> admin_pb2.ListHeldLeasesResponse:
+        request = admin_pb2.ListHeldLeasesRequest(
+            client=identity.client_info, tenant=identity.tenant, page_token=token
+        )
+        return await control.ask(control.admin.ListHeldLeases, request, deadline)
+
+    return every_page(page)
 
 
 async def fetch_status(runtime: Runtime, deadline: float) -> views.Status:
@@ -116,9 +160,8 @@ async def fetch_logs(
     """Ask every connected worker for the stderr of a server's instances."""
     workers = await fetch_workers(runtime, deadline)
     asked = [worker for worker in workers if worker.state != "lost" and worker.address]
-    request = execution_pb2.ReadLogsRequest(
-        server_id=server_id, lines=lines, tenant=runtime.identity.tenant
-    )
+    tenant = runtime.identity.tenant
+    request = execution_pb2.ReadLogsRequest(server_id=server_id, lines=lines, tenant=tenant)
     logs = await asyncio.gather(*(_logs_of(runtime, worker, request, deadline) for worker in asked))
     return [log for found in logs for log in found]
 
@@ -128,13 +171,20 @@ async def _logs_of(
     worker: views.WorkerInfo,
     request: execution_pb2.ReadLogsRequest,
     deadline: float,
-) -> Iterable[views.InstanceLog]:
+) -> list[views.InstanceLog]:
     link = runtime.pool.link(Worker(worker.id, worker.incarnation, worker.address))
-    timeout = min(_LOGS_BOUND, deadline - runtime.loop.time())
-    try:
+    until = min(runtime.loop.time() + _LOGS_BOUND, deadline)
+
+    async def page(token: str) -> execution_pb2.ReadLogsResponse:
+        asked = execution_pb2.ReadLogsRequest(page_token=token)
+        asked.MergeFrom(request)
         answer: execution_pb2.ReadLogsResponse = await link.ask(
-            link.execution.ReadLogs, request, timeout
+            link.execution.ReadLogs, asked, until - runtime.loop.time()
         )
+        return answer
+
+    try:
+        found = [log async for each in every_page(page) for log in each.instances]
     except Fault as fault:
         if fault.reason in (Reason.WORKER_LOST, Reason.DEADLINE_EXCEEDED):
             return [views.InstanceLog(worker.id, "", "unreachable", None, (fault.message,))]
@@ -149,7 +199,7 @@ async def _logs_of(
             pid=log.pid or None,
             lines=tuple(log.lines),
         )
-        for log in answer.instances
+        for log in found
     ]
 
 

@@ -281,12 +281,16 @@ class Resolver:
         try:
             response = await self._answer(requests)
             answers = {tool.name: tool for tool in response.tools}
+            left = [request for request in requests if request.name not in answers]
             for request in requests:
-                tool = answers.get(request.name)
-                if tool is None:
-                    self._fail(request, _unanswered(request.name))
-                else:
+                if request.name in answers:
+                    tool = answers[request.name]
                     self._take(request, tool, response.registry_version, together)
+            if left and len(left) < len(requests):
+                self._spawn(left)  # the answer was full
+            else:
+                for request in left:
+                    self._fail(request, _unanswered(request.name))
         except asyncio.CancelledError:
             for request in requests:
                 self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))

@@ -99,6 +99,18 @@ async def test_sessions_have_instances_of_their_own(bench: Bench) -> None:
     assert [lease.session for lease in listed.leases] == ["s1", "s2"]
 
 
+async def test_leases_are_listed_in_pages(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    held = [(await acquire(bench, session)).lease.id for session in ("s1", "s2", "s3")]
+    first = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_size=2))
+    token = first.next_page_token
+    rest = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_token=token))
+    assert [lease.id for lease in (*first.leases, *rest.leases)] == held
+    assert not rest.next_page_token
+    garbage = bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_token="7"))
+    assert (await refused(garbage)).reason is Reason.INVALID_REQUEST
+
+
 async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease

@@ -174,6 +174,17 @@ async def test_logs_of_live_and_ended_instances_can_be_read(bench: Bench) -> Non
         ("exit status 1", ["two", "three"]),
         ("running", ["again"]),
     ]
+    wanted = execution_pb2.ReadLogsRequest(server_id="time", page_size=1)
+    first = await bench.execution.ReadLogs(wanted)
+    wanted.page_token = first.next_page_token
+    second = await bench.execution.ReadLogs(wanted)
+    assert [log.state for log in (*first.instances, *second.instances)] == [
+        "exit status 1",
+        "running",
+    ]
+    assert not second.next_page_token
+    wanted.page_token = "time-1"
+    assert (await refused(bench.execution.ReadLogs(wanted))).reason is Reason.INVALID_REQUEST
     unknown = bench.execution.ReadLogs(execution_pb2.ReadLogsRequest(server_id="tme"))
     assert (await refused(unknown)).reason is Reason.TOOL_NOT_FOUND
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.control_plane.edge import answers
-from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
+from leaseway.control_plane.edge import answers, pages
+from leaseway.control_plane.edge.callers import check_client, page_of, time_left
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.control_plane.edge.sync_wire import problem_from_wire
-from leaseway.v1 import admin_pb2, admin_pb2_grpc
+from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.reasons import Reason
@@ -54,41 +54,37 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListWorkers(  # noqa: N802
         self, request: admin_pb2.ListWorkersRequest, context: _Context
     ) -> admin_pb2.ListWorkersResponse:
-        """List workers, ordered by id."""
+        """List one page of workers, ordered by id."""
         await check_client(request.client, context)
-        state = self._plane.state
-        records = [record for _, record in sorted(state.workers.items())]
-        return admin_pb2.ListWorkersResponse(
-            workers=[answers.worker(state, record) for record in records]
-        )
+        start = await page_of("ListWorkers", request, context)
+        workers, token = pages.workers(self._plane.state, start)
+        return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
 
     async def ListHeldLeases(  # noqa: N802
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
     ) -> admin_pb2.ListHeldLeasesResponse:
-        """List the leases that workers have reported, ordered by id, and recent ends."""
+        """List one page of recent ends, then of the leases that workers have reported."""
         await check_client(request.client, context, request.tenant)
-        now = self._plane.clock().mono
-        held = [
-            lease
-            for _, lease in sorted(self._plane.state.placements.leases.items())
-            if not request.tenant or lease.key.tenant == tenant_of(request.tenant)
-        ]
-        ended = [
-            admin_pb2.LeaseEnd(lease_id=end.lease_id, tenant=end.tenant, how=end.how)
-            for end in self._plane.lease_ends.recent(now)
-            if not request.tenant or end.tenant == tenant_of(request.tenant)
-        ]
+        start = await page_of("ListHeldLeases", request, context)
+        now, tenant = self._plane.clock().mono, request.tenant
+        ends = (end for end in self._plane.lease_ends.recent(now) if tenant in ("", end.tenant))
+        leases = self._plane.state.placements.leases
+        held = (lease for lease in leases.values() if tenant in ("", lease.key.tenant))
+        page, token = pages.ends_and_leases(ends, held, now, start)
         return admin_pb2.ListHeldLeasesResponse(
-            leases=[answers.lease(lease, now) for lease in held], ended=ended
+            ended=[each for each in page if isinstance(each, admin_pb2.LeaseEnd)],
+            leases=[each for each in page if isinstance(each, leases_pb2.Lease)],
+            next_page_token=token,
         )
 
     async def ListProblems(  # noqa: N802
         self, request: admin_pb2.ListProblemsRequest, context: _Context
     ) -> admin_pb2.ListProblemsResponse:
-        """List open problems, the newest first."""
+        """List one page of open problems, the newest first."""
         await check_client(request.client, context)
-        problems = self._plane.state.problems.open()
-        return admin_pb2.ListProblemsResponse(problems=[answers.problem(one) for one in problems])
+        start = await page_of("ListProblems", request, context)
+        problems, token = pages.problems(self._plane.state.problems.open(), start)
+        return admin_pb2.ListProblemsResponse(problems=problems, next_page_token=token)
 
     async def ReportProblem(  # noqa: N802
         self, request: admin_pb2.ReportProblemRequest, context: _Context

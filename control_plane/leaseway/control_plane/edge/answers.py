@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -23,9 +23,12 @@ from leaseway.wire.spec_wire import key_to_wire
 
 __all__ = [
     "denial",
+    "errors_by_server",
+    "instance",
+    "instances_by_variant",
     "lease",
     "problem",
-    "servers",
+    "server",
     "timestamp",
     "worker",
     "worker_ref",
@@ -109,29 +112,41 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
     )
 
 
-def servers(
-    state: Coordinator, keys: Iterable[VariantKey], now: Moment
-) -> list[catalog_pb2.ServerStatus]:
-    """Return configured servers; what all workers have said is gone through once for all."""
+def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[InstanceInfo]]:
+    """Return what all workers have said of their instances, gone through once."""
     instances: dict[VariantKey, list[InstanceInfo]] = {}
     for record in state.workers.values():
         for one in record.instances:
             instances.setdefault(one.key, []).append(one)
+    return instances
+
+
+def errors_by_server(state: Coordinator) -> Mapping[str, str]:
+    """Return the newest error of each server, where the entries of some have one."""
     errors: dict[str, str] = {}
     if state.servers.rejected:
         for each in state.problems.open():
             if each.problem.severity == "error":
                 errors.setdefault(each.problem.server_id, each.problem.message)
-    return [_server(state, key, now, instances.get(key, ()), errors) for key in keys]
+    return errors
 
 
-def _server(
+def server(
     state: Coordinator,
     key: VariantKey,
     now: Moment,
     instances: Iterable[InstanceInfo],
     errors: Mapping[str, str],
 ) -> catalog_pb2.ServerStatus:
+    """Return one configured server.
+
+    Args:
+        state: What is known.
+        key: Which variant.
+        now: When.
+        instances: Those of its instances that are told.
+        errors: What is wrong with entries of the configuration, by server id.
+    """
     served = state.visible.served.get(key)
     spec = served.spec if served else (state.servers.desired or {}).get(key)
     good = state.servers.goods.get(key)
@@ -143,7 +158,7 @@ def _server(
         tenant=key.tenant,
         state=_server_state(state, key, served),
         problem=failure.message if failure else problem,
-        instances=[_instance(one) for one in instances],
+        instances=[instance(one) for one in instances],
     )
     _foretell(status, state.servers.probes.outlook(key, now.mono), now)
     if spec is not None:
@@ -196,7 +211,8 @@ def _server_state(
     return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING
 
 
-def _instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
+def instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
+    """Return one live MCP client, or why there is none."""
     return catalog_pb2.InstanceStatus(
         worker_id=info.worker_id,
         id=info.id,

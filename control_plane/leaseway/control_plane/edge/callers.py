@@ -11,8 +11,9 @@ from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.pages import PageRequest, PageStart, page_start
 
-__all__ = ["check_client", "tenant_of", "time_left"]
+__all__ = ["check_client", "page_of", "tenant_of", "time_left"]
 
 
 async def check_client(
@@ -28,6 +29,16 @@ async def check_client(
     try:
         check_client_version(client, "this control plane")
         check_caller_names(session=session, tenant=tenant, agent=client.agent)
+    except Fault as fault:
+        await abort(context, fault)
+
+
+async def page_of(
+    listing: str, request: PageRequest, context: grpc.aio.ServicerContext[Any, Any]
+) -> PageStart:
+    """Return where the page of a listing begins that a request asks for; refuse a wrong token."""
+    try:
+        return page_start(listing, request)
     except Fault as fault:
         await abort(context, fault)
 

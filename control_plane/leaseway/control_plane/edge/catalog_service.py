@@ -20,14 +20,14 @@ from leaseway.control_plane.core.lookup import (
 from leaseway.control_plane.core.refusal import Denied, Waiting
 from leaseway.control_plane.core.snapshot import NamedTarget, ResourceTarget, View
 from leaseway.control_plane.core.unknown_servers import unknown_server
-from leaseway.control_plane.edge import answers, offered
-from leaseway.control_plane.edge.callers import check_client, tenant_of, time_left
-from leaseway.control_plane.edge.pages import one_page
+from leaseway.control_plane.edge import answers, offered, pages
+from leaseway.control_plane.edge.callers import check_client, page_of, tenant_of, time_left
 from leaseway.control_plane.edge.plane import Plane
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.pages import fitting, one_page
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import VariantKey
 
@@ -67,15 +67,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     ) -> catalog_pb2.ListToolsResponse:
         """List one page of tools, ordered by name."""
         await check_client(request.client, context, request.tenant)
+        start = await page_of("ListTools", request, context)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        tools, token = one_page(
-            (name, offered.tool(name, target))
-            for name, target in state.visible.view(tenant).tools.items()
-            if name > request.page_token and _is_wanted(target, wanted)
-        )
+        named = state.visible.view(tenant).tools
+        names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
+        tools, token = one_page(start, names, lambda name: offered.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
             tools=tools,
             registry_version=state.visible.version,
@@ -89,15 +88,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     ) -> catalog_pb2.ListPromptsResponse:
         """List one page of prompts, ordered by name."""
         await check_client(request.client, context, request.tenant)
+        start = await page_of("ListPrompts", request, context)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        prompts, token = one_page(
-            (name, offered.prompt(name, target))
-            for name, target in state.visible.view(tenant).prompts.items()
-            if name > request.page_token and _is_wanted(target, wanted)
-        )
+        named = state.visible.view(tenant).prompts
+        names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
+        prompts, token = one_page(start, names, lambda name: offered.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
             registry_version=state.visible.version,
@@ -110,16 +108,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     ) -> catalog_pb2.ListResourcesResponse:
         """List one page of resources, ordered by server and URI; templates after them."""
         await check_client(request.client, context, request.tenant)
+        start = await page_of("ListResources", request, context)
         await self._established(context)
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        after = tuple(request.page_token.split(" ", 2)) if request.page_token else ()
-        resources, token = one_page(
-            (" ".join(place), offered.resource(target))
-            for place, target in _places(state.visible.view(tenant))
-            if place > after and _is_wanted(target, wanted)
-        )
+        places = _places(state.visible.view(tenant))
+        targets = ((place, target) for place, target in places if _is_wanted(target, wanted))
+        resources, token = one_page(start, targets, offered.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
             registry_version=state.visible.version,
@@ -138,13 +134,9 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         await self._established(context)
         tenant = tenant_of(request.tenant)
         version, outcomes = await self._find(tenant, request, context)
-        return catalog_pb2.ResolveToolsResponse(
-            tools=[
-                self._resolved(name, outcome)
-                for name, outcome in zip(request.names, outcomes, strict=True)
-            ],
-            registry_version=version,
-        )
+        found = zip(request.names, outcomes, strict=True)
+        tools = fitting(self._resolved(name, outcome) for name, outcome in found)
+        return catalog_pb2.ResolveToolsResponse(tools=tools, registry_version=version)
 
     async def WatchTools(  # noqa: N802
         self, request: catalog_pb2.WatchToolsRequest, context: _WatchContext
@@ -172,8 +164,9 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     async def ListServers(  # noqa: N802
         self, request: catalog_pb2.ListServersRequest, context: _ServersContext
     ) -> catalog_pb2.ListServersResponse:
-        """List configured servers with their state, ordered by id."""
+        """List one page of configured servers with their state, ordered by id."""
         await check_client(request.client, context, request.tenant)
+        start = await page_of("ListServers", request, context)
         await self._established(context)
         state, now = self._plane.state, self._plane.clock()
         tenant = tenant_of(request.tenant)
@@ -184,11 +177,13 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         )
         known = {key.server_id for key in keys}
         keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
+        servers, token = pages.servers(state, sorted(keys), now, start)
         return catalog_pb2.ListServersResponse(
-            servers=answers.servers(state, sorted(keys), now),
+            servers=servers,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
             pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
+            next_page_token=token,
         )
 
     async def _wanted(

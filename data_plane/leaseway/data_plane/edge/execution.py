@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from operator import itemgetter
 from typing import Any, Final
 
 import grpc
@@ -13,6 +14,7 @@ from leaseway.data_plane.edge.artifact_reads import send_artifact
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.collector import Collector
 from leaseway.data_plane.edge.content import arguments_from_struct, typed_result
+from leaseway.data_plane.edge.ended_logs import KeptLog
 from leaseway.data_plane.edge.exchanges import Exchanges
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.parked import Parking
@@ -25,12 +27,14 @@ from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.client_version import check_client_version
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.pages import one_page, page_start
 from leaseway.wire.reasons import Reason
 
 __all__ = ["ExecutionService", "add_execution_service"]
 
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
 _LONGEST_UNARY: Final = bounds.MAX_GRPC_MESSAGE - 64 * bounds.KIB
+_LONGEST_NUMBER: Final = 20
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -199,23 +203,28 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     async def ReadLogs(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.ReadLogsRequest, context: Context
     ) -> execution_pb2.ReadLogsResponse:
-        """Read the last stderr lines of a server's instances."""
+        """Read one page of the last stderr lines of a server's instances."""
         limit = min(request.lines or bounds.STDERR_LINES, bounds.STDERR_LINES)
+
+        def message(log: KeptLog) -> execution_pb2.InstanceLog:
+            lines = log.lines[-limit:]
+            return execution_pb2.InstanceLog(
+                instance_id=log.instance_id, lines=lines, state=log.state, pid=log.pid
+            )
+
         try:
+            start = page_start("ReadLogs", request)
             logs = self._pool.logs(request.server_id, request.tenant or DEFAULT_TENANT)
         except Fault as fault:
             await abort(context, fault)
-        return execution_pb2.ReadLogsResponse(
-            instances=[
-                execution_pb2.InstanceLog(
-                    instance_id=log.instance_id,
-                    lines=log.lines[-limit:],
-                    state=log.state,
-                    pid=log.pid,
-                )
-                for log in logs
-            ]
-        )
+        by_age = sorted(((_age(log), log) for log in logs), key=itemgetter(0))
+        page, token = one_page(start, by_age, message)
+        return execution_pb2.ReadLogsResponse(instances=page, next_page_token=token)
+
+
+def _age(log: KeptLog) -> tuple[str, str]:
+    """Return what instances are ordered by as they were made, whether they run or have ended."""
+    return log.instance_id.rpartition("-")[2].zfill(_LONGEST_NUMBER), log.instance_id
 
 
 def add_execution_service(service: ExecutionService, server: grpc.aio.Server) -> None:

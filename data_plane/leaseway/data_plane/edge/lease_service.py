@@ -17,6 +17,7 @@ from leaseway.wire.client_version import check_client_version
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, abort
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.pages import one_page, page_start
 from leaseway.wire.reasons import Reason
 
 __all__ = ["LeaseService"]
@@ -97,12 +98,14 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def ListLeases(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ListLeasesRequest, context: Context
     ) -> leases_pb2.ListLeasesResponse:
-        """List the leases held, ordered by id."""
+        """List one page of the leases held, ordered by id."""
+        try:
+            start = page_start("ListLeases", request)
+        except Fault as fault:
+            await abort(context, fault)
         held = sorted(self._leases.leases, key=lambda lease: lease.id)
-        return leases_pb2.ListLeasesResponse(
-            leases=[
-                self._lease_message(lease)
-                for lease in held
-                if request.tenant in ("", lease.key.tenant)
-            ]
+        wanted = (
+            ((lease.id,), lease) for lease in held if request.tenant in ("", lease.key.tenant)
         )
+        leases, token = one_page(start, wanted, self._lease_message)
+        return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)

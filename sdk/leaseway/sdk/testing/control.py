@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable
@@ -20,14 +22,16 @@ from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.pages import Key, one_page, page_start
 from leaseway.wire.reasons import Reason
 from leaseway.wire.version import user_agent
 
 __all__ = ["FakeControlPlane"]
 
-_PAGE: Final = 512 * 1024
 _RETRY: Final = 0.1
 _MAX_PROBLEMS: Final = 1_000
+
+_lease_id = attrgetter("id")
 
 
 class FakeControlPlane(
@@ -63,33 +67,32 @@ class FakeControlPlane(
     async def ListTools(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List one page of tools."""
         await self._check(request, context)
-        answer = catalog_pb2.ListToolsResponse(registry_version=self._registry.version)
+        tools = [((one.name,), one) for one in self._registry.messages(list(request.servers))]
+        page, token = await _page("ListTools", tools, request, context)
+        answer = catalog_pb2.ListToolsResponse(
+            tools=page, registry_version=self._registry.version, next_page_token=token
+        )
         answer.config_loaded_at.GetCurrentTime()
-        size = 0
-        for tool in self._registry.messages(list(request.servers)):
-            if tool.name <= request.page_token:
-                continue
-            size += tool.ByteSize()
-            if answer.tools and size > _PAGE:
-                answer.next_page_token = answer.tools[-1].name
-                break
-            answer.tools.append(tool)
         return answer
 
     async def ListPrompts(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List all prompts in one page."""
+        """List one page of prompts."""
         await self._check(request, context)
+        found = self._registry.prompt_messages(list(request.servers))
+        prompts = [((one.name,), one) for one in found]
+        page, token = await _page("ListPrompts", prompts, request, context)
         return catalog_pb2.ListPromptsResponse(
-            registry_version=self._registry.version,
-            prompts=self._registry.prompt_messages(list(request.servers)),
+            registry_version=self._registry.version, prompts=page, next_page_token=token
         )
 
     async def ListResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List all resources in one page."""
+        """List one page of resources."""
         await self._check(request, context)
+        found = self._registry.resource_messages(list(request.servers))
+        resources = [((one.server_id, one.uri), one) for one in found]
+        page, token = await _page("ListResources", resources, request, context)
         return catalog_pb2.ListResourcesResponse(
-            registry_version=self._registry.version,
-            resources=self._registry.resource_messages(list(request.servers)),
+            registry_version=self._registry.version, resources=page, next_page_token=token
         )
 
     async def _check(self, request: Any, context: Any) -> None:
@@ -153,18 +156,22 @@ class FakeControlPlane(
             self._watchers.discard(wake)
 
     async def ListServers(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List servers."""
-        answer = catalog_pb2.ListServersResponse(registry_version=self._registry.version)
-        tools = list(self._registry.tools.values())
+        """List one page of servers."""
+        tools = Counter(tool.server_id for tool in self._registry.tools.values())
+        servers = []
         for name, server in sorted(self._registry.servers.items()):
-            answer.servers.add(
+            status = catalog_pb2.ServerStatus(
                 server_id=name,
                 state=catalog_pb2.SERVER_STATE_READY,
                 transport="builtin",
                 shared=not server.stateful,
-                tool_count=sum(tool.server_id == name for tool in tools),
+                tool_count=tools[name],
             )
-        return answer
+            servers.append(((name,), status))
+        page, token = await _page("ListServers", servers, request, context)
+        return catalog_pb2.ListServersResponse(
+            registry_version=self._registry.version, servers=page, next_page_token=token
+        )
 
     async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Send a lease to the one worker, as soon as there is room."""
@@ -224,19 +231,27 @@ class FakeControlPlane(
 
     async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List the one worker."""
-        answer = admin_pb2.ListWorkersResponse()
-        answer.workers.add(worker=self.worker, state="connected", capacity=self._capacity)
-        return answer
+        status = admin_pb2.WorkerStatus(
+            worker=self.worker, state="connected", capacity=self._capacity
+        )
+        workers = [((self.worker.id,), status)]
+        page, token = await _page("ListWorkers", workers, request, context)
+        return admin_pb2.ListWorkersResponse(workers=page, next_page_token=token)
 
     async def ListHeldLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List the tenant's leases."""
+        """List one page of the tenant's leases."""
         tenant = request.tenant or DEFAULT_TENANT
-        held = [lease for lease in self._leases.held if lease.tenant == tenant]
-        return admin_pb2.ListHeldLeasesResponse(leases=map(self._leases.message, held))
+        held = sorted((one for one in self._leases.held if one.tenant == tenant), key=_lease_id)
+        leases = [((one.id,), self._leases.message(one)) for one in held]
+        page, token = await _page("ListHeldLeases", leases, request, context)
+        return admin_pb2.ListHeldLeasesResponse(leases=page, next_page_token=token)
 
     async def ListProblems(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List what callers have reported, the newest first."""
-        return admin_pb2.ListProblemsResponse(problems=reversed(self.problems))
+        """List one page of what callers have reported, the newest first."""
+        places = ((f"{_MAX_PROBLEMS - number:04}",) for number in range(len(self.problems)))
+        problems = [*zip(places, self.problems, strict=True)][::-1]
+        page, token = await _page("ListProblems", problems, request, context)
+        return admin_pb2.ListProblemsResponse(problems=page, next_page_token=token)
 
     async def ReportProblem(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Take a problem."""
@@ -262,3 +277,14 @@ class FakeControlPlane(
         """Refuse: a fake has one worker, which stays."""
         message = "The worker of leaseway.sdk.testing cannot be drained."
         await abort(context, Fault(Reason.INVALID_REQUEST, message))
+
+
+async def _page(
+    listing: str, items: Iterable[tuple[Key, Any]], request: Any, context: Any
+) -> tuple[list[Any], str]:
+    """Return the page of a list that a request asks for, and the next one's token."""
+    try:
+        start = page_start(listing, request)
+    except Fault as fault:
+        await abort(context, fault)
+    return one_page(start, items, lambda item: item)

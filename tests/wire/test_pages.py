@@ -1,0 +1,135 @@
+"""Pages of long lists, and the tokens that lead from one to the next."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.wire.fault import Fault
+from leaseway.wire.pages import Key, PageStart, fitting, one_page, page_start
+from leaseway.wire.reasons import Reason
+
+MIB = 1024 * 1024
+KEYS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=3)), unique=True, max_size=12)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for a page."""
+
+    page_token: str = ""
+    page_size: int = 0
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that has a size."""
+
+    key: Key
+    size: int = 1
+
+    def ByteSize(self) -> int:
+        return self.size
+
+
+def page(
+    items: list[Item], token: str = "", page_size: int = 0, listing: str = "ListThings"
+) -> tuple[list[Key], str]:
+    """Return the keys of a page, and the next one's token."""
+    start = page_start(listing, Asked(token, page_size))
+    taken, following = one_page(start, ((one.key, one) for one in items), lambda one: one)
+    return [one.key for one in taken], following
+
+
+def all_pages(items: list[Item], page_size: int = 0) -> list[list[Key]]:
+    """Return the keys of all pages."""
+    pages, token = [], ""
+    while True:
+        keys, token = page(items, token, page_size)
+        pages.append(keys)
+        if not token:
+            return pages
+
+
+@given(KEYS, st.integers(1, 4))
+def test_the_pages_of_a_list_are_the_list(keys: list[Key], page_size: int) -> None:
+    pages = all_pages([Item(key) for key in sorted(keys)], page_size)
+    assert [key for each in pages for key in each] == sorted(keys)
+    assert all(len(each) == page_size for each in pages[:-1])
+
+
+@given(KEYS, KEYS, st.integers(1, 3))
+def test_what_stays_is_listed_once_whatever_comes_and_goes(
+    before: list[Key], after: list[Key], page_size: int
+) -> None:
+    first, token = page([Item(key) for key in sorted(before)], page_size=page_size)
+    seen = list(first)
+    while token:
+        more, token = page([Item(key) for key in sorted(after)], token, page_size)
+        seen += more
+    assert len(seen) == len(set(seen))
+    if len(first) < len(before):  # another page was read
+        assert set(before) & set(after) <= set(seen)
+
+
+def test_a_page_holds_at_most_a_mebibyte() -> None:
+    items = [Item((f"{number:03}",), 100_000) for number in range(25)]
+    pages = all_pages(items)
+    assert [len(each) for each in pages] == [10, 10, 5]
+
+
+def test_an_item_larger_than_a_page_has_one_of_its_own() -> None:
+    items = [Item(("a",)), Item(("b",), 2 * MIB), Item(("c",))]
+    assert all_pages(items) == [[("a",)], [("b",)], [("c",)]]
+
+
+def test_messages_that_fit_are_the_first_ones_and_at_least_one() -> None:
+    half, whole = Item((), MIB // 2), Item((), 2 * MIB)
+    assert fitting([half, half, half]) == [half]
+    assert fitting([whole, half]) == [whole]
+    assert fitting([]) == []
+
+
+def refused(token: str, listing: str = "ListThings") -> str:
+    """Return why a token is refused."""
+    with pytest.raises(Fault) as caught:
+        page_start(listing, Asked(token))
+    assert caught.value.reason is Reason.INVALID_REQUEST
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    "token", ["garbage", "7", "time_now", "ä", "====", "a" * 3 * MIB, "AAAAAAAAW10=", " "]
+)
+def test_a_token_that_nobody_gave_out_is_refused_in_a_sentence(token: str) -> None:
+    assert refused(token) == (
+        "The page_token is none that ListThings gave out. Send the next_page_token of the page"
+        " before, unchanged, or none to begin anew."
+    )
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_no_text_is_taken_for_a_position(token: str) -> None:
+    refused(token)
+
+
+def test_no_token_is_the_beginning() -> None:
+    assert page_start("ListThings", Asked()) == PageStart("ListThings")
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_token_that_was_altered_is_refused(place: int, change: int) -> None:
+    _, token = page([Item(("key", "ü")), Item(("later",))], page_size=1)
+    data = bytearray(base64.urlsafe_b64decode(token))
+    data[place % len(data)] ^= change
+    refused(base64.urlsafe_b64encode(data).decode())
+
+
+def test_a_token_of_another_listing_is_refused() -> None:
+    _, token = page([Item(("a",)), Item(("b",))], page_size=1)
+    assert "ListOthers" in refused(token, "ListOthers")
+    assert page([Item(("a",)), Item(("b",))], token) == ([("b",)], "")
