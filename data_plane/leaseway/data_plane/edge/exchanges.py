@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leaseway.data_plane.edge.exchange import Context, ExchangeStream
+from leaseway.data_plane.edge.exchange import ExchangeStream
 from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.replies import Context
 from leaseway.v1 import catalog_pb2, leases_pb2
 
 __all__ = ["Exchanges"]
