@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from PIL import Image, ImageChops, ImageDraw
-from tests.conftest import ServerCommand
+from tests.conftest import BOUND, ServerCommand
 from tests.e2e.system import running
 
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession, ToolResult
@@ -92,6 +92,7 @@ def browser(npm_server: ServerCommand, chromium: str, folder: Path) -> dict[str,
     command = npm_server("playwright-mcp")
     options = ["--headless", "--isolated", "--no-sandbox", "--executable-path", chromium]
     options += ["--viewport-size", f"{WIDTH}x{HEIGHT}", "--output-dir", str(folder / "output")]
+    options += ["--timeout-action", str(int(BOUND * 1000))]  # not 5 s, which a busy machine takes
     return {"transport": "stdio", "command": command[0], "args": [*command[1:], *options]}
 
 

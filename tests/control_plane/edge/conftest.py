@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
@@ -13,7 +14,9 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.edge import admin_service, catalog_service, placement_service
 from leaseway.control_plane.edge.admin_service import AdminService
+from leaseway.control_plane.edge.callers import time_left
 from leaseway.control_plane.edge.catalog_service import CatalogService
 from leaseway.control_plane.edge.placement_service import PlacementService
 from leaseway.control_plane.edge.plane import Plane
@@ -44,6 +47,22 @@ class Running:
         async with asyncio.timeout(BOUND):
             while not condition(self.plane.state):
                 await self.plane.changed(1)
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Have services take callers for ones that give up half a second after they have asked.
+
+    They answer a little before that. A caller that really gave up then would miss the answer
+    where the machine gives this process no time; these wait for the seconds that are returned.
+    """
+
+    def little_time(context: Any, longest: float) -> float:
+        return min(longest, time_left(context, 2 * BOUND) - BOUND + 0.5)
+
+    for service in (admin_service, catalog_service, placement_service):
+        monkeypatch.setattr(service, "time_left", little_time)
+    return BOUND
 
 
 @pytest.fixture

@@ -48,13 +48,13 @@ async def test_a_revocation_waits_until_the_worker_says_that_the_lease_has_ended
 
 
 async def test_a_worker_that_does_not_confirm_a_revocation_does_not_hold_the_operator(
-    running: Running,
+    running: Running, hurried: float
 ) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)
         request = admin_pb2.RevokeLeaseRequest(lease_id="L1")
-        answer = await running.admin.RevokeLease(request, timeout=0.5)
+        answer = await running.admin.RevokeLease(request, timeout=hurried)
         assert not answer.ended
         assert (await w1.hear("revoke")).revoke.reason == "an operator revoked it"
 
@@ -135,9 +135,11 @@ async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
         assert (await waiting).lease_id == "L1"
 
 
-async def test_looking_for_a_lease_ends_with_its_callers_deadline(running: Running) -> None:
+async def test_looking_for_a_lease_ends_with_its_callers_deadline(
+    running: Running, hurried: float
+) -> None:
     request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
-    found = await running.placement.FindLease(request, timeout=0.5)
+    found = await running.placement.FindLease(request, timeout=hurried)
     assert not running.plane.state.settled
     assert not found.HasField("worker")
 

@@ -21,7 +21,7 @@ from leaseway.wire.reasons import Reason
 
 
 async def resolve(
-    running: Running, *names: str, timeout: float = 5
+    running: Running, *names: str, timeout: float = BOUND
 ) -> list[catalog_pb2.ResolvedTool]:
     request = catalog_pb2.ResolveToolsRequest(names=names)
     return list((await running.catalog.ResolveTools(request, timeout=timeout)).tools)
@@ -110,10 +110,12 @@ async def test_what_is_resolved_together_is_so_in_one_version(
     assert answer.registry_version == running.plane.state.visible.version
 
 
-async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(running: Running) -> None:
+async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(
+    running: Running, hurried: float
+) -> None:
     running.load(spec("slow"))
     async with worker(running.address):
-        (tool,) = await resolve(running, "slow_x", timeout=0.5)
+        (tool,) = await resolve(running, "slow_x", timeout=hurried)
     fault = fault_from_status(tool.error)
     assert fault.reason is Reason.SERVER_NOT_READY
     assert "slow" in fault.message

@@ -64,13 +64,13 @@ async def test_room_on_a_worker_that_joins_is_given_to_who_waits(running: Runnin
                 assert (await patient).worker.id == "w2"
 
 
-async def test_who_waits_in_vain_is_told_why(running: Running) -> None:
+async def test_who_waits_in_vain_is_told_why(running: Running, hurried: float) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await fill(running, "a", "b", "c", "d")
-        fault = await fault_of(running.placement.Place(wanted("hasty", 0.05), timeout=60))
+        fault = await fault_of(running.placement.Place(wanted("hasty", 0.05), timeout=hurried))
         assert fault.reason is Reason.CAPACITY
-        fault = await fault_of(running.placement.Place(wanted("hurried", 60), timeout=0.5))
+        fault = await fault_of(running.placement.Place(wanted("hurried", 3600), timeout=hurried))
         assert fault.reason is Reason.CAPACITY, "before the caller's own deadline"
         assert not len(running.plane.state.line)
 
