@@ -11,14 +11,13 @@ import asyncio
 import dataclasses
 import logging
 import time
-from typing import Any
 
-from leaseway.data_plane.core.arguments import parse_arguments
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
-from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, admit, offers_nothing
+from leaseway.data_plane.core.offers import SUBSCRIBE, Asked, offers_nothing
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.edge.admin_tools import AdminTools
+from leaseway.data_plane.edge.admission import Admission, check_arguments
 from leaseway.data_plane.edge.artifacts import ArtifactStore
 from leaseway.data_plane.edge.call_trace import CallTrace, wants_trace
 from leaseway.data_plane.edge.following import Following
@@ -31,12 +30,11 @@ from leaseway.data_plane.mcp.asks import answerable
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET
-from leaseway.wire.caller_names import check_caller_names
 from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault
 from leaseway.wire.log_levels import check_log_level
-from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.reasons import Reason
 from leaseway.wire.telemetry import tracing_active
 
@@ -63,7 +61,8 @@ class Executor:
         self._pool = pool
         self._leases = leases
         self._admin = AdminTools(pool, leases)
-        self._following = Following(leases, self._may_know)
+        self._admission = Admission(pool)
+        self._following = Following(leases, self._admission.may_know)
         self._worker_id = worker_id
         self._background = pool.context.background
         self._loop = asyncio.get_running_loop()
@@ -101,7 +100,7 @@ class Executor:
             elif call.registry_version > self._pool.registry_version:
                 self._wait_and_send(run)
             else:
-                generation, plan = self._admit(run)
+                generation, plan = self._admission.admit(run)
                 self._set_deadline(run, generation)
                 live = self._ready_instance(run, generation)
                 if live is None:
@@ -127,73 +126,18 @@ class Executor:
         """Run a call of Leaseway's own tools; it is not of any registry version."""
         if run.call.method:
             raise offers_nothing(ADMIN_TOOLSET)
-        parsed = self._check(run, self._admin.plan(run.call.tool))
+        parsed = check_arguments(run, self._admin.plan(run.call.tool))
         run.done(self._admin.run(run.call, parsed))
 
-    def _admit(self, run: Run) -> tuple[Generation, ToolPlan | Asked]:
-        """Decide whether a call may run; what decides more (policy, rate, audit) belongs here.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND, INVALID_ARGUMENTS, INVALID_REQUEST.
-
-        """
-        call = run.call
-        tenant = call.tenant or DEFAULT_TENANT
-        if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
-            check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
-        generation = self._pool.find(call.server_id, tenant)
-        if call.method:
-            return generation, self._admit_other(run, generation)
-        plan = generation.variant.toolset.tools.get(call.tool)
-        if plan is None:
-            plan = generation.variant.toolset.find(call.server_id, call.tool)
-        self._check(run, plan)
-        return generation, plan
-
-    def _admit_other(self, run: Run, generation: Generation) -> Asked:
-        call, offered = run.call, generation.variant.toolset.offered
-        asked = admit(offered, call.server_id, call.method, run.arguments)
-        call.tool = asked.name  # what the params say, whatever the caller wrote beside them
-        if asked.method == SUBSCRIBE and not call.timeout_ms and not run.has_deadline:
-            self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
-        return asked
-
-    def _may_know(self, run: Run, uri: str) -> bool:
-        """Say whether a resource passes its server's filter as it is now."""
-        call = run.call
-        try:
-            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
-        except Fault:
-            return False
-        return generation.variant.toolset.offered.uris.allows(uri)
-
-    def _check(self, run: Run, plan: ToolPlan) -> dict[str, Any]:
-        """Return a call's arguments, parsed, if they fit the tool's input schema.
-
-        Raises:
-            Fault: INVALID_ARGUMENTS.
-
-        """
-        if run.arguments:
-            parsed = parse_arguments(run.arguments)
-            if b"\n" in run.arguments or b"\r" in run.arguments:
-                run.arguments = run.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
-        else:
-            run.arguments, parsed = b"{}", {}
-        if plan.check is not None and not plan.check.accepts(parsed):
-            raise Fault(
-                Reason.INVALID_ARGUMENTS,
-                f"The arguments of {run.call.server_id}:{run.call.tool} do not fit its input "
-                "schema.",
-                violations=plan.check.violations(parsed),
-            )
-        return parsed
-
     def _set_deadline(self, run: Run, generation: Generation) -> None:
-        if not run.has_deadline:
-            timeout_ms = run.call.timeout_ms
-            own = generation.variant.spec.call_timeout
-            self._expire_after(run, timeout_ms / 1000 if timeout_ms else own)
+        if run.has_deadline:
+            return
+        if run.call.timeout_ms:
+            self._expire_after(run, run.call.timeout_ms / 1000)
+        elif run.call.method == SUBSCRIBE:  # goes on for as long as its caller likes
+            self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
+        else:
+            self._expire_after(run, generation.variant.spec.call_timeout)
 
     def _expire_after(self, run: Run, seconds: float) -> None:
         run.has_deadline = True
@@ -271,11 +215,11 @@ class Executor:
             if run.call.timeout_ms and not run.has_deadline:
                 self._expire_after(run, run.call.timeout_ms / 1000)
             await self._reach_version(run)
-            generation, _plan = self._admit(run)
+            generation, _plan = self._admission.admit(run)
             self._set_deadline(run, generation)
             live = await self._obtain(run, generation)
             # What was admitted may have moved on during the wait: the newest decides.
-            generation, plan = self._admit(run)
+            generation, plan = self._admission.admit(run)
             run.task = None
             if not run.over:
                 self._send(run, live, generation.variant.toolset, plan)
