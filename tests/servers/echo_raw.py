@@ -97,6 +97,9 @@ class Tools:
         send(note)
         answer(text("changed"))
 
+    def halfway(self, key, arguments, meta, answer):
+        send({"id": key, "result": {**text("not yet"), "resultType": "halfway"}})
+
     def env(self, key, arguments, meta, answer):
         answer(text(json.dumps(dict(os.environ))))
 

@@ -98,6 +98,19 @@ async def test_a_json_rpc_error_keeps_code_message_and_data(bench: Bench) -> Non
     assert json.loads(fault.metadata["data"]) == {"why": "because"}
 
 
+async def test_a_modern_result_of_a_kind_that_nobody_knows_is_an_error(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    fault = (await bench.call(instance, "halfway")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert "'halfway' (resultType)" in fault.message
+
+
+async def test_a_legacy_result_has_no_kind_and_passes(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", "--legacy"))
+    assert b'"resultType":"halfway"' in (await bench.call(instance, "halfway")).payload
+
+
 async def test_progress_goes_to_the_call_that_asked_for_it(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     reports: list[tuple[float, float | None, str]] = []

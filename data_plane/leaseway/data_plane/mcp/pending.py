@@ -34,6 +34,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
 _decode_error: Final = msgspec.json.Decoder(RpcError).decode
+_FINISHED: Final = (None, "complete")
 _LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
 
 
@@ -138,10 +139,15 @@ class ToolCall:
                 payload.decode()
         except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
             return Outcome(b"", fault=no_result(self._server))
-        if flags.resultType == "input_required" and self._connection.era.modern:
-            self._connection.ask_first(self, payload)
-            return None
+        if flags.resultType not in _FINISHED and self._connection.era.modern:
+            return self._outcome_of_kind(flags.resultType, payload)
         return Outcome(payload, flags.isError is True)
+
+    def _outcome_of_kind(self, kind: object, payload: bytes) -> Outcome | None:
+        if kind != "input_required":  # MCP has a client take what it does not know for invalid
+            return Outcome(b"", fault=_unknown_kind(self._server, kind))
+        self._connection.ask_first(self, payload)
+        return None
 
     def _outcome_of_error(self, error: RpcError) -> Outcome | None:
         fault = _fault_of_error(self._server, self.request, error)
@@ -245,6 +251,17 @@ def too_large(server: str, size: int) -> Fault:
         "that may pass; ask the tool for less at a time.",
         started="yes",
         metadata={"server": server, "limit": str(bounds.MAX_RESULT)},
+    )
+
+
+def _unknown_kind(server: str, kind: object) -> Fault:
+    return Fault(
+        Reason.SERVER_ERROR,
+        f"The server {server} answered a tool call with a result of the kind {str(kind)[:64]!a} "
+        "(resultType), which is neither complete nor input_required; report it to the server's "
+        "maintainer.",
+        started="yes",
+        metadata={"server": server, "code": str(INTERNAL_ERROR)},
     )
 
 
