@@ -106,6 +106,13 @@ def test_other_content_is_a_note_on_stderr(run: Run, client: MemoryClient) -> No
     ]
 
 
+def test_content_that_is_no_item_is_a_note_too(run: Run, client: MemoryClient) -> None:
+    client.payload = b'{"content": [null, "x", [{}], {"type": "text", "text": "seen"}]}'
+    done = run("call", "t")
+    assert (done.exit_code, done.stdout) == (0, "seen\n")
+    assert done.stderr == "[unknown; --json prints it]\n" * 3
+
+
 def test_a_structured_result_without_content_is_printed(run: Run, client: MemoryClient) -> None:
     client.payload = b'{"content": [], "structuredContent": {"n": 1}}'
     assert json.loads(run("call", "t").stdout) == {"n": 1}

@@ -182,7 +182,8 @@ def _read_stdin() -> str:
 
 def _print_result(result: ToolResult, session: str | None, output: Output | None) -> None:
     aside = output is not None and output.path is None  # stdout is for bytes
-    for item in result.content:
+    for sent in result.content:
+        item = sent if isinstance(sent, dict) else {}  # a server may send anything
         if item.get("type") == "text":
             click.echo(item.get("text", ""), err=aside)
         else:
