@@ -14,7 +14,7 @@ from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2,
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
-__all__ = ["CONNECT_BOUND", "ControlPlane"]
+__all__ = ["CONNECT_BOUND", "ControlPlane", "Rpc"]
 
 CONNECT_BOUND: Final = 2.0
 """Seconds after which an unreachable control plane is given up."""
@@ -29,10 +29,13 @@ _SIGN_BOUND: Final = 4.0
 ResponseT = TypeVar("ResponseT", covariant=True)
 
 
-class _Rpc(Protocol[ResponseT]):
+class Rpc(Protocol[ResponseT]):
+    """A method of one of the stubs."""
+
     def __call__(
         self, request: Any, /, *, timeout: float | None, metadata: Any
-    ) -> Awaitable[ResponseT]: ...
+    ) -> Awaitable[ResponseT]:
+        """Send a request."""
 
 
 class ControlPlane:
@@ -61,7 +64,7 @@ class ControlPlane:
 
     async def ask(
         self,
-        rpc: _Rpc[ResponseT],
+        rpc: Rpc[ResponseT],
         request: Any,
         deadline: float,
         *,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.checks import check_ids
+from leaseway.sdk.control import Rpc
 from leaseway.sdk.prompts import PromptList, prompt_from_wire
 from leaseway.sdk.resources import (
     ResourceList,
@@ -33,6 +34,9 @@ class _Page(Protocol):
 
 
 PageT = TypeVar("PageT", bound=_Page)
+_Request: TypeAlias = (
+    catalog_pb2.ListToolsRequest | catalog_pb2.ListPromptsRequest | catalog_pb2.ListResourcesRequest
+)
 
 
 async def fetch_tools(
@@ -45,18 +49,9 @@ async def fetch_tools(
             can be read.
 
     """
-    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
-
-    async def page(token: str) -> catalog_pb2.ListToolsResponse:
-        request = catalog_pb2.ListToolsRequest(
-            client=identity.client_info,
-            tenant=identity.tenant,
-            servers=ids,
-            page_token=token,
-        )
-        return await control.ask(control.catalog.ListTools, request, deadline)
-
-    pages = await _all_pages(page)
+    catalog = runtime.control.catalog
+    request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
+    pages = await _all_pages(runtime, catalog.ListTools, request, deadline)
     return tools_from_wire((tool for each in pages for tool in each.tools), pages[-1])
 
 
@@ -64,18 +59,9 @@ async def fetch_prompts(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> PromptList:
     """List the prompts in the same way."""
-    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
-
-    async def page(token: str) -> catalog_pb2.ListPromptsResponse:
-        request = catalog_pb2.ListPromptsRequest(
-            client=identity.client_info,
-            tenant=identity.tenant,
-            servers=ids,
-            page_token=token,
-        )
-        return await control.ask(control.catalog.ListPrompts, request, deadline)
-
-    pages = await _all_pages(page)
+    catalog = runtime.control.catalog
+    request = catalog_pb2.ListPromptsRequest(servers=check_ids("servers", servers))
+    pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline)
     prompts = (prompt_from_wire(prompt) for each in pages for prompt in each.prompts)
     return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
 
@@ -103,22 +89,21 @@ async def fetch_templates(
 async def _resource_pages(
     runtime: Runtime, deadline: float, servers: Sequence[str] | None
 ) -> list[catalog_pb2.ListResourcesResponse]:
-    control, identity, ids = runtime.control, runtime.identity, check_ids("servers", servers)
-
-    async def page(token: str) -> catalog_pb2.ListResourcesResponse:
-        request = catalog_pb2.ListResourcesRequest(
-            client=identity.client_info,
-            tenant=identity.tenant,
-            servers=ids,
-            page_token=token,
-        )
-        return await control.ask(control.catalog.ListResources, request, deadline)
-
-    return await _all_pages(page)
+    request = catalog_pb2.ListResourcesRequest(servers=check_ids("servers", servers))
+    return await _all_pages(runtime, runtime.control.catalog.ListResources, request, deadline)
 
 
-async def _all_pages(read: Callable[[str], Awaitable[PageT]]) -> list[PageT]:
+async def _all_pages(
+    runtime: Runtime, rpc: Rpc[PageT], request: _Request, deadline: float
+) -> list[PageT]:
     """Read all pages of a list; begin anew where the registry moves meanwhile."""
+    request.client.CopyFrom(runtime.identity.client_info)
+    request.tenant = runtime.identity.tenant
+
+    async def read(token: str) -> PageT:
+        request.page_token = token
+        return await runtime.control.ask(rpc, request, deadline)
+
     for _ in range(_MAX_RESTARTS):
         pages = [await read("")]
         while pages[-1].registry_version == pages[0].registry_version:
