@@ -140,3 +140,36 @@ async def test_a_tool_asks_its_caller(fake: FakeLeaseway) -> None:
         assert (await client.call_tool("order", on_elicitation=agree)).text == "decline"
         with pytest.raises(InputRequired, match="elicitation/create"):
             await client.call_tool("order")
+
+
+async def test_a_tool_that_waits_no_longer_for_an_answer_ends_the_handler(
+    fake: FakeLeaseway,
+) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+    give_up = threading.Event()
+
+    @fake.tool
+    async def impatient(context: CallContext) -> str:
+        question = asyncio.create_task(context.ask("elicitation/create", {}))
+        await asyncio.to_thread(give_up.wait, BOUND)
+        question.cancel()
+        await asyncio.to_thread(given_up.wait, BOUND)
+        return "went on"
+
+    async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {"action": "decline"}
+
+    given_up = threading.Event()
+    async with fake.async_client(on_elicitation=on_elicitation) as client:
+        async with asyncio.timeout(BOUND):
+            call = asyncio.create_task(client.call_tool("impatient"))
+            await asked.wait()
+            give_up.set()
+            await ended.wait()  # while the call goes on
+            given_up.set()
+            assert (await call).text == "went on"

@@ -15,6 +15,8 @@ import leaseway.sdk.testing
 from leaseway.sdk import (
     AsyncClient,
     Client,
+    InvalidRequest,
+    LeaseLost,
     ToolNotFound,
 )
 from leaseway.sdk.testing import FakeLeaseway
@@ -79,6 +81,32 @@ def test_operators_questions_are_answered(fake: FakeLeaseway) -> None:
     assert [problem.reason for problem in fake.problems] == ["ODD"]
     assert client.problems()[0].message == "Something is odd."
     assert {tool.server_id for tool in client.list_tools(["desk"])} == {"desk"}
+
+
+def test_operators_are_told_what_a_real_system_says_of_what_is_not_there(
+    fake: FakeLeaseway,
+) -> None:
+    client = fake.client()
+    with pytest.raises(LeaseLost, match="No worker holds lease 'gone'"):
+        client.revoke_lease("gone")
+    with pytest.raises(InvalidRequest, match=r"No worker 'gone' .* are: fake-worker"):
+        client.drain_worker("gone")
+    with pytest.raises(InvalidRequest, match="needs a reason"):
+        client.report_problem("", "Something is odd.")
+    assert fake.problems == []
+
+
+def test_ends_of_leases_are_told_for_a_minute(fake: FakeLeaseway) -> None:
+    client = fake.client()
+    leases = [client.session(key).acquire("desk") for key in ("a", "b", "c")]
+    client.session("a").release("desk")
+    fake.revoke_lease(leases[1])
+    fake.lose_lease(leases[2])
+    ends = [client.lease_ends()[lease.id] for lease in leases]
+    assert ends == ["released", "revoked", "lost"]
+    assert fake.client(tenant="other").lease_ends() == {}
+    fake.advance(61)
+    assert client.lease_ends() == {}
 
 
 async def test_a_large_result_and_large_arguments_pass(fake: FakeLeaseway) -> None:

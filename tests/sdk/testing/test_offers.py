@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.sdk.fakes import BOUND
 
-from leaseway.sdk import ServerError, ToolNotFound
-from leaseway.sdk.testing import FakeLeaseway
+from leaseway.sdk import InputRequired, RateLimited, ServerError, ToolNotFound
+from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 
 @pytest.fixture
@@ -140,3 +140,75 @@ def test_arguments_are_completed(offers: FakeLeaseway) -> None:
 def test_a_prompt_needs_a_name_that_prompts_may_have(fake: FakeLeaseway) -> None:
     with pytest.raises(ValueError, match="no name for a prompt"):
         fake.prompt(name="a b")(lambda: "")
+
+
+def test_templates_are_listed_read_and_completed(fake: FakeLeaseway) -> None:
+    @fake.resource_template("file:///{+path}", description="A file.", mime_type="text/css")
+    def file(path: str) -> str:
+        return f"content of {path}"
+
+    @fake.resource_template("note://{day}/{name}.md", completions={"day": ["mon", "tue"]})
+    def note(day: str, name: str) -> bytes:
+        """A note of a day."""
+        return f"{day} {name}".encode()
+
+    fake.resource("file:///listed", "the listed one")
+    client = fake.client()
+    first, second = client.list_resource_templates()
+    assert (first.uri_template, first.name, first.description) == (
+        "file:///{+path}",
+        "file",
+        "A file.",
+    )
+    assert (second.description, second.mime_type) == ("A note of a day.", "text/plain")
+    read = client.read_resource("file:///a/b.css")
+    assert (read.text, read.contents[0]["mimeType"]) == ("content of a/b.css", "text/css")
+    assert client.read_resource("file:///listed").text == "the listed one"
+    assert client.read_resource("note://mon/x.md").blob == b"mon x"
+    assert client.complete("day", "t", template="note://{day}/{name}.md").values == ["tue"]
+    for unknown in ("note://mon/a/b.md", "note://mon/.md", "note://mon/x_md"):
+        with pytest.raises(ToolNotFound):
+            client.read_resource(unknown)
+
+
+def test_a_template_without_variables_is_none(fake: FakeLeaseway) -> None:
+    with pytest.raises(ValueError, match=r"'note://a' has no variables"):
+        fake.resource_template("note://a")(lambda: "")
+
+
+def test_what_functions_of_offers_raise_is_how_requests_fail(fake: FakeLeaseway) -> None:
+    @fake.prompt()
+    def broken() -> str:
+        raise ZeroDivisionError("by zero")
+
+    @fake.resource_template("full://{name}")
+    def full(name: str) -> str:
+        raise RateLimited("Too many.", retry_after=0.01)
+
+    fake.resource("broken://a", lambda: "a"[7])
+    client = fake.client()
+    with pytest.raises(ServerError, match="Prompt 'broken' failed: by zero") as caught:
+        client.get_prompt("broken")
+    assert caught.value.code == -32603
+    with pytest.raises(ServerError, match="Resource 'broken://a' failed: string index"):
+        client.read_resource("broken://a")
+    with pytest.raises(RateLimited, match="Too many"):
+        client.read_resource("full://a", timeout=0.05)
+
+
+async def test_a_prompt_asks_those_who_get_it_and_fails_where_nobody_answers(
+    fake: FakeLeaseway,
+) -> None:
+    @fake.prompt()
+    async def welcome(context: CallContext) -> str:
+        answer = await context.ask("elicitation/create", {"message": "Who?"})
+        return f"Welcome {answer['content']['name']}"
+
+    (listed,) = fake.client().list_prompts()
+    assert listed.arguments == ()
+    accepted = {"action": "accept", "content": {"name": "Ada"}}
+    async with fake.async_client(on_elicitation=lambda _: accepted) as client:
+        assert (await client.get_prompt("welcome")).text == "Welcome Ada"
+    async with fake.async_client() as client:
+        with pytest.raises(InputRequired, match="elicitation/create"):
+            await client.get_prompt("welcome")

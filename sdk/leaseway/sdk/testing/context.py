@@ -38,10 +38,10 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class CallContext:
-    """One call, for a fake tool that has a parameter annotated with this class.
+    """One call, for a fake tool or prompt that has a parameter annotated with this class.
 
     Attributes:
-        tool: The tool's exposed name.
+        tool: The tool's exposed name; the server's own of a prompt.
         tenant: Whose call it is.
         agent: Which agent of the tenant calls, or empty.
         session: The session.

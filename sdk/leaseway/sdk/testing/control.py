@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from operator import attrgetter
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from leaseway.sdk.testing.lease_table import FakeLease, LeaseTable
+from leaseway.sdk.testing.paging import page_of
 from leaseway.sdk.testing.registry import Registry
-from leaseway.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    catalog_pb2,
-    catalog_pb2_grpc,
-    leases_pb2,
-    leases_pb2_grpc,
-)
+from leaseway.v1 import catalog_pb2, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.durations import seconds
 from leaseway.wire.fault import Fault, abort, status_from_fault
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.pages import Key, one_page, page_start
 from leaseway.wire.reasons import Reason
-from leaseway.wire.version import user_agent
 
 __all__ = ["FakeControlPlane"]
 
 _RETRY: Final = 0.1
-_MAX_PROBLEMS: Final = 1_000
-
-_lease_id = attrgetter("id")
 
 
 class FakeControlPlane(
     catalog_pb2_grpc.CatalogServiceServicer,
     leases_pb2_grpc.PlacementServiceServicer,
-    admin_pb2_grpc.AdminServiceServicer,
 ):
     """Answers what clients ask of a control plane; lives in one event loop.
 
@@ -48,7 +34,6 @@ class FakeControlPlane(
 
     Attributes:
         worker: Where the worker is.
-        problems: What callers have reported, the oldest first.
     """
 
     def __init__(self, registry: Registry, leases: LeaseTable, capacity: int) -> None:
@@ -57,7 +42,6 @@ class FakeControlPlane(
         self._capacity = capacity
         self._watchers: set[asyncio.Event] = set()
         self.worker = catalog_pb2.WorkerRef()
-        self.problems: list[admin_pb2.Problem] = []
 
     def changed(self) -> None:
         """Tell watchers that the registry has another version."""
@@ -68,7 +52,7 @@ class FakeControlPlane(
         """List one page of tools."""
         await self._check(request, context)
         tools = [((one.name,), one) for one in self._registry.messages(list(request.servers))]
-        page, token = await _page("ListTools", tools, request, context)
+        page, token = await page_of("ListTools", tools, request, context)
         answer = catalog_pb2.ListToolsResponse(
             tools=page, registry_version=self._registry.version, next_page_token=token
         )
@@ -80,17 +64,17 @@ class FakeControlPlane(
         await self._check(request, context)
         found = self._registry.prompt_messages(list(request.servers))
         prompts = [((one.name,), one) for one in found]
-        page, token = await _page("ListPrompts", prompts, request, context)
+        page, token = await page_of("ListPrompts", prompts, request, context)
         return catalog_pb2.ListPromptsResponse(
             registry_version=self._registry.version, prompts=page, next_page_token=token
         )
 
     async def ListResources(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List one page of resources."""
+        """List one page of resources, and of templates behind them."""
         await self._check(request, context)
         found = self._registry.resource_messages(list(request.servers))
-        resources = [((one.server_id, one.uri), one) for one in found]
-        page, token = await _page("ListResources", resources, request, context)
+        resources = [((str(int(one.is_template)), one.server_id, one.uri), one) for one in found]
+        page, token = await page_of("ListResources", resources, request, context)
         return catalog_pb2.ListResourcesResponse(
             registry_version=self._registry.version, resources=page, next_page_token=token
         )
@@ -157,21 +141,39 @@ class FakeControlPlane(
 
     async def ListServers(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List one page of servers."""
-        tools = Counter(tool.server_id for tool in self._registry.tools.values())
-        servers = []
-        for name, server in sorted(self._registry.servers.items()):
-            status = catalog_pb2.ServerStatus(
-                server_id=name,
-                state=catalog_pb2.SERVER_STATE_READY,
-                transport="builtin",
-                shared=not server.stateful,
-                tool_count=tools[name],
-            )
-            servers.append(((name,), status))
-        page, token = await _page("ListServers", servers, request, context)
+        servers = [((name,), self._server(name)) for name in sorted(self._registry.servers)]
+        page, token = await page_of("ListServers", servers, request, context)
         return catalog_pb2.ListServersResponse(
             registry_version=self._registry.version, servers=page, next_page_token=token
         )
+
+    def _server(self, name: str) -> catalog_pb2.ServerStatus:
+        registry = self._registry
+        shared = not registry.servers[name].stateful
+        resources = (*registry.resources, *registry.templates)
+        status = catalog_pb2.ServerStatus(
+            server_id=name,
+            state=catalog_pb2.SERVER_STATE_READY,
+            transport="builtin",
+            shared=shared,
+            tool_count=sum(tool.server_id == name for tool in registry.tools.values()),
+            prompt_count=sum(prompt.server_id == name for prompt in registry.prompts.values()),
+            resource_count=sum(owner == name for owner, _ in resources),
+            workers=[self.worker.id],
+        )
+        leases = [self._leases.message(one) for one in self._leases.held]
+        held = {one.instance_id: one.id for one in leases if one.server_id == name}
+        for instance, lease in ({f"{name}-1": ""} if shared else held).items():
+            status.instances.add(
+                worker_id=self.worker.id,
+                id=instance,
+                state="ready",
+                lease_id=lease,
+                starts=1,
+                role="shared" if shared else "leased",
+                circuit="closed",
+            )
+        return status
 
     async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Send a lease to the one worker, as soon as there is room."""
@@ -219,72 +221,3 @@ class FakeControlPlane(
         if held is None:
             return leases_pb2.FindLeaseResponse()
         return leases_pb2.FindLeaseResponse(worker=self.worker, lease_id=held.id)
-
-    async def GetStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say that everything is ready."""
-        return admin_pb2.GetStatusResponse(
-            ready=True,
-            registry_version=self._registry.version,
-            workers=1,
-            package_version=user_agent(),
-        )
-
-    async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List the one worker."""
-        status = admin_pb2.WorkerStatus(
-            worker=self.worker, state="connected", capacity=self._capacity
-        )
-        workers = [((self.worker.id,), status)]
-        page, token = await _page("ListWorkers", workers, request, context)
-        return admin_pb2.ListWorkersResponse(workers=page, next_page_token=token)
-
-    async def ListHeldLeases(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List one page of the tenant's leases."""
-        tenant = request.tenant or DEFAULT_TENANT
-        held = sorted((one for one in self._leases.held if one.tenant == tenant), key=_lease_id)
-        leases = [((one.id,), self._leases.message(one)) for one in held]
-        page, token = await _page("ListHeldLeases", leases, request, context)
-        return admin_pb2.ListHeldLeasesResponse(leases=page, next_page_token=token)
-
-    async def ListProblems(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """List one page of what callers have reported, the newest first."""
-        places = ((f"{_MAX_PROBLEMS - number:04}",) for number in range(len(self.problems)))
-        problems = [*zip(places, self.problems, strict=True)][::-1]
-        page, token = await _page("ListProblems", problems, request, context)
-        return admin_pb2.ListProblemsResponse(problems=page, next_page_token=token)
-
-    async def ReportProblem(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Take a problem."""
-        if len(self.problems) < _MAX_PROBLEMS:
-            problem = request.problem
-            problem.count = 1
-            problem.first_seen.GetCurrentTime()
-            problem.last_seen.CopyFrom(problem.first_seen)
-            self.problems.append(problem)
-        return admin_pb2.ReportProblemResponse()
-
-    async def RevokeLease(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """End a lease."""
-        try:
-            self._leases.get(request.lease_id)
-        except Fault as fault:
-            await abort(context, fault)
-        why = request.reason or "an operator revoked it"
-        self._leases.end(request.lease_id, Reason.LEASE_REVOKED, why)
-        return admin_pb2.RevokeLeaseResponse(ended=True)
-
-    async def DrainWorker(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Refuse: a fake has one worker, which stays."""
-        message = "The worker of leaseway.sdk.testing cannot be drained."
-        await abort(context, Fault(Reason.INVALID_REQUEST, message))
-
-
-async def _page(
-    listing: str, items: Iterable[tuple[Key, Any]], request: Any, context: Any
-) -> tuple[list[Any], str]:
-    """Return the page of a list that a request asks for, and the next one's token."""
-    try:
-        start = page_start(listing, request)
-    except Fault as fault:
-        await abort(context, fault)
-    return one_page(start, items, lambda item: item)

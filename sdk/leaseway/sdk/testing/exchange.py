@@ -120,7 +120,7 @@ class Stream:
         def ask(method: str, params: bytes) -> asyncio.Future[bytes]:
             self._asked = number = self._asked + 1
             question: asyncio.Future[bytes] = self._loop.create_future()
-            question.add_done_callback(lambda _: self._questions.pop(number, None))
+            question.add_done_callback(lambda _: self._forget(call.id, number, question))
             self._questions[number] = question
             asked = execution_pb2.Ask(call_id=call.id, ask_id=number, method=method, params=params)
             self._put("asks", asked)
@@ -134,6 +134,12 @@ class Stream:
             ask=ask,
             answers=frozenset(call.answers),
         )
+
+    def _forget(self, call_id: int, number: int, question: asyncio.Future[bytes]) -> None:
+        self._questions.pop(number, None)
+        if question.cancelled():  # the tool waits no longer: the handler need not go on
+            back = execution_pb2.AskWithdrawal(call_id=call_id, ask_id=number)
+            self._put("withdrawals", back)
 
     def _settle(self, answer: execution_pb2.Answer) -> None:
         question = self._questions.get(answer.ask_id)

@@ -11,11 +11,13 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
+from leaseway.sdk.asks import OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.client import AsyncClient
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.sync import Client
+from leaseway.sdk.testing.admin import FakeAdmin
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.control import FakeControlPlane
 from leaseway.sdk.testing.faults import fault_of
@@ -52,8 +54,8 @@ class FakeLeaseway:
     Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
     and at any time within. It speaks the true protocol to true clients: arguments are checked
     against schemas, errors are those of a real system, leases are placed, kept alive and end.
-    What it lacks: templates of resources, several workers, filters, transforms of names, and
-    calls over other RPCs than the SDK's.
+    What it lacks: several workers, draining, filters, transforms of names, keys, and calls over
+    other RPCs than the SDK's.
 
     It needs the extra `leaseway[testing]`. While it runs, this process cannot be forked for
     children that use clients.
@@ -66,6 +68,8 @@ class FakeLeaseway:
         tool: Makes a function a tool of the shared server `tools`; see `FakeServer.tool`.
         prompt: Makes a function a prompt of that server; see `FakeServer.prompt`.
         resource: Offers a resource of that server; see `FakeServer.resource`.
+        resource_template: Makes a function what a template of that server stands for; see
+            `FakeServer.resource_template`.
     """
 
     def __init__(self, *, capacity: int = MAX_LEASES) -> None:
@@ -77,12 +81,14 @@ class FakeLeaseway:
         self._registry = Registry(self._changed)
         self._leases = LeaseTable(incarnation, _WORKER, self._now)
         self._control = FakeControlPlane(self._registry, self._leases, capacity)
+        self._admin = FakeAdmin(self._registry, self._leases, capacity)
         self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases)
         self.address = ""
         tools = self.server(_SERVER)
         self.tool = tools.tool
         self.prompt = tools.prompt
         self.resource = tools.resource
+        self.resource_template = tools.resource_template
 
     def __enter__(self) -> Self:
         background().serve(self)
@@ -124,15 +130,52 @@ class FakeLeaseway:
         """
         self._registry.remove(name)
 
-    def client(self, *, agent: str | None = None, tenant: str | None = None) -> Client:
-        """Return a new synchronous client, closed with the fake at the latest."""
-        client = Client(self._running_at(), agent=agent, tenant=tenant)
+    def client(
+        self,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+    ) -> Client:
+        """Return a new synchronous client, closed with the fake at the latest.
+
+        All parameters are those of `Client`; the fake accepts any key.
+        """
+        client = Client(
+            self._running_at(),
+            agent=agent,
+            tenant=tenant,
+            key=key,
+            on_elicitation=on_elicitation,
+            on_sampling=on_sampling,
+            roots=roots,
+        )
         self._clients.append(client)
         return client
 
-    def async_client(self, *, agent: str | None = None, tenant: str | None = None) -> AsyncClient:
-        """Return a new asynchronous client, to be used as `async with`."""
-        return AsyncClient(self._running_at(), agent=agent, tenant=tenant)
+    def async_client(
+        self,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        key: str | None = None,
+        on_elicitation: OnElicitation | None = None,
+        on_sampling: OnSampling | None = None,
+        roots: Roots | None = None,
+    ) -> AsyncClient:
+        """Return a new asynchronous client, to be used as `async with`; see `client`."""
+        return AsyncClient(
+            self._running_at(),
+            agent=agent,
+            tenant=tenant,
+            key=key,
+            on_elicitation=on_elicitation,
+            on_sampling=on_sampling,
+            roots=roots,
+        )
 
     @property
     def tools(self) -> list[Tool]:
@@ -153,8 +196,8 @@ class FakeLeaseway:
 
     @property
     def problems(self) -> list[ProblemInfo]:
-        """What clients have reported, the oldest first."""
-        return self._do(lambda: [problem_from_wire(one) for one in self._control.problems])
+        """What clients have reported, the one longest not met first."""
+        return self._do(lambda: [problem_from_wire(one) for one in self._admin.problems])
 
     def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
         """Have the next calls of a tool fail instead of running it.
@@ -288,14 +331,15 @@ class FakeLeaseway:
     async def _start(self) -> None:
         server = grpc.aio.server(options=SERVER_OPTIONS)
         control: Any = self._control
+        admin: Any = self._admin
         worker: Any = self._worker
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(control, server)
         leases_pb2_grpc.add_PlacementServiceServicer_to_server(control, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(control, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker, server)
         leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker, server)
         self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        self._control.worker = catalog_pb2.WorkerRef(
+        self._control.worker = self._admin.worker = catalog_pb2.WorkerRef(
             id=_WORKER, incarnation=self._worker.incarnation, address=self.address
         )
         await server.start()

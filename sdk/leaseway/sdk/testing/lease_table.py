@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from leaseway.v1 import leases_pb2
+from leaseway.v1 import admin_pb2, leases_pb2
 from leaseway.wire.admin import reminder
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.durations import duration
@@ -17,11 +17,14 @@ from leaseway.wire.reasons import Reason
 __all__ = ["FakeLease", "LeaseTable"]
 
 _WORDS: Final = {
-    Reason.LEASE_EXPIRED: "has expired",
-    Reason.LEASE_REVOKED: "was revoked",
-    Reason.LEASE_RELEASED: "was released",
-    Reason.LEASE_LOST: "was lost",
+    Reason.LEASE_EXPIRED: ("expired", "has expired"),
+    Reason.LEASE_REVOKED: ("revoked", "was revoked"),
+    Reason.LEASE_RELEASED: ("released", "was released"),
+    Reason.LEASE_LOST: ("lost", "was lost"),
 }
+"""How leases end: in the word of `lease_ends`, and in a sentence."""
+_TOLD_FOR: Final = 60.0
+"""Seconds for which it is told how a lease has ended."""
 
 
 @dataclass(eq=False)
@@ -46,6 +49,15 @@ class FakeLease:
     calls: set[asyncio.Task[None]] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class _Ended:
+    """How one lease ended, and at what time of the clock."""
+
+    tenant: str
+    fault: Fault
+    at: float
+
+
 class LeaseTable:
     """All leases of a fake worker.
 
@@ -63,7 +75,7 @@ class LeaseTable:
         self._worker_id = worker_id
         self._clock = clock
         self._held: dict[str, FakeLease] = {}
-        self._ended: dict[str, Fault] = {}
+        self._ended: dict[str, _Ended] = {}
         self._count = 0
         self.changed = asyncio.Event()
 
@@ -134,16 +146,29 @@ class LeaseTable:
 
     def how_ended(self, lease_id: str) -> Fault:
         """Return why a lease is not held."""
-        return self._ended.get(lease_id) or _ended(
-            lease_id, Reason.LEASE_LOST, "this worker does not know it"
-        )
+        ended = self._ended.get(lease_id)
+        if ended is not None:
+            return ended.fault
+        return _ended(lease_id, Reason.LEASE_LOST, "this worker does not know it")
+
+    def recent_ends(self, tenant: str) -> list[admin_pb2.LeaseEnd]:
+        """Return how leases of a tenant have ended within the last minute."""
+        since = self._clock() - _TOLD_FOR
+        return [
+            admin_pb2.LeaseEnd(
+                lease_id=lease_id, tenant=ended.tenant, how=_WORDS[ended.fault.reason][0]
+            )
+            for lease_id, ended in self._ended.items()
+            if ended.tenant == tenant and ended.at >= since
+        ]
 
     def end(self, lease_id: str, reason: Reason, why: str) -> None:
         """End a lease and what runs on it; one that is not held is left as it ended."""
         lease = self._held.pop(lease_id, None)
         if lease is None:
             return
-        self._ended[lease_id] = _ended(lease_id, reason, why)
+        fault = _ended(lease_id, reason, why)
+        self._ended[lease_id] = _Ended(lease.tenant, fault, self._clock())
         for call in list(lease.calls):
             call.cancel()
         self.changed.set()
@@ -169,7 +194,7 @@ def _ended(lease_id: str, reason: Reason, why: str) -> Fault:
     because = f": {why.rstrip('.')}" if why else ""
     return Fault(
         reason,
-        f"Lease {lease_id} {_WORDS[reason]}{because}. Acquire a new one to go on; what "
+        f"Lease {lease_id} {_WORDS[reason][1]}{because}. Acquire a new one to go on; what "
         "the old one's server kept is gone.",
         metadata={"lease": lease_id},
     )

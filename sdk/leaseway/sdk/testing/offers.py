@@ -1,22 +1,30 @@
-"""Prompts and resources of a fake server."""
+"""Prompts, resources and templates of them, of a fake server."""
 
 from __future__ import annotations
 
 import base64
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Final
 
+from leaseway.sdk.errors import LeasewayError
+from leaseway.sdk.testing.context import CallContext
+from leaseway.sdk.testing.faults import fault_of
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.fault import Fault
 from leaseway.wire.names import is_valid_name, qualified
 from leaseway.wire.reasons import Reason
 
-__all__ = ["FakePrompt", "FakeResource", "make_prompt"]
+__all__ = ["Content", "FakePrompt", "FakeResource", "FakeTemplate", "make_prompt"]
 
 Content = str | bytes | Callable[[], str | bytes]
+_VARIABLE: Final = re.compile(r"\{(\+?)([A-Za-z_][A-Za-z0-9_]*)\}")
+_INVALID_PARAMS: Final = "-32602"
+_INTERNAL_ERROR: Final = "-32603"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +39,7 @@ class FakePrompt:
         function: Makes its text or its messages.
         arguments: Its arguments, and whether each is required.
         completions: Values that complete an argument.
+        context: The parameter that takes the `CallContext`, or None.
     """
 
     name: str
@@ -40,6 +49,7 @@ class FakePrompt:
     function: Callable[..., Any]
     arguments: Mapping[str, bool]
     completions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    context: str | None = None
 
     @property
     def qualified_name(self) -> str:
@@ -58,11 +68,12 @@ class FakePrompt:
             shared=shared,
         )
 
-    async def get(self, given: Mapping[str, str]) -> dict[str, Any]:
+    async def get(self, given: Mapping[str, str], context: CallContext) -> dict[str, Any]:
         """Return the MCP result, the arguments filled in.
 
         Raises:
-            Fault: SERVER_ERROR, as servers answer where arguments are missing or unknown.
+            Fault: SERVER_ERROR, as servers answer where arguments are missing or unknown, and
+                where the function raises; the error itself where it raises a `LeasewayError`.
 
         """
         missing = [name for name, need in self.arguments.items() if need and name not in given]
@@ -73,10 +84,16 @@ class FakePrompt:
                 Reason.SERVER_ERROR,
                 f"Prompt '{self.name}' {what}.",
                 started="yes",
-                metadata={"code": "-32602"},
+                metadata={"code": _INVALID_PARAMS},
             )
-        made = self.function(**given)
-        value = await made if inspect.isawaitable(made) else made
+        own = {} if self.context is None else {self.context: context}
+        try:
+            made = self.function(**given, **own)
+            value = await made if inspect.isawaitable(made) else made
+        except Fault:
+            raise
+        except Exception as error:
+            raise _failure(f"Prompt '{self.name}'", error) from error
         messages = [_message(value)] if isinstance(value, str) else list(value)
         return {"description": self.description, "messages": messages}
 
@@ -113,14 +130,87 @@ class FakeResource:
         )
 
     def read(self) -> dict[str, Any]:
-        """Return the MCP result."""
-        content = self.content() if callable(self.content) else self.content
+        """Return the MCP result.
+
+        Raises:
+            Fault: As for prompts, where the function that says what it holds raises.
+
+        """
+        try:
+            content = self.content() if callable(self.content) else self.content
+        except Exception as error:
+            raise _failure(f"Resource '{self.uri}'", error) from error
         item: dict[str, Any] = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(content, str):
             item["text"] = content
         else:
             item["blob"] = base64.b64encode(content).decode()
         return {"contents": [item]}
+
+
+@dataclass(frozen=True, eq=False)
+class FakeTemplate:
+    """One template of resources of a fake.
+
+    Attributes:
+        template: The template; a variable is `{name}`, or `{+name}` for what may have slashes.
+        server_id: Its server.
+        function: Given the variables, says what the resource holds.
+        name: The server's name for it.
+        description: What it stands for.
+        mime_type: The MIME type of the content.
+        completions: Values that complete a variable.
+
+    Raises:
+        ValueError: It has no variables.
+    """
+
+    template: str
+    server_id: str
+    function: Callable[..., str | bytes]
+    name: str
+    description: str
+    mime_type: str
+    completions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if _VARIABLE.search(self.template) is None:
+            raise ValueError(
+                f"'{self.template}' has no variables, such as {{name}} or {{+path}}; offer it as "
+                "a resource."
+            )
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        # Texts and variables take turns: a split by two groups gives (text, plus, name) again and
+        # again.
+        parts = _VARIABLE.split(self.template)
+        pattern = re.escape(parts[0])
+        for plus, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+            pattern += f"(?P<{name}>{'.+' if plus else '[^/]+'}){re.escape(text)}"
+        return re.compile(pattern)
+
+    def message(self, *, shared: bool) -> catalog_pb2.Resource:
+        """Return it for the wire."""
+        return catalog_pb2.Resource(
+            uri=self.template,
+            is_template=True,
+            server_id=self.server_id,
+            name=self.name,
+            description=self.description,
+            mime_type=self.mime_type,
+            shared=shared,
+        )
+
+    def resource(self, uri: str) -> FakeResource | None:
+        """Return the resource that it stands for by a URI, or None."""
+        found = self._pattern.fullmatch(uri)
+        if found is None:
+            return None
+        content = partial(self.function, **found.groupdict())
+        return FakeResource(
+            uri, self.server_id, content, self.name, self.description, self.mime_type
+        )
 
 
 def make_prompt(
@@ -143,14 +233,39 @@ def make_prompt(
             "are. Pass name=."
         )
     parameters = inspect.signature(function).parameters.values()
+    contexts = [one.name for one in parameters if _takes_context(one.annotation)]
     return FakePrompt(
         name=prefix + original,
         server_id=server_id,
         original_name=original,
         description=inspect.getdoc(function) or "",
         function=function,
-        arguments={p.name: p.default is inspect.Parameter.empty for p in parameters},
+        arguments={
+            one.name: one.default is inspect.Parameter.empty
+            for one in parameters
+            if one.name not in contexts
+        },
         completions=dict(completions or {}),
+        context=contexts[0] if contexts else None,
+    )
+
+
+def _takes_context(annotation: object) -> bool:
+    if isinstance(annotation, str):  # as annotations are under `from __future__`
+        return annotation.rpartition(".")[2] == CallContext.__name__
+    return annotation is CallContext
+
+
+def _failure(what: str, error: Exception) -> Fault:
+    """Return what a server answers whose function raised."""
+    if isinstance(error, LeasewayError):
+        return fault_of(error)
+    text = str(error) or type(error).__name__
+    return Fault(
+        Reason.SERVER_ERROR,
+        f"{what} failed: {text}",
+        started="yes",
+        metadata={"code": _INTERNAL_ERROR},
     )
 
 

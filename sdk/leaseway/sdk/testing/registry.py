@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 from leaseway.sdk.testing.functions import FakeTool
-from leaseway.sdk.testing.offers import FakePrompt, FakeResource
+from leaseway.sdk.testing.offers import FakePrompt, FakeResource, FakeTemplate
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.fault import Fault
@@ -16,6 +16,8 @@ from leaseway.wire.names import is_valid_name, nearest
 from leaseway.wire.reasons import Reason
 
 __all__ = ["Offering", "Registry"]
+
+OfferT = TypeVar("OfferT", bound="FakeResource | FakeTemplate")
 
 
 class Offering(Protocol):
@@ -38,6 +40,7 @@ class Registry:
         tools: The tools by exposed name.
         prompts: The prompts by exposed name.
         resources: The resources by server and URI.
+        templates: The templates of resources by server and template.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
@@ -48,6 +51,7 @@ class Registry:
         self.tools: dict[str, FakeTool] = {}
         self.prompts: dict[str, FakePrompt] = {}
         self.resources: dict[tuple[str, str], FakeResource] = {}
+        self.templates: dict[tuple[str, str], FakeTemplate] = {}
 
     def add_server(self, server: Offering) -> None:
         """Offer a server.
@@ -100,6 +104,14 @@ class Registry:
             self.version += 1
         self._on_change()
 
+    def add_template(self, template: FakeTemplate) -> None:
+        """Offer a template of resources; one of the same server and text is replaced."""
+        with self._lock:
+            key = template.server_id, template.template
+            self.templates = {**self.templates, key: template}
+            self.version += 1
+        self._on_change()
+
     def find_prompt(self, server_id: str, name: str) -> FakePrompt:
         """Return the prompt behind an exposed, qualified or, of a server, original name.
 
@@ -116,16 +128,34 @@ class Registry:
         raise _missing("prompt", name, self.prompts)
 
     def find_resource(self, server_id: str, uri: str) -> FakeResource:
-        """Return the resource of a URI; of several servers that of the smallest id.
+        """Return the resource of a URI, one that is listed or that a template stands for.
+
+        Of several servers that of the smallest id is meant.
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest URIs.
 
         """
-        for (owner, known), resource in sorted(self.resources.items(), key=lambda one: one[0]):
+        for (owner, known), resource in _ordered(self.resources):
             if known == uri and server_id in ("", owner):
                 return resource
+        for (owner, _), template in _ordered(self.templates):
+            stood_for = template.resource(uri)
+            if stood_for is not None and server_id in ("", owner):
+                return stood_for
         raise _missing("resource", uri, [known for _, known in self.resources])
+
+    def find_template(self, server_id: str, text: str) -> FakeTemplate:
+        """Return a template of a server.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, with the nearest templates.
+
+        """
+        template = self.templates.get((server_id, text))
+        if template is None:
+            raise _missing("template", text, [known for _, known in self.templates])
+        return template
 
     def prompt_messages(self, servers: list[str]) -> list[catalog_pb2.Prompt]:
         """Return the prompts of some servers or of all, ordered by name."""
@@ -134,10 +164,14 @@ class Registry:
         return sorted(found, key=lambda one: one.name)
 
     def resource_messages(self, servers: list[str]) -> list[catalog_pb2.Resource]:
-        """Return the resources of some servers or of all, ordered by server and URI."""
+        """Return the resources of some servers or of all by server and URI, then the templates."""
+        offers: list[tuple[tuple[str, str], FakeResource | FakeTemplate]] = [
+            *_ordered(self.resources),
+            *_ordered(self.templates),
+        ]
         return [
             one.message(shared=not self.servers[server_id].stateful)
-            for (server_id, _), one in sorted(self.resources.items(), key=lambda item: item[0])
+            for (server_id, _), one in offers
             if not servers or server_id in servers
         ]
 
@@ -217,6 +251,12 @@ class Registry:
         qualified = ":" in name
         known = [t.qualified_name if qualified else t.name for t in self.tools.values()]
         return _missing("tool", name, known)
+
+
+def _ordered(
+    offers: Mapping[tuple[str, str], OfferT],
+) -> list[tuple[tuple[str, str], OfferT]]:
+    return sorted(offers.items(), key=lambda one: one[0])
 
 
 def _tool_message(tool: FakeTool, server: Offering) -> catalog_pb2.Tool:

@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from leaseway.sdk.testing.offers import FakePrompt
+from leaseway.sdk.testing.context import CallContext
+from leaseway.sdk.testing.offers import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import Registry
 from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault
@@ -31,14 +32,15 @@ class Requests:
         self._followers: defaultdict[tuple[str, str], set[Callable[[str], None]]] = defaultdict(set)
 
     async def answer(
-        self, call: execution_pb2.Call, params: bytes, tell: Callable[[str], None]
+        self, call: execution_pb2.Call, params: bytes, context: CallContext
     ) -> dict[str, Any]:
         """Return the MCP result of a request.
 
         Args:
             call: The request.
             params: Its MCP params as JSON.
-            tell: Takes the URIs that a subscription is told of, first an empty one.
+            context: What it runs in; takes the URIs that a subscription is told of, first an
+                empty one.
 
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_ERROR, or INVALID_REQUEST: no such method.
@@ -48,11 +50,11 @@ class Requests:
         match call.method:
             case "prompts/get":
                 prompt = self._registry.find_prompt(call.server_id, parsed["name"])
-                return await prompt.get(parsed.get("arguments") or {})
+                return await prompt.get(parsed.get("arguments") or {}, context)
             case "resources/read":
                 return self._registry.find_resource(call.server_id, parsed["uri"]).read()
             case "resources/subscribe":
-                return await self._follow(call.server_id, parsed["uri"], tell)
+                return await self._follow(call.server_id, parsed["uri"], context._line.update)
             case "completion/complete":
                 return self._complete(call.server_id, parsed)
         raise Fault(Reason.INVALID_REQUEST, f"There is no method {call.method[:64]} to call.")
@@ -77,10 +79,12 @@ class Requests:
 
     def _complete(self, server_id: str, params: dict[str, Any]) -> dict[str, Any]:
         ref, argument = params["ref"], params["argument"]
-        known: list[str] = []
+        offer: FakePrompt | FakeTemplate
         if ref.get("type") == "ref/prompt":
-            prompt: FakePrompt = self._registry.find_prompt(server_id, ref["name"])
-            known = list(prompt.completions.get(argument["name"], ()))
+            offer = self._registry.find_prompt(server_id, ref["name"])
+        else:
+            offer = self._registry.find_template(server_id, ref["uri"])
+        known = offer.completions.get(argument["name"], ())
         fit = [value for value in known if value.startswith(argument["value"])]
         some = fit[:_MOST_VALUES]
         more = len(fit) > len(some)

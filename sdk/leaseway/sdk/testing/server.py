@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from leaseway.sdk.testing.functions import make_tool
-from leaseway.sdk.testing.offers import Content, FakeResource, make_prompt
+from leaseway.sdk.testing.offers import Content, FakeResource, FakeTemplate, make_prompt
 from leaseway.sdk.testing.registry import Registry
 
 __all__ = ["FakeServer"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+ContentT = TypeVar("ContentT", bound=Callable[..., str | bytes])
 
 
 class FakeServer:
@@ -109,8 +111,10 @@ class FakeServer:
     ) -> Callable[[FunctionT], FunctionT]:
         """Make a function a prompt of this server, as a decorator.
 
-        Its parameters are the prompt's arguments, which are texts. It returns a text, or MCP
-        messages; it may be async.
+        Its parameters are the prompt's arguments, which are texts; one annotated with
+        `CallContext` is none. It returns a text, or MCP messages; it may be async. A
+        `LeasewayError` that it raises is that error of the request, another one is a
+        `ServerError`.
 
         Args:
             name: The prompt's name without the prefix; None means the function's.
@@ -141,7 +145,7 @@ class FakeServer:
 
         Args:
             uri: Its URI.
-            content: Its text or bytes, or a function that returns them.
+            content: Its text or bytes, or a function that returns them, or raises as a prompt's.
             name: The server's name for it; empty means the URI.
             description: What it is.
             mime_type: The MIME type of its content.
@@ -150,3 +154,44 @@ class FakeServer:
         made = FakeResource(uri, self.id, content, name or uri, description, mime_type)
         self._registry.add_resource(made)
         self._on_update(self.id, uri)
+
+    def resource_template(
+        self,
+        template: str,
+        *,
+        name: str = "",
+        description: str | None = None,
+        mime_type: str = "text/plain",
+        completions: Mapping[str, Sequence[str]] | None = None,
+    ) -> Callable[[ContentT], ContentT]:
+        """Make a function the content of all resources that a template stands for, as a decorator.
+
+        Its parameters are the template's variables, which are texts. It returns a text or bytes.
+
+        Args:
+            template: Such as `note://{name}`; the value of `{+path}` may have slashes.
+            name: The server's name for it; empty means the function's.
+            description: What it stands for; None means the function's docstring.
+            mime_type: The MIME type of the content.
+            completions: Values that `complete` offers, by variable.
+
+        Raises:
+            ValueError: The template has no variables.
+
+        """
+
+        def add(given: ContentT) -> ContentT:
+            about = inspect.getdoc(given) or "" if description is None else description
+            made = FakeTemplate(
+                template,
+                self.id,
+                given,
+                name or given.__name__,
+                about,
+                mime_type,
+                dict(completions or {}),
+            )
+            self._registry.add_template(made)
+            return given
+
+        return add

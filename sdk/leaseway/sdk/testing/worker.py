@@ -116,7 +116,8 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         """
         if call.method:
             lease = self._lease_of(call, result)
-            asked = self.requests.answer(call, arguments, line.update)
+            context = self._context(call, call.tool, lease, line)
+            asked = self.requests.answer(call, arguments, context)
             return self._payload(await self._on(lease, asked), call)
         if call.server_id == ADMIN_TOOLSET:
             released = self._release_by_tool(call, arguments)
@@ -126,18 +127,31 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         parsed: dict[str, Any] = json.loads(arguments or b"{}")
         tool.check(parsed)
         lease = self._lease_of(call, result)
-        tenant = call.tenant or DEFAULT_TENANT
-        lease_id = lease.id if lease is not None else ""
+        context = self._context(call, tool.name, lease, line)
         self.calls.append(
             RecordedCall(
-                tool.name, tool.server_id, parsed, call.session, tenant, call.agent, lease_id
+                tool.name,
+                tool.server_id,
+                parsed,
+                call.session,
+                context.tenant,
+                call.agent,
+                context.lease_id,
             )
         )
-        state = self._registry.servers[tool.server_id].state if lease is None else lease.state
-        context = CallContext(tool.name, tenant, call.agent, call.session, lease_id, state, line)
         value = await self._on(lease, self._run(tool, parsed, context))
         result.is_error = value.get("isError") is True
         return self._payload(value, call)
+
+    def _context(
+        self, call: execution_pb2.Call, name: str, lease: FakeLease | None, line: Line
+    ) -> CallContext:
+        """Return what a function may know of the call that it runs for."""
+        tenant = call.tenant or DEFAULT_TENANT
+        if lease is not None:
+            return CallContext(name, tenant, call.agent, call.session, lease.id, lease.state, line)
+        state = self._registry.servers[call.server_id].state
+        return CallContext(name, tenant, call.agent, call.session, "", state, line)
 
     def _payload(self, value: dict[str, Any], call: execution_pb2.Call) -> bytes:
         """Return what its caller gets of a result."""
