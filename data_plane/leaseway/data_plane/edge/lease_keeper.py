@@ -1,14 +1,15 @@
-"""Leases and the instances behind them: the lease table, with time and MCP clients (DESIGN §5)."""
+"""The leases of a worker: the lease table, with time and with what happens around (DESIGN §5)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.lease_table import Ended, How, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.lease_faults import lease_ended, no_room, not_leasable, not_theirs
+from leaseway.data_plane.core.lease_table import How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.edge.generation import Generation
+from leaseway.data_plane.edge.lease_instances import LeaseInstances
 from leaseway.data_plane.edge.live_instance import LiveInstance
 from leaseway.data_plane.edge.meters import lease_wait
 from leaseway.data_plane.edge.pool import Pool
@@ -19,20 +20,6 @@ from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.reasons import Reason
 
 __all__ = ["LeaseKeeper"]
-
-_REASONS: Final[dict[How, Reason]] = {
-    "expired": Reason.LEASE_EXPIRED,
-    "revoked": Reason.LEASE_REVOKED,
-    "released": Reason.LEASE_RELEASED,
-    "lost": Reason.LEASE_LOST,
-}
-
-
-class _Start(NamedTuple):
-    """The instance of a lease on its way up; `done` is for those who wait for it."""
-
-    done: asyncio.Future[None]
-    task: asyncio.Task[None]
 
 
 class LeaseKeeper:
@@ -50,8 +37,8 @@ class LeaseKeeper:
         self._table = table
         self._clock = clock
         self._context = pool.context
-        self._lives: dict[str, tuple[LiveInstance, Generation]] = {}
-        self._starting: dict[str, _Start] = {}
+        self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
+        self._lives = self._instances.up
         self._line = RoomLine()
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -93,7 +80,7 @@ class LeaseKeeper:
             raise self.ended_fault(lease_id)
         named = key if key.session else replace(key, session=lease.key.session)
         if lease.key != named:  # ids can be guessed: they are counted
-            raise _not_theirs(lease_id, f"of server {key.server_id[:64]} for")
+            raise not_theirs(lease_id, f"of server {key.server_id[:64]} for")
         return lease
 
     def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
@@ -112,21 +99,11 @@ class LeaseKeeper:
         if lease is None:
             return
         if tenant not in ("", lease.key.tenant) or session not in ("", lease.key.session):
-            raise _not_theirs(lease_id, "of")
+            raise not_theirs(lease_id, "of")
 
     def ended_fault(self, lease_id: str) -> Fault:
         """Return why a lease is not held."""
-        ended = self._table.how_ended(lease_id, self._clock())
-        if ended is None:
-            ended = Ended("lost", "this worker does not know it; it was restarted, perhaps", 0.0)
-        why = f": {ended.why.rstrip('.')}" if ended.why else ""
-        word = "was" if ended.how in ("revoked", "released", "lost") else "has"
-        return Fault(
-            _REASONS[ended.how],
-            f"Lease {lease_id[:64]} {word} {ended.how}{why}. Acquire a new one to go on; what the "
-            "old one's server kept is gone.",
-            metadata={"lease": lease_id[:64]},
-        )
+        return lease_ended(lease_id, self._table.how_ended(lease_id, self._clock()))
 
     async def acquire(
         self,
@@ -156,9 +133,7 @@ class LeaseKeeper:
             check_lease_ttl(ttl)
         with lease_wait(self._context.meters, key.server_id) as granted:
             lease, created = await self._grant(key, agent, acquirer, ttl, wait)
-            start = self._starting.get(lease.id)
-            if start is not None:
-                await asyncio.shield(start.done)
+            await self._instances.until_up(lease.id)
             granted(lease, created, self.live(lease))
         return lease, created
 
@@ -175,12 +150,7 @@ class LeaseKeeper:
         try:
             return await self._line.wait(key, attempt, why, wait)
         except NoRoom as full:
-            raise Fault(
-                Reason.CAPACITY,
-                f"There is no room for a lease of server {key.server_id}: {full}. Wait, release "
-                "a lease, or add workers.",
-                retry_delay=1.0,
-            ) from None
+            raise no_room(key.server_id, full) from None
 
     def _take_room(
         self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None
@@ -207,51 +177,25 @@ class LeaseKeeper:
     def _leasable(self, key: LeaseKey) -> Generation:
         generation = self._pool.find(key.server_id, key.tenant)
         if generation.is_shared and self._table.find(key) is None:
-            raise Fault(
-                Reason.NOT_LEASABLE,
-                f"Server {key.server_id} is shared (truely-stateless: true): call it without a "
-                "lease.",
-            )
+            raise not_leasable(key.server_id)
         return generation
 
     def _begin(self, lease: Lease, generation: Generation) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.begin_call(lease, self._clock())
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_mark_retrieved)
-        task = self._context.background.spawn(
-            self._bind(lease, generation), f"start the instance of lease {lease.id}"
-        )
-        self._starting[lease.id] = _Start(done, task)
+        self._instances.start(lease, generation)
         # A start may take longer than the control plane keeps room for a lease that it placed.
         self._context.reports.lease_gained(lease)
         self._schedule()
 
-    async def _bind(self, lease: Lease, generation: Generation) -> None:
-        try:
-            live = await generation.take_for_lease(lease.id)
-        except BaseException as error:
-            start = self._starting.pop(lease.id, None)
-            if start is not None:
-                fault = error if isinstance(error, Fault) else _interrupted(lease)
-                self._end(lease.id, "lost", fault.message)
-                start.done.set_exception(fault)
-            if not isinstance(error, Fault):
-                raise
-        else:
-            self._bound(lease, generation, live)
-
-    def _bound(self, lease: Lease, generation: Generation, live: LiveInstance) -> None:
-        start = self._starting.pop(lease.id, None)
-        if start is None:  # the lease has ended at this very moment
-            generation.discard(live)
-            return
-        self._lives[lease.id] = (live, generation)
+    def _is_up(self, lease: Lease, generation: Generation) -> None:
         self.end_call(lease)
         self._context.reports.lease_gained(lease)
-        start.done.set_result(None)
         if generation.draining:  # replaced while the instance was starting
             self.follow()
+
+    def _not_up(self, lease: Lease, fault: Fault) -> None:
+        self._end(lease.id, "lost", fault.message)
 
     def begin_call(self, lease: Lease) -> None:
         """Note that a call is in flight on a lease."""
@@ -329,7 +273,7 @@ class LeaseKeeper:
 
     def _instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         why = fault.message if fault is not None else "its instance ended"
-        self._lives.pop(live.lease_id, None)
+        self._instances.forget(live.lease_id)
         self._end(live.lease_id, "lost", why)
 
     def _end(self, lease_id: str, how: How, why: str = "") -> bool:
@@ -342,14 +286,7 @@ class LeaseKeeper:
     def _clean_up(self, lease: Lease, how: How) -> None:
         if self._context.meters is not None:
             self._context.meters.lease_ended(lease, how)
-        entry = self._lives.pop(lease.id, None)
-        if entry is not None:
-            live, generation = entry
-            generation.discard(live)
-        start = self._starting.pop(lease.id, None)
-        if start is not None:  # nobody would use what comes up; whoever waits need not
-            start.done.set_exception(self.ended_fault(lease.id))
-            start.task.cancel()
+        self._instances.end(lease.id, self.ended_fault(lease.id))
         self._context.reports.lease_lost(lease, how)
         self._line.serve()
 
@@ -371,24 +308,3 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _not_theirs(lease_id: str, which: str) -> Fault:
-    return Fault(
-        Reason.LEASE_LOST,
-        f"Lease {lease_id[:64]} is not one {which} this tenant and session; acquire one.",
-        metadata={"lease": lease_id[:64]},
-    )
-
-
-def _interrupted(lease: Lease) -> Fault:
-    return Fault(
-        Reason.DRAINING,
-        f"The worker went away while the instance of lease {lease.id} was starting.",
-    )
-
-
-def _mark_retrieved(done: asyncio.Future[None]) -> None:
-    # A start that everybody stopped waiting for is no unretrieved exception.
-    if not done.cancelled():
-        done.exception()
