@@ -90,7 +90,7 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running:
 async def test_a_deadline_is_met_although_the_server_is_mute(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     caller = running.caller()
-    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=500)
+    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=2_000)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     assert text(await caller.call("echo", arguments=b'{"text": "on"}')) == "on"
 

@@ -105,7 +105,7 @@ async def test_only_new_exposure_touches_no_process(bench: Bench) -> None:
 async def test_leases_of_an_old_generation_stay_until_their_time_is_over(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     old = (await acquire(bench)).lease
-    await bench.serve("db", shared=False, args=("--new",), lease_drain_timeout=0.2)
+    await bench.serve("db", shared=False, args=("--new",), lease_drain_timeout=2.0)
     caller = bench.caller()
     assert (await caller.call("db", lease_id=old.id)).payload
     new = (await acquire(bench, "s2")).lease

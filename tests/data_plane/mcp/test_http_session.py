@@ -106,7 +106,7 @@ async def test_the_stream_of_changes_follows_into_the_other_session(
 async def test_a_question_for_a_sign_of_life_finds_the_session_forgotten(
     bench: Bench, address: str
 ) -> None:
-    instance = await shared(bench, address, patience=Patience(idle=0.05, answer=5))
+    instance = await shared(bench, address, patience=Patience(idle=0.05, answer=BOUND))
     await tell(bench, address, "forget")
     async with asyncio.timeout(BOUND):
         while (await state(bench, address))["sessions"] != ["session-2"]:
