@@ -14,9 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
-from leaseway.data_plane.app import Stop, Worker, WorkerOptions, run, serve
+from leaseway.data_plane.app import WorkerOptions, run, serve
 from leaseway.data_plane.edge.memory import MemoryServers
 from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.worker import Stop, Worker
 from leaseway.v1 import (
     execution_pb2,
     execution_pb2_grpc,

@@ -1,0 +1,208 @@
+"""One worker: its parts, wired, and the order in which they end.
+
+The end (DESIGN §6, leaving): `going_away` on every exchange, calls in flight finish, leases are
+revoked, instances are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+
+from leaseway.data_plane.core.lease_table import LeaseTable
+from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.edge.artifact_storage import ArtifactStorage, MemoryStorage
+from leaseway.data_plane.edge.artifacts import ArtifactStore
+from leaseway.data_plane.edge.convert import LeaseMessages
+from leaseway.data_plane.edge.ended_logs import EndedLogs
+from leaseway.data_plane.edge.exchanges import Exchanges
+from leaseway.data_plane.edge.execution import ExecutionService
+from leaseway.data_plane.edge.executor import Executor
+from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
+from leaseway.data_plane.edge.lease_service import LeaseService
+from leaseway.data_plane.edge.meters import WorkerMeters
+from leaseway.data_plane.edge.parked import Parking
+from leaseway.data_plane.edge.pool import Pool
+from leaseway.data_plane.edge.reference_watch import ReferenceWatch
+from leaseway.data_plane.edge.reports import Reports
+from leaseway.data_plane.edge.state_meters import StateMeters
+from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
+from leaseway.data_plane.edge.tasks import Background
+from leaseway.data_plane.edge.worker_context import WorkerContext
+from leaseway.data_plane.mcp.resolve import resolve
+from leaseway.data_plane.mcp.vault import WorkerVault
+from leaseway.data_plane.options import WorkerOptions
+from leaseway.v1 import catalog_pb2
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.http_listener import ARTIFACTS_LABEL
+from leaseway.wire.metrics import Meter
+
+__all__ = ["Stop", "Worker"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Stop:
+    """Whether the worker is to end, and whether it is to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.reason = ""
+        self._insisted = False
+
+    def ask(self, reason: str) -> None:
+        """End; asked a second time, without waiting for calls."""
+        if self._insisted:
+            self.hurry.set()
+        self._insisted = True
+        self.drain(reason)
+
+    def drain(self, reason: str) -> None:
+        """End without a hurry, however often this is asked, and whatever is asked once later."""
+        if not self.asked.is_set():
+            self.reason = reason
+            self.asked.set()
+
+
+class Worker:
+    """The parts of one worker, wired.
+
+    Attributes:
+        pool: What is served.
+        leases: What is held.
+        executor: What is in flight.
+        references: Follows changes of the vault and of files.
+        artifacts: Images and sounds of results.
+        artifacts_http: Where pages ask for them, or None for nowhere.
+        sync: Keeps it joined.
+
+    """
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        bound: Endpoint,
+        open_instance: OpenInstance,
+        background: Background,
+        stop: Stop,
+        vault: WorkerVault | None = None,
+        meter: Meter | None = None,
+        storage: ArtifactStorage | None = None,
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        self.id = options.id
+        self.artifacts_http = options.artifacts_http
+        me = catalog_pb2.WorkerRef(
+            id=options.id,
+            incarnation=secrets.token_hex(8),
+            address=str(_advertised(options, bound)),
+        )
+        self._reports = Reports()
+        meters = WorkerMeters(meter, clock) if meter is not None else None
+        context = WorkerContext(
+            options.id, open_instance, background, self._reports, EndedLogs(), meters=meters
+        )
+        if meters is not None:
+            context.hooks.instance_started = meters.instance_started
+            context.hooks.instance_ended = meters.instance_ended
+        self.pool = Pool(context)
+        table = LeaseTable(me.incarnation, options.capacity)
+        self.leases = LeaseKeeper(self.pool, table, clock)
+        known = vault or WorkerVault(options.vault)
+        self.references = ReferenceWatch(
+            self.pool, self.leases, known, lambda spec: resolve(spec, os.environ, known)
+        )
+        self.executor = Executor(self.pool, self.leases, options.id)
+        describe = LeaseMessages(options.id, self.leases, clock)
+        self._exchanges = Exchanges(self.executor, self.leases, describe, me)
+        self.artifacts = ArtifactStore(
+            storage or MemoryStorage(), me.incarnation, background, options.retention
+        )
+        self.executor.artifacts = self.artifacts
+        if meters is not None:
+            StateMeters(
+                meters, self.pool, self.leases, self.executor, self._exchanges, self.artifacts
+            )
+        self.execution = ExecutionService(
+            self._exchanges,
+            self.executor,
+            self.pool,
+            self.artifacts,
+            Parking(options.id, me.incarnation),
+            describe,
+        )
+        self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
+        labels = _labels(options, _advertised(options, bound).host)
+        self.sync = SyncClient(
+            Introduction(me, options.capacity, options.control_plane, options.key, labels),
+            self.pool,
+            self.leases,
+            self.executor,
+            describe,
+            lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
+        )
+
+    def counts(self) -> dict[str, int]:
+        """Count what is held and under way."""
+        return {
+            "leases": len(tuple(self.leases.leases)),
+            "waiting": self.leases.waiting,
+            "instances": sum(len(tuple(each.lives)) for each in self.pool.generations),
+            "calls": self.executor.in_flight,
+        }
+
+    async def leave(self, stop: Stop) -> None:
+        """Finish what is in flight, within its bound, and end everything else."""
+        await self.sync.say_leaving()
+        self.references.stop()
+        self.executor.refuse_new()
+        self.execution.parking.hurry()
+        self.leases.leave(self.executor.leaving())
+        self._exchanges.go_away(f"The worker ends: {stop.reason}.")
+        await self._finish_calls(stop)
+        self.leases.revoke_all("its worker ended")
+        self.leases.stop()
+        self.artifacts.stop()
+        await self.pool.close()
+        await self.sync.flush()  # what is left there is what the control plane takes for held
+
+    async def _drain(self) -> None:
+        await self.executor.drain()
+        await self.execution.parking.empty()  # results that their callers may still come for
+
+    async def _finish_calls(self, stop: Stop) -> None:
+        waits = [
+            asyncio.ensure_future(self._drain()),
+            asyncio.ensure_future(stop.hurry.wait()),
+        ]
+        await asyncio.wait(
+            waits, timeout=bounds.SHUTDOWN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
+        )
+        for wait in waits:
+            wait.cancel()
+        if self.executor.in_flight:
+            _logger.warning("%d calls in flight are cut off.", self.executor.in_flight)
+
+
+def _labels(options: WorkerOptions, host: str) -> Mapping[str, str]:
+    """Return what a worker says of itself, so that a page's backend finds its artifacts."""
+    listener = options.artifacts_http
+    if listener is None:
+        return options.labels
+    endpoint = listener.endpoint
+    if endpoint.is_wildcard:
+        endpoint = Endpoint(host, endpoint.port)
+    return {ARTIFACTS_LABEL: f"http://{endpoint}{listener.path}", **options.labels}
+
+
+def _advertised(options: WorkerOptions, bound: Endpoint) -> Endpoint:
+    if options.advertise is not None:
+        return Endpoint(options.advertise.host, options.advertise.port or bound.port)
+    host = socket.gethostname() if bound.is_wildcard else bound.host
+    return Endpoint(host, bound.port)
