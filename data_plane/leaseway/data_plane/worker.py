@@ -30,9 +30,10 @@ from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.reference_watch import ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.state_meters import StateMeters
-from leaseway.data_plane.edge.sync_client import Introduction, SyncClient
+from leaseway.data_plane.edge.sync_client import SyncClient
 from leaseway.data_plane.edge.tasks import Background
 from leaseway.data_plane.edge.worker_context import WorkerContext
+from leaseway.data_plane.edge.worker_status import Introduction, WorkerStatus
 from leaseway.data_plane.mcp.resolve import resolve
 from leaseway.data_plane.mcp.vault import WorkerVault
 from leaseway.data_plane.options import WorkerOptions
@@ -139,12 +140,14 @@ class Worker:
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         labels = _labels(options, _advertised(options, bound).host)
+        introduction = Introduction(
+            me, options.capacity, options.control_plane, options.key, labels
+        )
         self.sync = SyncClient(
-            Introduction(me, options.capacity, options.control_plane, options.key, labels),
+            introduction,
+            WorkerStatus(introduction, self.pool, self.leases, self.executor, describe),
             self.pool,
             self.leases,
-            self.executor,
-            describe,
             lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
         )
 

@@ -9,31 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Final
 
 import grpc
 
-from leaseway.data_plane.core.lease_table import Lease
-from leaseway.data_plane.edge import convert
 from leaseway.data_plane.edge.deltas import apply_delta
-from leaseway.data_plane.edge.executor import Executor
 from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
 from leaseway.data_plane.edge.pool import Pool
 from leaseway.data_plane.edge.probes import Prober
-from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.data_plane.edge.worker_status import Introduction, WorkerStatus
+from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import bearer_metadata
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.fault import fault_from_rpc_error
 from leaseway.wire.serving import CHANNEL_OPTIONS
-from leaseway.wire.spec_wire import key_from_wire
 from leaseway.wire.sync_parts import Joiner, OversizeMessage, split
-from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+from leaseway.wire.version import PROTOCOL_VERSION
 
-__all__ = ["Introduction", "SyncClient"]
+__all__ = ["SyncClient"]
 
 _logger = logging.getLogger(__name__)
 _RECONNECT: Final = Backoff(0.1, 2.0)
@@ -48,35 +43,14 @@ class _StreamEnded(Exception):
     """Why this side ends the stream, in a sentence."""
 
 
-@dataclass(frozen=True)
-class Introduction:
-    """What a worker says of itself.
-
-    Attributes:
-        worker: Its id, incarnation and address.
-        capacity: The most leases that it takes.
-        labels: For placement.
-        control_plane: Whom it joins.
-        key: The shared key, or None.
-
-    """
-
-    worker: catalog_pb2.WorkerRef
-    capacity: int
-    control_plane: Endpoint
-    key: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
 class SyncClient:
     """Keeps a worker joined.
 
     Args:
         introduction: Who joins whom.
+        status: Writes what the worker says of itself.
         pool: What is served.
         leases: What is held.
-        executor: What is in flight.
-        lease_message: Describes a lease.
         on_drain: Called with a reason when the control plane wants the worker to end.
 
     Attributes:
@@ -87,17 +61,15 @@ class SyncClient:
     def __init__(
         self,
         introduction: Introduction,
+        status: WorkerStatus,
         pool: Pool,
         leases: LeaseKeeper,
-        executor: Executor,
-        lease_message: Callable[[Lease], leases_pb2.Lease],
         on_drain: Callable[[str], None],
     ) -> None:
         self._me = introduction
+        self._status = status
         self._pool = pool
         self._leases = leases
-        self._executor = executor
-        self._lease_message = lease_message
         self._on_drain = on_drain
         self._reports = pool.context.reports
         self._prober = Prober(pool, self._send_probe_result)
@@ -105,7 +77,6 @@ class SyncClient:
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._overfull = asyncio.Event()
         self._caught_up = False
-        self._leaving = False
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -128,7 +99,7 @@ class SyncClient:
         Whoever learns of it from the worker may place a lease anew at once. If the control plane
         learnt of it later, it would take the new lease for the twin of the one that ends here.
         """
-        self._leaving = True
+        self._status.leaving = True
         await self.flush()
 
     async def flush(self) -> None:
@@ -136,7 +107,7 @@ class SyncClient:
         outgoing = self._outgoing
         if outgoing is None:
             return
-        self._send(sync_pb2.SyncRequest(report=self._next_report()))
+        self._send(sync_pb2.SyncRequest(report=self._status.report()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_BOUND):
                 await outgoing.join()
@@ -145,7 +116,8 @@ class SyncClient:
         stream: Stream = stub.Sync(metadata=bearer_metadata(self._me.key))
         welcomed = False
         try:
-            await self._write(stream, self._hello())
+            hello = self._status.hello(self._highest_epoch)
+            await self._write(stream, sync_pb2.SyncRequest(hello=hello))
             welcomed = await self._take_welcome(stream)
             await self._serve(stream)
             _logger.info("The control plane ended the Sync stream; joining it again.")
@@ -187,32 +159,6 @@ class SyncClient:
             self._me.worker.id,
             details,
         )
-
-    def _hello(self) -> sync_pb2.SyncRequest:
-        holdings = self._pool.holdings
-        self._reports.start_over()
-        # A control plane that has just started knows nothing of this worker's leaving. It would
-        # take the leases that end here for the older twins of those that took their place.
-        capacity, leases = (
-            (0, ()) if self._leaving else (self._me.capacity, tuple(self._leases.leases))
-        )
-        return sync_pb2.SyncRequest(
-            hello=sync_pb2.Hello(
-                protocol_version=PROTOCOL_VERSION,
-                package_version=user_agent(),
-                worker=self._me.worker,
-                capacity=capacity,
-                labels=self._me.labels,
-                highest_registry_version=holdings.registry_version,
-                highest_epoch=self._highest_epoch,
-                held=[convert.hashes(variant) for variant in holdings.variants.values()],
-                leases=[self._lease_message(lease) for lease in leases],
-                instances=self._instances(),
-            )
-        )
-
-    def _instances(self) -> list[catalog_pb2.InstanceStatus]:
-        return convert.instance_statuses(list(self._pool.generations), self._me.worker.id)
 
     async def _take_welcome(self, stream: Stream) -> bool:
         message = await _read(stream)
@@ -276,7 +222,7 @@ class SyncClient:
                 self._check_epoch(message.delta.epoch)
                 await self._apply(message.delta)
             case "want":
-                self._answer_want(message.want)
+                self._send(sync_pb2.SyncRequest(held=self._status.held(message.want)))
             case "probe":
                 self._prober.start(message.probe)
             case "cancel_probe":
@@ -302,14 +248,6 @@ class SyncClient:
         if not self._caught_up:  # only now is it known what the others list
             self._caught_up = True
             self._prober.catch_up()
-
-    def _answer_want(self, want: sync_pb2.Want) -> None:
-        variants = self._pool.holdings.variants
-        held = sync_pb2.Held()
-        for key in map(key_from_wire, want.keys):
-            if key in variants:
-                held.variants.append(sync_pb2.Upsert.FromString(variants[key].sent))
-        self._send(sync_pb2.SyncRequest(held=held))
 
     def _send_probe_result(self, result: sync_pb2.ProbeResult) -> None:
         self._send(sync_pb2.SyncRequest(probe_result=result))
@@ -340,24 +278,8 @@ class SyncClient:
     async def _report(self) -> None:
         while True:
             await self._reports.wait()
-            self._send(sync_pb2.SyncRequest(report=self._next_report()))
+            self._send(sync_pb2.SyncRequest(report=self._status.report()))
             await asyncio.sleep(_BETWEEN_REPORTS)
-
-    def _next_report(self) -> sync_pb2.Report:
-        gained, lost, instances_changed = self._reports.take()
-        seen, mended = self._reports.problems.take()
-        worker_id = self._me.worker.id
-        return sync_pb2.Report(
-            leases_gained=[self._lease_message(lease) for lease in gained],
-            leases_lost=[end.lease_id for end in lost],
-            lease_ends=[admin_pb2.LeaseEnd(**end._asdict()) for end in lost],
-            instances=self._instances() if instances_changed else (),
-            instances_changed=instances_changed,
-            problems=[convert.problem_message(problem, worker_id) for problem in seen],
-            cleared=[convert.problem_message(problem, worker_id) for problem in mended],
-            calls_in_flight=self._executor.in_flight,
-            draining=self._leaving or self._executor.draining,
-        )
 
 
 async def _until_overfull(overfull: asyncio.Event) -> None:
