@@ -48,6 +48,11 @@ def test_line_breaks_in_a_cell_stay_in_its_row(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "A\none two\n"
 
 
+def test_a_cell_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["NAME"], [["a\x1b]0;title\x07b\x9bc\u202ed"]], "none")
+    assert capsys.readouterr().out == "NAME\na ]0;title b c d\n"
+
+
 def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("A",), [], "Nothing.")
     captured = capsys.readouterr()

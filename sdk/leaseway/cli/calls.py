@@ -10,7 +10,7 @@ import click
 
 from leaseway.cli.arguments import parse_arguments
 from leaseway.cli.connection import ask
-from leaseway.cli.content import describe_item, how_to_get, one_line, pieces_of
+from leaseway.cli.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.failure import FAILED, CliFailure
 from leaseway.cli.options import (
     Connection,
@@ -19,7 +19,7 @@ from leaseway.cli.options import (
     json_option,
     timeout_option,
 )
-from leaseway.cli.output import print_json, print_table
+from leaseway.cli.output import one_line, print_json, print_table
 from leaseway.cli.saving import Output, output_options
 from leaseway.cli.unknown import require_servers
 from leaseway.wire import bounds

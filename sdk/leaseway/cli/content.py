@@ -9,18 +9,14 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from leaseway.cli.output import one_line
 from leaseway.cli.saving import Piece, file_name
 from leaseway.wire.artifact_refs import extension_of, media_type
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, AsyncSession, ToolResult
 
-__all__ = ["describe_item", "how_to_get", "one_line", "pieces_of", "resource_piece"]
-
-
-def one_line(text: str) -> str:
-    """Return a server's text as one line that cannot steer the terminal."""
-    return "".join(mark if mark.isprintable() else " " for mark in text)
+__all__ = ["describe_item", "how_to_get", "pieces_of", "resource_piece"]
 
 
 def describe_item(item: dict[str, Any], how: str = "--json prints it") -> str:

@@ -11,7 +11,7 @@ import click
 from leaseway.cli.arguments import parse_texts
 from leaseway.cli.calls import first_line
 from leaseway.cli.connection import ask
-from leaseway.cli.content import describe_item, one_line, resource_piece
+from leaseway.cli.content import describe_item, resource_piece
 from leaseway.cli.failure import CliFailure
 from leaseway.cli.options import (
     Connection,
@@ -20,7 +20,7 @@ from leaseway.cli.options import (
     json_option,
     timeout_option,
 )
-from leaseway.cli.output import print_json, print_table
+from leaseway.cli.output import one_line, print_json, print_table
 from leaseway.cli.saving import Output, Piece, output_options
 from leaseway.cli.unknown import require_servers
 

@@ -14,7 +14,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["plain", "print_json", "print_table"]
+__all__ = ["one_line", "plain", "print_json", "print_table"]
 
 _SILENT: Final = frozenset({"-", "0"})
 """Cells of a column that says nothing, if it has no others."""
@@ -49,6 +49,11 @@ def plain(value: Any) -> Any:
             return value
 
 
+def one_line(text: str) -> str:
+    """Return a server's text as one line that cannot steer the terminal."""
+    return "".join(mark if mark.isprintable() else " " for mark in text)
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
     """Print rows: drawn on a terminal, else as columns that are never cut or wrapped.
 
@@ -81,7 +86,7 @@ def _cell(value: object) -> str:
         case datetime():
             return value.isoformat(timespec="seconds")
         case _:
-            return " ".join(str(value).split())
+            return " ".join(one_line(str(value)).split())
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from leaseway.cli.options import Connection
-from leaseway.cli.output import plain
+from leaseway.cli.output import one_line, plain
 from leaseway.cli.watching import watch
 
 if TYPE_CHECKING:
@@ -103,5 +103,5 @@ def _text_line(change: Change) -> str:
     ]
     counted = f" ({problem.count} times)" if problem.count > 1 else ""
     place = ", ".join(where) or problem.scope
-    message = " ".join(problem.message.split())
+    message = " ".join(one_line(problem.message).split())
     return f"{seen} {change.event} {problem.severity} {problem.reason}{counted} {place}: {message}"
