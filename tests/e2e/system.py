@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Self
 import yaml
 from tests.conftest import BOUND
 
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
 
 SERVERS = Path(__file__).resolve().parents[1] / "servers"
 LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
@@ -40,6 +42,23 @@ def kit(root: Path, **settings: object) -> dict[str, object]:
         "args": ["-m", "leaseway.data_plane.kit", str(root)],
         **settings,
     }
+
+
+def free_port() -> int:
+    """Return a port for a process that cannot choose one, or that is to come back to its own.
+
+    It is below those that the kernel hands out, so that nobody is given it meanwhile, and of a
+    range of this process's own among the test processes of a run.
+    """
+    runner = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    width = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    while True:
+        port = 20_000 + width * runner + secrets.randbelow(width)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return port
 
 
 async def eventually(condition: object, *, within: float = BOUND) -> None:
@@ -147,7 +166,7 @@ class System:
 
     async def start_control_plane(self) -> None:
         """Start the control plane, at the address it had before if there was one."""
-        listen = self.address or "127.0.0.1:0"
+        listen = self.address or f"127.0.0.1:{free_port()}"
         self.control_plane = await self._start(
             "control-plane",
             *("--config", str(self.config), "--listen", listen),
@@ -168,7 +187,10 @@ class System:
         async with AsyncClient(self.address) as client:
 
             async def is_ready() -> bool:
-                return (await client.status()).ready
+                try:
+                    return (await client.status()).ready
+                except ControlPlaneUnavailable:  # it may stand still for longer than a client waits
+                    return False
 
             await eventually(is_ready, within=within)
 

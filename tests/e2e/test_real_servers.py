@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -15,27 +14,13 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND, ServerCommand
-from tests.e2e.system import SERVERS, eventually, python_server, running
+from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
 
 PREFIX = [{"prefix": "{server}_"}]
 
 
 def entry(command: list[str], *args: str, **settings: object) -> dict[str, object]:
     return {"transport": "stdio", "command": command[0], "args": [*command[1:], *args], **settings}
-
-
-def free_port() -> int:
-    """Return a port for a server that cannot say which one it was given.
-
-    It is below those that the kernel hands out, so that nobody is given it meanwhile.
-    """
-    while True:
-        port = 20_000 + secrets.randbelow(12_000)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
 
 
 @contextlib.asynccontextmanager

@@ -116,7 +116,9 @@ async def test_a_session_keeps_its_instance_and_the_next_one_gets_the_new_value(
     async with running(tmp_path, servers) as (_, client):
         async with client.session("old") as old:
             assert json.loads((await old.call_tool("env")).text)["DB"] == FIRST
-            file.write_text(SECOND)
+            fresh = tmp_path / "fresh"
+            fresh.write_text(SECOND)
+            fresh.replace(file)
 
             async def seen_by_a_new_session() -> bool:
                 async with client.session(f"new-{os.urandom(4).hex()}") as new:

@@ -224,7 +224,7 @@ CASES = [
     Case("twice", None, "first", survives=True),
     Case("floods_stdout", None, "flooded", survives=True),
     Case("floods_stderr", None, "flooded", survives=True),
-    Case("late", DeadlineExceeded, "passed", {"seconds": 3.0}, 1.5, FATES, survives=True),
+    Case("late", DeadlineExceeded, "passed", {"seconds": 8.0}, 2.0, FATES, survives=True),
 ]
 
 

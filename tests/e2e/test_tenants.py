@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, eventually, python_server
+from tests.e2e.system import LEASEWAY, System, eventually, free_port, python_server
 
 from leaseway.sdk import AsyncClient, ToolNotFound
 
@@ -35,7 +35,7 @@ class Layered(System):
     """A system with a domain for each file of a folder."""
 
     async def start_control_plane(self) -> None:
-        listen = self.address or "127.0.0.1:0"
+        listen = self.address or f"127.0.0.1:{free_port()}"
         self.control_plane = await self._start(
             "control-plane",
             *(word for path in self.words for word in ("--config", path)),
