@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from leaseway.wire.tracefile import read_spans
+
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
@@ -123,8 +125,9 @@ def test_problems_are_told_on_stderr(start: Start, config: Path) -> None:
 
 
 def test_spans_of_all_processes_meet_in_the_trace_file(
-    start: Start, config: Path, tmp_path: Path
+    start: Start, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     trace = tmp_path / "trace.jsonl"
     up = start("--config", str(config), "--trace-file", str(trace))
     endpoint = up.err.read_text().partition("OTEL_EXPORTER_OTLP_ENDPOINT=")[2].split()[0]
@@ -136,11 +139,19 @@ def test_spans_of_all_processes_meet_in_the_trace_file(
         check=False,
     )
     assert done.returncode == 0
-    assert up.end() == 0  # every process sends what it has when it ends
-    spans = [json.loads(line) for line in trace.read_text().splitlines()]
-    [call] = [s for s in spans if s["service"] == "leaseway-cli" and not s["parent_span_id"]]
-    services = {span["service"] for span in spans if span["trace_id"] == call["trace_id"]}
-    assert services == {"leaseway-cli", "leaseway-worker", "leaseway-kit"}
+    wanted = {"leaseway-cli", "leaseway-worker", "leaseway-kit"}
+    deadline = time.monotonic() + BOUND
+    while (services := _services_of_the_call(trace)) != wanted:
+        assert time.monotonic() < deadline, services
+        time.sleep(0.05)
+    assert up.end() == 0
+
+
+def _services_of_the_call(trace: Path) -> set[str]:
+    """Return the services whose spans are in the trace of the command's call by now."""
+    spans = read_spans(trace)
+    roots = [s for s in spans if s.service == "leaseway-cli" and not s.parent_span_id]
+    return {span.service for span in spans if span.trace_id in {s.trace_id for s in roots}}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
     await bench.serve("time")
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
     bench.servers.holds = True
-    fault = await bench.caller().refused("time", timeout_ms=500)
+    fault = await bench.caller().refused("time", timeout_ms=2_000)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     assert "deadline" in bench.servers.opened[0].calls[0].cancelled
 
