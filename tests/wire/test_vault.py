@@ -29,7 +29,10 @@ NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
 VALUES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=200)
 # scrypt is slow on purpose; its cost is no part of what these tests look at.
 few = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    # What is suppressed here is all that is: also that a machine takes long to make examples.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +115,24 @@ def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path
     closer.join(60)
     assert "ends" in str(outcome[0])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_worker_sweeps_as_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def swept_once(**how: Any) -> str:
+        made.append(mkdtemp(**how))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", swept_once)
+    storage = DirectoryStorage(tmp_path)
+    assert [str(storage.folder)] == made[1:]
+    storage.close()
 
 
 def test_what_a_killed_worker_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:

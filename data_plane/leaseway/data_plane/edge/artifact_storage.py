@@ -179,11 +179,13 @@ class DirectoryStorage:
 def _make_locked(place: Path) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if folder.exists():  # else another worker that starts has just swept it
-            return folder, descriptor
-        os.close(descriptor)
+        # Until it is locked, another worker that starts may sweep it: then there is a next one.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _sweep(place: Path) -> None:
