@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.sdk.fakes import FakeControlPlane, FakeWorker
+from tests.sdk.forking import held
 
 from leaseway.sdk import AsyncClient
 
@@ -45,3 +46,12 @@ async def plane(worker: FakeWorker) -> AsyncIterator[FakeControlPlane]:
 async def client(plane: FakeControlPlane) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(plane.address, agent="billing") as made:
         yield made
+
+
+@pytest.fixture
+def holding(plane: FakeControlPlane, worker: FakeWorker) -> FakeWorker:
+    """Have the worker hold calls that say so, and subscriptions, until they are left."""
+    plane.add("notes", "subscribe")
+    plane.tools["notes://a"] = plane.tools["notes_subscribe"]
+    worker.answer = held
+    return worker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sdk.fake_plane import FakeControlPlane, FakeTool
 from tests.sdk.fake_worker import Answer, FakeWorker, echo, never
-from tests.sdk.helpers import BOUND, text_result, until
+from tests.sdk.helpers import BOUND, in_thread, text_result, until
 
 __all__ = [
     "BOUND",
@@ -13,6 +13,7 @@ __all__ = [
     "FakeTool",
     "FakeWorker",
     "echo",
+    "in_thread",
     "never",
     "text_result",
     "until",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 BOUND = 30.0
 """Seconds that any single wait of a test may take."""
@@ -19,3 +20,9 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(BOUND):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """Return what blocking work returns."""
+    async with asyncio.timeout(BOUND):
+        return await asyncio.to_thread(work)

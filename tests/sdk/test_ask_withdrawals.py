@@ -6,12 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.sdk.asking import ELICIT
 from tests.sdk.fakes import BOUND, FakeWorker, text_result
 
 from leaseway.sdk import AsyncClient
 from leaseway.v1 import execution_pb2
-
-ELICIT = "elicitation/create"
 
 
 def withdraw(worker: FakeWorker, call: execution_pb2.Call, ask_id: int) -> None:
@@ -22,8 +21,8 @@ def withdraw(worker: FakeWorker, call: execution_pb2.Call, ask_id: int) -> None:
             stream.put("withdrawals", taken_back)
 
 
-class Thinking:
-    """A handler that thinks until it is told to answer, or not to."""
+class Several:
+    """A handler that thinks about several questions until it is told to answer them."""
 
     def __init__(self) -> None:
         self.asked: asyncio.Queue[str] = asyncio.Queue()
@@ -56,7 +55,7 @@ async def test_a_question_taken_back_stops_its_handler_and_no_other(
         first.cancel()
         return text_result(result)
 
-    handler = Thinking()
+    handler = Several()
     worker.answer = answer
     async with asyncio.timeout(BOUND):
         result = await client.call_tool("time_now", on_elicitation=handler)
@@ -77,7 +76,7 @@ async def test_a_question_taken_back_at_once_harms_nothing(
         return text_result("done")
 
     worker.answer = answer
-    handlers: Any = {"on_elicitation": Thinking()} if answers else {}
+    handlers: Any = {"on_elicitation": Several()} if answers else {}
     async with asyncio.timeout(BOUND):
         result = await client.call_tool("time_now", **handlers)
     assert result.text == "done"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from tests.sdk.fakes import FakeControlPlane, FakeWorker, text_result
-from tests.sdk.test_forks import lines_of
-
-from leaseway.v1 import execution_pb2
+from tests.sdk.fakes import FakeControlPlane, FakeWorker
+from tests.sdk.forking import lines_of
 
 # The child goes on behind the block, as a program does that forks by itself, and ends in order.
 SYNCHRONOUS = """
@@ -42,25 +38,6 @@ BLOCKS = [
     'client.stream_tool("time_now", {{"held": 1}})',
     'client.subscribe_resource("notes://a")',
 ]
-
-
-async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-    """Answer all but what was told to last until it is left."""
-    if call.method:
-        for stream in fake._outboxes.values():
-            stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id))
-    if call.method or b"held" in arguments:
-        await asyncio.Event().wait()
-    return text_result(arguments.decode())
-
-
-@pytest.fixture
-def holding(plane: FakeControlPlane, worker: FakeWorker) -> FakeWorker:
-    """A worker with a resource to follow and calls that last."""
-    plane.add("notes", "subscribe")
-    plane.tools["notes://a"] = plane.tools["notes_subscribe"]
-    worker.answer = held
-    return worker
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -3,60 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
+from tests.sdk.forking import PRELUDE, lines_of
 
 from leaseway.sdk import forks
 from leaseway.v1 import execution_pb2
-
-STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
-PRELUDE = """
-import asyncio, os, sys, threading
-from leaseway.sdk import AsyncClient, Client
-
-def in_child(*works):
-    child = os.fork()
-    if child:
-        assert os.waitpid(child, 0)[1] == 0
-        return
-    try:
-        for work in works:
-            try:
-                print("child", work(), flush=True)
-            except RuntimeError as error:
-                print("refused" if "forked" in str(error) else error, flush=True)
-    except BaseException as error:
-        print(repr(error), flush=True)
-    os._exit(0)
-
-def call(client, **arguments):
-    return client.call_tool("time_now", arguments).text
-
-address = sys.argv[1]
-"""
-
-
-async def lines_of(address: str, program: str, **environment: str) -> list[str]:
-    """Run a program after the prelude and return what it printed; it has to end well."""
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *STRICT, "-c", PRELUDE + program, address],
-            capture_output=True,
-            text=True,
-            timeout=4 * BOUND,
-            check=False,
-            env={**os.environ, "GRPC_VERBOSITY": "NONE", **environment},
-        )
-
-    done = await asyncio.to_thread(run)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout.splitlines()
 
 
 async def test_a_client_that_was_made_before_the_fork_works_in_the_child(
@@ -108,22 +64,33 @@ client.close()
     assert await lines_of(plane.address, program) == ['child {"depth":2}', "child {}"]
 
 
-async def test_a_child_is_refused_while_its_parent_holds_a_lease_which_it_keeps(
-    plane: FakeControlPlane, worker: FakeWorker
-) -> None:
-    program = """
+HOLDING = """
 client = Client(address)
 with client.session("dialog") as session:
     session.call_tool("desk_open")
-    in_child(lambda: call(client), lambda: call(Client(address)),
-             lambda: asyncio.run(AsyncClient(address).list_tools()))
-    print(session.call_tool("desk_open", {"again": 1}).text)
+    in_child({works})
+    print(session.call_tool("desk_open", {{"again": 1}}).text)
 in_child(lambda: call(client))
 client.close()
 """
-    lines = await lines_of(plane.address, program)
+
+
+async def test_a_child_is_refused_while_its_parent_holds_a_lease_which_it_keeps(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    works = """lambda: call(client), lambda: call(Client(address)),
+             lambda: asyncio.run(AsyncClient(address).list_tools())"""
+    lines = await lines_of(plane.address, HOLDING.format(works=works))
     assert lines == ["refused"] * 3 + ['{"again":1}', "child {}"]
     assert len(worker.released) == 1
+
+
+async def test_a_client_is_closed_without_an_error_in_a_child_that_is_refused(
+    plane: FakeControlPlane,
+) -> None:
+    works = "client.close, lambda: Client(address).close(), lambda: call(client)"
+    lines = await lines_of(plane.address, HOLDING.format(works=works))
+    assert lines == ["child None", "child None", "refused", '{"again":1}', "child {}"]
 
 
 async def test_a_call_in_flight_goes_on_over_a_fork_whose_child_is_refused(
@@ -268,107 +235,3 @@ def test_where_threads_cannot_be_seen_only_a_process_that_used_nothing_may_fork(
     monkeypatch.setattr(forks, "_THREADS", tmp_path / "absent")
     monkeypatch.setattr(forks, "_used", used)
     assert forks._grpc_has_ended() is not used
-
-
-async def test_a_watch_goes_on_after_a_fork_on_both_sides(plane: FakeControlPlane) -> None:
-    program = """
-client = Client(address)
-watch = client.watch_tools()
-print(len(next(watch)))
-in_child(lambda: call(client))
-client.report_problem("ADD_A_TOOL", "for the watch")
-print(len(next(watch)))
-client.close()
-print(list(watch))
-"""
-
-    def report(problem: object) -> None:
-        plane.add("time", "zones")
-        plane.move()
-
-    plane.on_problem = report
-    lines = await lines_of(plane.address, program)
-    assert lines == ["2", "child {}", "3", "[]"]
-
-
-async def test_a_block_of_a_call_that_has_ended_is_left_as_ever_after_a_fork(
-    plane: FakeControlPlane,
-) -> None:
-    program = """
-client = Client(address)
-with client.stream_tool("time_now", {"n": 1}) as stream:
-    list(stream)
-    in_child(lambda: None)
-    print(stream.result.text)
-print(call(client))
-client.close()
-"""
-    assert await lines_of(plane.address, program) == ["child None", '{"n":1}', "{}"]
-
-
-OFFERS = """
-with client.stream_tool("time_now", {"n": 1}) as stream:
-    print(list(stream), stream.result.text)
-unused = client.stream_tool("time_now", {"n": 2})
-never = client.subscribe_resource("notes://a")
-with client.stream_tool("no_such_tool") as failing:
-    try:
-        list(failing)
-    except Exception as error:
-        print(type(error).__name__)
-"""
-
-
-async def test_streams_that_have_ended_or_not_begun_do_not_trouble_a_child(
-    plane: FakeControlPlane,
-) -> None:
-    program = f"""
-client = Client(address)
-{OFFERS}
-in_child(lambda: call(client))
-with unused:
-    list(unused)
-print(unused.result.text)
-client.close()
-"""
-    lines = await lines_of(plane.address, program)
-    assert lines == ['[] {"n":1}', "ToolNotFound", "child {}", '{"n":2}']
-
-
-async def test_a_subscription_that_was_left_does_not_trouble_a_child(
-    plane: FakeControlPlane, worker: FakeWorker
-) -> None:
-    plane.add("notes", "subscribe")
-    plane.tools["notes://a"] = plane.tools["notes_subscribe"]
-
-    async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        if call.method:
-            for stream in fake._outboxes.values():
-                stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id))
-            await asyncio.Event().wait()
-        return text_result(arguments.decode())
-
-    worker.answer = held
-    program = """
-client = Client(address)
-with client.subscribe_resource("notes://a") as updates:
-    in_child(lambda: call(client))
-in_child(lambda: call(client))
-client.close()
-"""
-    assert await lines_of(plane.address, program) == ["refused", "child {}"]
-
-
-async def test_a_client_is_closed_without_an_error_in_a_child_that_is_refused(
-    plane: FakeControlPlane, worker: FakeWorker
-) -> None:
-    program = """
-client = Client(address)
-with client.session("dialog") as session:
-    session.call_tool("desk_open")
-    in_child(client.close, lambda: Client(address).close(), lambda: call(client))
-    print(session.call_tool("desk_open").text)
-client.close()
-"""
-    lines = await lines_of(plane.address, program)
-    assert lines == ["child None", "child None", "refused", "{}"]

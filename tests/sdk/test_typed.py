@@ -14,8 +14,7 @@ from typing import Any, TypedDict, assert_type
 import msgspec
 import pytest
 from pydantic import BaseModel
-from tests.sdk.fakes import FakeControlPlane, FakeWorker
-from tests.sdk.test_asks import in_thread
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, in_thread
 
 from leaseway.sdk import (
     AsyncClient,
