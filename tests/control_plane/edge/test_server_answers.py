@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.control_plane.core.builders import spec
 from tests.control_plane.edge.conftest import Running
@@ -9,6 +11,7 @@ from tests.control_plane.edge.fake_worker import worker
 
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.v1 import catalog_pb2, spec_pb2, sync_pb2
+from leaseway.wire.spec import VariantKey
 
 
 def instance(server_id: str, name: str) -> catalog_pb2.InstanceStatus:
@@ -51,3 +54,25 @@ async def test_the_problems_are_gone_through_once_for_all_servers(
         listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest(), timeout=30)
     assert [one.problem for one in listed.servers] == [f"{name} is wrong." for name in ids]
     assert len(looked) == 1
+
+
+async def test_what_hides_a_server_until_a_tenants_own_is_up_is_not_taken_for_it(
+    running: Running,
+) -> None:
+    own = replace(spec("a", command="own"), key=VariantKey("a", "acme"))
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("echo")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        running.load(spec("a"), own)
+        await w1.hear("probe")
+        await w1.hear("delta")
+        await running.until(lambda state: own.key in state.visible.served)
+        request = catalog_pb2.ListServersRequest(tenant="acme")
+        listed = await running.catalog.ListServers(request)
+    (status,) = listed.servers
+    assert (status.tenant, status.tool_count) == ("acme", 0)
+    assert status.state == catalog_pb2.SERVER_STATE_PENDING
+    assert status.launch_hash == own.launch_hash
+    assert list(listed.pending) == ["a"]

@@ -32,6 +32,7 @@ from leaseway.control_plane.core.room_line import RoomLine
 from leaseway.control_plane.core.roster import Roster
 from leaseway.control_plane.core.servers import Moment, Servers
 from leaseway.control_plane.core.snapshot import Snapshot
+from leaseway.control_plane.core.stand_ins import is_stand_in
 from leaseway.control_plane.core.subscription import Refusal
 from leaseway.control_plane.core.variants import Served
 from leaseway.wire import bounds
@@ -270,7 +271,12 @@ class Coordinator:
         waiting = self.servers.without_result()
         if self.registry.commit_at is not None or not self.registry.established:
             # Listed, but not served yet.
-            waiting |= {key for key in self.servers.goods if key not in self.visible.served}
+            served, desired = self.visible.served, self.servers.desired or {}
+            waiting |= {
+                key
+                for key in self.servers.goods
+                if key not in served or is_stand_in(served[key], desired)
+            }
         return waiting
 
     @property
@@ -337,7 +343,7 @@ class Coordinator:
         self.registry.commit_at = None
         if self.config_known and not self.roster.owed:
             # Else what is not known yet would look as if it were gone.
-            self.registry.commit(self.servers.goods, now)
+            self.registry.commit(self.servers.goods, now, self.servers.kept_out)
 
     def _reveal(self, now: Moment) -> None:
         if self.registry.complete and self._revealed == self.roster.generation:

@@ -178,6 +178,8 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
     if key is not None and failure is not None:
         outlook = state.servers.probes.outlook(key, now.mono)
         return _not_ready(server_id, failure.message, outlook)
+    if key in state.servers.goods:
+        return not_served(server_id)
     own = VariantKey(server_id, tenant)
     if server_id in state.servers.rejected or own in state.servers.refused:
         message = "its entry in the configuration has an error; run `leaseway problems`"

@@ -83,14 +83,20 @@ class Registry:
         due = now.mono + bounds.COMMIT_WINDOW
         self.commit_at = due if self.commit_at is None else min(self.commit_at, due)
 
-    def commit(self, goods: Mapping[VariantKey, Good], now: Moment) -> None:
+    def commit(
+        self,
+        goods: Mapping[VariantKey, Good],
+        now: Moment,
+        kept_out: Collection[VariantKey] = (),
+    ) -> None:
         """Settle the names of everything that works, at the next version.
 
-        Equal content is a new version only after a worker came that had seen another's (`outrun`).
+        Variants of tenants that are kept out have no good and no common one in their place. Equal
+        content is a new version only after a worker came that had seen another's (`outrun`).
         """
         outrun = self._version > self.committed.version
         version = max(self._version, self.committed.version + 1)
-        snapshot, problems = build_snapshot(version, goods)
+        snapshot, problems = build_snapshot(version, goods, kept_out)
         self._problems.replace("clashes", problems, now.unix)
         if not outrun and snapshot.hashes == self.committed.hashes:
             return

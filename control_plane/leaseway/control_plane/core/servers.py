@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from leaseway.control_plane.core.listing import Listing
 from leaseway.control_plane.core.probing import ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.stand_ins import TenantSpecs, common_of
 from leaseway.control_plane.core.variants import (
     Good,
     Served,
@@ -59,6 +60,13 @@ class Servers:
     changed: bool = False
     withdrawn: list[StartedProbe] = field(default_factory=list)
     troubled: set[VariantKey] = field(default_factory=set)
+    _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
+    _kept_out: frozenset[VariantKey] = frozenset()
+
+    @property
+    def kept_out(self) -> frozenset[VariantKey]:
+        """Variants of tenants that were never up; the common one does not take their place."""
+        return frozenset(self._of_tenants.kept_out(self.goods))
 
     def configure(
         self,
@@ -78,6 +86,7 @@ class Servers:
             key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
         }
         self.desired = dict(sorted({**kept, **wanted}.items()))
+        self._of_tenants = TenantSpecs(self.desired.values())
         self.rejected = rejected
         self.refused = refused
 
@@ -96,18 +105,24 @@ class Servers:
         hidden = [hidden_from(key) for key in sorted(unknown)]
         for spec in (*self.desired.values(), *hidden):
             key = spec.key
+            if not spec.hidden:
+                self._show(key)
+                self._take_common_listing(spec, now)
             good = self.goods.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
                 self._expose_anew(good, spec, now)
             elif spec.hidden:
                 self._hide(spec, now)
             else:
-                if good is not None and not good.spec.hidden:
+                if good is not None:
                     self._expose_meanwhile(good, spec, now)
                 if key in owed:
                     self._withdraw(self.probes.drop(key))
                 else:
                     self._have_tried(spec, trace)
+        kept_out = self.kept_out
+        self.changed = self.changed or kept_out != self._kept_out
+        self._kept_out = kept_out
 
     def adopt(self, served: Served) -> None:
         """Take what a worker holds, if it is nearer to what is desired than what is known."""
@@ -132,6 +147,9 @@ class Servers:
             self.probes.drop(job.spec.key)
             self.failures.pop(job.spec.key, None)
             self._listed(job.spec.key, make_good(job.spec, outcome), now)
+            if not job.spec.key.tenant:
+                for spec in self._of_tenants.of(job.spec.key.server_id):
+                    self._take_common_listing(spec, now)
         else:
             self._failed(job, _on_worker(outcome, job.last_worker), now)
 
@@ -188,6 +206,23 @@ class Servers:
         self._forgive(spec.key, now)
         self._listed(spec.key, make_good(spec, Listing()), now)
 
+    def _show(self, key: VariantKey) -> None:
+        """Forget that a server was hidden from a tenant that is to have it now."""
+        good = self.goods.get(key)
+        if good is not None and good.spec.hidden:
+            del self.goods[key]
+            self.changed = True
+
+    def _take_common_listing(self, spec: ServerSpec, now: Moment) -> None:
+        """Give a tenant's variant that was never up what the common one of equal launch listed."""
+        common = self.goods.get(common_of(spec.key))
+        if not spec.key.tenant or spec.key in self.goods or common is None:
+            return
+        if common.launch_hash == spec.launch_hash:
+            self._withdraw(self.probes.drop(spec.key))
+            self._forgive(spec.key, now)
+            self._listed(spec.key, make_good(spec, common.listing), now)
+
     def _expose_anew(self, good: Good, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.drop(spec.key))
         self._forgive(spec.key, now)  # the change that failed was undone
@@ -218,6 +253,8 @@ class Servers:
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
+        if key in self._of_tenants.kept_out(self.goods):
+            problem = replace(problem, message=f"{problem.message} {_lacking(key.tenant)}")
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
         self._show_trouble(key, self.failures[key], now)
         self.probes.retry(job, now.mono)
@@ -238,6 +275,13 @@ class Servers:
     def _withdraw(self, probe: StartedProbe | None) -> None:
         if probe is not None:
             self.withdrawn.append(probe)
+
+
+def _lacking(tenant: str) -> str:
+    return (
+        f"Until it comes up, tenant '{tenant}' does not have the server: what is launched for"
+        " other tenants is not what its own configuration wants."
+    )
 
 
 def _on_worker(problem: Problem, worker_id: str) -> Problem:

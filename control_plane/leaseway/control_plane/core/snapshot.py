@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
@@ -13,6 +13,7 @@ from leaseway.control_plane.core.exposure import resolve_clashes
 from leaseway.control_plane.core.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.listing import Recorded
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.stand_ins import common_of, nothing_for
 from leaseway.control_plane.core.variants import Exposed, Good, Hashes, Served, settle
 from leaseway.wire.spec import VariantKey
 
@@ -184,9 +185,16 @@ class Delta:
 
 
 def build_snapshot(
-    version: int, goods: Mapping[VariantKey, Good]
+    version: int, works: Mapping[VariantKey, Good], kept_out: Collection[VariantKey] = ()
 ) -> tuple[Snapshot, tuple[Problem, ...]]:
-    """Settle the clashes between goods and return what is served, with a problem for each."""
+    """Settle the clashes between goods and return what is served, with a problem for each.
+
+    Args:
+        version: The version of what is served.
+        works: The goods.
+        kept_out: Variants of tenants that have no good: their servers are hidden from them.
+    """
+    goods = {**works, **{key: nothing_for(key) for key in kept_out}}
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
     for tenant in sorted({key.tenant for key in goods} | {""}):
@@ -220,14 +228,18 @@ def compute_delta(
 def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served], bool]) -> Snapshot:
     """Return what of a commit may be listed: what some worker holds (DESIGN §3.5).
 
-    A variant whose new content nobody has taken is listed as it was before, while it is held.
+    A variant whose new content nobody has taken is listed as it was before, while it is held; a
+    tenant whose own nobody holds gets nothing in its place.
     """
     listed: dict[VariantKey, Served] = {}
-    for key, served in committed.served.items():
+    for key, served in committed.served.items():  # the common variants before those of tenants
         for candidate in (served, before.served.get(key)):
             if candidate is not None and held(candidate):
                 listed[key] = candidate
                 break
+        else:
+            if common_of(key) in listed:
+                listed[key] = nothing_for(key).unclashed
     found = Snapshot(committed.version, listed)
     return before if found == before else found  # one that is equal has its views already
 

@@ -13,6 +13,7 @@ from leaseway.control_plane.core.probing import Outlook
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.refusal import Denied
 from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.stand_ins import is_stand_in
 from leaseway.control_plane.core.variants import Good, Served
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire import durations
@@ -147,8 +148,10 @@ def server(
         instances: Those of its instances that are told.
         errors: What is wrong with entries of the configuration, by server id.
     """
-    served = state.visible.served.get(key)
-    spec = served.spec if served else (state.servers.desired or {}).get(key)
+    served, desired = state.visible.served.get(key), state.servers.desired or {}
+    if is_stand_in(served, desired):
+        served = None
+    spec = served.spec if served else desired.get(key)
     good = state.servers.goods.get(key)
     failure = state.servers.failures.get(key)
     rejected = key.server_id in state.servers.rejected
@@ -165,7 +168,7 @@ def server(
         _describe(status, spec)
     if good is not None:
         _name_generation(status, good)
-        wanted = (state.servers.desired or {}).get(key)
+        wanted = desired.get(key)
         if wanted is not None and wanted.launch_hash != good.launch_hash:
             status.wanted_launch_hash = wanted.launch_hash
     elif spec is not None:

@@ -1,0 +1,245 @@
+"""A tenant never sees what its own configuration hides, however launches end (DESIGN §2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.control_plane.core.builders import START, coordinator, hello, listing, spec
+from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run
+
+from leaseway.control_plane.core.actions import PushDelta
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.finding import find_name
+from leaseway.control_plane.core.lookup import pending_for
+from leaseway.control_plane.core.refusal import Denied, Waiting
+from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.subscription import Refusal
+from leaseway.wire.reasons import Reason
+from leaseway.wire.spec import NameFilter, ServerSpec, VariantKey, hidden_from
+
+ACME = VariantKey("a", "acme")
+TOOLS = ("read", "wipe", "write")
+NO_WIPE = NameFilter(blacklist=("wipe",))
+
+
+def of_acme(command: str = "serve", tools: NameFilter = NO_WIPE) -> ServerSpec:
+    """Return acme's own variant of server `a`, launched like the common one unless told."""
+    return replace(spec("a", command=command), key=ACME, tools=tools)
+
+
+def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
+    """Give a coordinator a configuration."""
+    state.config_loaded({one.key: one for one in specs}, frozenset(), (), now)
+
+
+def seen(state: Coordinator, tenant: str) -> list[str]:
+    """Return the original names of the tools that a tenant sees of server `a`."""
+    served = state.visible.view(tenant).servers.get("a")
+    return [] if served is None else [tool.original for tool in served.callable_tools]
+
+
+def running(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
+    """Return a coordinator and a worker that serves these."""
+    state, worker = coordinator(), FakeWorker()
+    load(state, *specs)
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, listing(*TOOLS))
+    return state, worker
+
+
+def later(state: Coordinator, worker: FakeWorker) -> None:
+    """Let what is due in a moment happen."""
+    soon = Moment(START.mono + 0.1, START.unix + 0.1)
+    state.tick(soon)
+    run(state, [worker], soon)
+
+
+def test_a_new_variant_that_is_launched_like_the_common_one_is_there_at_once() -> None:
+    state, worker = running(spec("a"))
+    load(state, spec("a"), of_acme())
+    run(state, [worker])
+    assert worker.probes == []
+    assert seen(state, "acme") == ["read", "write"]
+    assert seen(state, "other") == list(TOOLS)
+    assert worker.held[ACME].exposed == state.visible.served[ACME].exposed
+
+
+def test_a_variant_takes_the_common_listing_when_that_comes_and_is_not_tried_any_more() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"), of_acme())
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    own = next(probe.id for probe in worker.probes if probe.spec.key == ACME)
+    common = next(probe.id for probe in worker.probes if probe.spec.key != ACME)
+    state.probe_ended(common, listing(*TOOLS), START)
+    later(state, worker)
+    assert own in worker.cancelled
+    assert seen(state, "acme") == ["read", "write"]
+    assert state.ready
+
+
+def test_a_new_variant_that_is_launched_otherwise_hides_the_server_until_it_is_up() -> None:
+    state, worker = running(spec("a"), spec("b"))
+    load(state, spec("a"), spec("b"), of_acme("own"))
+    later(state, worker)
+    assert seen(state, "acme") == []
+    assert seen(state, "other") == list(TOOLS)
+    assert pending_for(state, "acme") == ["a"]
+    assert isinstance(find_name(state, "acme", "a_read", START), Waiting)
+    assert worker.held[ACME].exposed == ()  # a worker does not run its tools either
+    answer(state, worker, listing(*TOOLS))
+    later(state, worker)
+    assert seen(state, "acme") == ["read", "write"]
+
+
+def test_a_variant_that_does_not_come_up_is_a_problem_that_says_what_its_tenant_lacks() -> None:
+    state, worker = running(spec("a"))
+    load(state, spec("a"), of_acme("own"))
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    later(state, worker)
+    assert seen(state, "acme") == []
+    (problem,) = [one.problem for one in state.problems.open() if one.problem.tenant == "acme"]
+    assert problem.reason == "START_FAILED"
+    assert problem.message.endswith(
+        "Until it comes up, tenant 'acme' does not have the server: what is launched for other"
+        " tenants is not what its own configuration wants."
+    )
+    outcome = find_name(state, "acme", "a:read", START)
+    assert isinstance(outcome, Denied)
+    assert outcome.reason is Reason.SERVER_NOT_READY
+
+
+def test_a_variant_that_failed_gives_way_when_its_override_is_taken_back() -> None:
+    state, worker = running(spec("a"))
+    load(state, spec("a"), of_acme("own"))
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    load(state, spec("a"))
+    later(state, worker)
+    assert seen(state, "acme") == list(TOOLS)
+    assert ACME not in worker.held
+
+
+def test_a_server_that_is_no_longer_hidden_is_pending_until_it_is_up() -> None:
+    state, worker = running(spec("a"), hidden_from(ACME))
+    load(state, spec("a"), of_acme("own"))
+    later(state, worker)
+    assert pending_for(state, "acme") == ["a"]
+    assert seen(state, "acme") == []
+
+
+@pytest.mark.parametrize("kind", ["rejected", "failed"])
+def test_a_variant_that_every_worker_refuses_does_not_leave_the_common_one(kind: str) -> None:
+    state, _ = running(spec("a"))
+    load(state, spec("a"), of_acme())
+    for worker_id, action in state.take_actions():
+        assert isinstance(action, PushDelta), action
+        refusal = Refusal(ACME, kind, "ODD", "It is odd.")  # type: ignore[arg-type]
+        state.nacked(worker_id, action.push.nonce, [refusal], START)
+        state.acked(worker_id, action.push.nonce, START)
+    assert seen(state, "acme") == []
+    assert seen(state, "other") == list(TOOLS)
+    outcome = find_name(state, "acme", "a:read", START)
+    assert isinstance(outcome, Denied)
+    assert outcome.reason is Reason.SERVER_NOT_READY
+
+
+COMMANDS = st.sampled_from(["serve", "other"])
+FILTERS = st.builds(
+    NameFilter,
+    whitelist=st.lists(st.sampled_from(TOOLS), max_size=2).map(tuple),
+    blacklist=st.lists(st.sampled_from(TOOLS), max_size=2).map(tuple),
+)
+WANTED = st.one_of(
+    st.none(), st.just(hidden_from(ACME)), st.builds(of_acme, command=COMMANDS, tools=FILTERS)
+)
+
+
+class OneTenant(RuleBasedStateMachine):
+    """A tenant with changing rules, launches that come up or not, workers that refuse."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.now = START
+        self.state, self.worker = coordinator(), FakeWorker()
+        self.wanted: ServerSpec | None = None
+        self.configured = False
+        self.refuses = False
+        self.state.worker_joined(hello(), self.now)
+        self._settle()
+
+    @rule(common=COMMANDS, wanted=WANTED)
+    def configure(self, common: str, wanted: ServerSpec | None) -> None:
+        self.wanted, self.configured = wanted, True
+        own = () if wanted is None else (wanted,)
+        load(self.state, spec("a", command=common), *own, now=self.now)
+        self._settle()
+
+    @precondition(lambda self: self.worker.probes)
+    @rule(comes_up=st.booleans())
+    def try_to_start(self, comes_up: bool) -> None:
+        outcome = listing(*TOOLS) if comes_up else FAILED
+        self.state.probe_ended(self.worker.probes.pop(0).id, outcome, self.now)
+        self._settle()
+
+    @rule(refuses=st.booleans())
+    def change_mind(self, refuses: bool) -> None:
+        self.refuses = refuses
+
+    @precondition(lambda self: self.configured)
+    @rule()
+    def restart_control_plane(self) -> None:
+        desired = self.state.servers.desired or {}
+        self.state = coordinator()
+        self.worker.probes.clear()
+        load(self.state, *desired.values(), now=self.now)
+        held = self.worker.hashes()
+        joined = hello(held=held, highest_version=self.worker.version)
+        self.state.worker_joined(joined, self.now)
+        self._settle()
+
+    @invariant()
+    def the_tenant_sees_nothing_that_its_configuration_hides(self) -> None:
+        tools = seen(self.state, "acme")
+        if self.wanted is None:
+            return
+        allowed = [] if self.wanted.hidden else [t for t in TOOLS if self.wanted.tools.passes(t)]
+        assert set(tools) <= set(allowed)
+
+    def _settle(self) -> None:
+        for _ in range(2):
+            self._take_all()
+            self.now = Moment(self.now.mono + 0.1, self.now.unix + 0.1)
+            self.state.tick(self.now)
+        self._take_all()
+
+    def _take_all(self) -> None:
+        """Have the worker take what it is sent, less a variant of the tenant that it refuses."""
+        push = self.state.workers["w1"].subscription.pending
+        upserts = push.upserts if push is not None and ACME not in self.worker.held else ()
+        refused = self.refuses and any(served.key == ACME for served in upserts)
+        if push is not None and refused:
+            refusal = Refusal(ACME, "rejected", "ODD", "It is odd.")
+            self.state.nacked("w1", push.nonce, [refusal], self.now)
+        run(self.state, [self.worker], self.now)
+        if refused:
+            del self.worker.held[ACME]
+
+
+def test_a_tenant_sees_nothing_that_its_configuration_hides_however_launches_end() -> None:
+    chosen = settings(max_examples=100, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(OneTenant, settings=chosen)
