@@ -21,15 +21,11 @@ from mcp_types import INVALID_REQUEST
 from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.mcp import http_answers as answers
 from leaseway.data_plane.mcp.codec import Envelope, encode_notification, request_key
-from leaseway.data_plane.mcp.http_endpoint import (
-    SESSION_ID,
-    HttpEndpoint,
-    RequestBody,
-    http_client,
-)
+from leaseway.data_plane.mcp.http_endpoint import HttpEndpoint, RequestBody, http_client
 from leaseway.data_plane.mcp.http_events import EventReader
 from leaseway.data_plane.mcp.http_follow import BROKEN, Follower
 from leaseway.data_plane.mcp.http_params import ParamHeaders
+from leaseway.data_plane.mcp.http_reading import AnswerReader, Asked
 from leaseway.data_plane.mcp.http_renewal import Renewal, SessionForgotten
 from leaseway.data_plane.mcp.http_telling import Telling, unanswered
 from leaseway.data_plane.mcp.peer import Peer
@@ -94,8 +90,14 @@ class HttpConnection(Peer):
         self._inbox.answer_asks_by(self._answer_ask)
         self._params = ParamHeaders(server)
         self._events = EventReader(server, self._endpoint, self._take, self._waits)
+        self._answers = AnswerReader(server, self._endpoint, self._events, self._take, self._waits)
         self._following: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def session_id(self) -> str:
+        """The session that the server has opened; empty for a configured one, a secret perhaps."""
+        return self._endpoint.session_id if self._endpoint.session_is_ours else ""
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
         """Note which arguments go into headers; refuse tools that ask for impossible ones."""
@@ -213,7 +215,11 @@ class HttpConnection(Peer):
             async with await self._endpoint.request("POST", headers, body) as response:
                 answered = True
                 self.signs.hear(self._next_id)
-                await self._read_answer(key, response, headers, session)
+                await self._answers.read(
+                    Asked(key, headers, session, opens=key == self._initializing),
+                    response,
+                    self.era,
+                )
         except SessionForgotten:
             entry.written = False  # refused, so nothing was begun
             return session
@@ -257,50 +263,6 @@ class HttpConnection(Peer):
         else:
             self._on_tools_changed()
             self._on_reopened()
-
-    async def _read_answer(
-        self,
-        key: object,
-        response: aiohttp.ClientResponse,
-        headers: Mapping[str, str],
-        session: str,
-    ) -> None:
-        if response.status >= 400:
-            await self._read_refusal(key, response, session)
-            return
-        if key == self._initializing and SESSION_ID in response.headers:
-            self._endpoint.open_session(response.headers[SESSION_ID])
-        if response.content_type == "application/json" and response.status != 202:
-            self._read_json(key, await answers.read_body(self.server, response))
-        elif response.content_type == "text/event-stream":
-            await self._events.read(key, response, headers, resumable=not self.era.modern)
-        else:
-            what = f"HTTP status {response.status} and content type {response.content_type}"
-            raise answers.unreadable(self.server, what)
-        if self._waits(key):
-            raise answers.ended_early(self.server)
-
-    async def _read_refusal(
-        self, key: object, response: aiohttp.ClientResponse, session: str
-    ) -> None:
-        body = await answers.read_body(self.server, response)
-        # The session that it was sent in: another call may have left that one meanwhile.
-        in_session = session and self.era.version and not self.era.modern
-        if in_session and _names_session(response.status, body):
-            raise SessionForgotten
-        message = answers.rpc_error(body)
-        if message is not None:
-            self._take(key, message)
-            return
-        raise answers.status_fault(self.server, response.status, response.headers)
-
-    def _read_json(self, key: object, body: bytes) -> None:
-        try:
-            messages = answers.decode_body(body)
-        except ValueError:
-            raise answers.unreadable(self.server, "a body that is no JSON-RPC") from None
-        for message in messages:
-            self._take(key, message)
 
     def _take(self, key: object, message: Envelope) -> None:
         self.signs.hear(self._next_id)
@@ -362,8 +324,3 @@ class HttpConnection(Peer):
                     (await self._endpoint.request("DELETE", self.era.headers)).release()
             except (*BROKEN, Fault) as error:
                 _logger.debug("The session of the server %s was not ended: %s", self.server, error)
-
-
-def _names_session(status: int, body: bytes) -> bool:
-    """Say whether a refusal means an unknown session: 404, or 400 with words as some put it."""
-    return status == 404 or (status == 400 and b"session id" in body[:1024].lower())
