@@ -85,6 +85,18 @@ async def test_a_sampled_call_is_traced_down_to_the_server(
     } == attributes(worker)
 
 
+async def test_the_request_names_the_session_that_its_server_opened(
+    spans: InMemorySpanExporter, bench: Bench
+) -> None:
+    await bench.serve("time")
+    await bench.caller().call("time", traceparent=SAMPLED)
+    bench.servers.opened[0].mcp_session = "session-1"
+    await bench.caller().call("time", traceparent=SAMPLED)
+    requests = [one for one in spans.get_finished_spans() if one.name == "tools/call echo"]
+    sessions = [attributes(one).get("mcp.session.id") for one in requests]
+    assert sessions == [None, "session-1"]
+
+
 async def test_an_unsampled_call_has_no_span(spans: InMemorySpanExporter, bench: Bench) -> None:
     await bench.serve("time")
     spans.clear()

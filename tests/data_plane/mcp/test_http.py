@@ -118,6 +118,7 @@ async def test_a_legacy_session_is_kept_and_ended(
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
     await bench.text(instance, "echo")
+    assert instance.mcp_session == "session-1"
     entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     by_method = {entry["body"]["method"]: entry["headers"] for entry in entries}
     assert "mcp-session-id" not in by_method["initialize"]
@@ -133,6 +134,7 @@ async def test_a_configured_session_is_sent_from_the_start_and_not_ended(
 ) -> None:
     spec = bench.http_spec(f"{modern}/mcp", session_id="given")
     instance = await bench.start(spec)
+    assert not instance.mcp_session  # what is configured may come from a reference
     await instance.close()
     entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert {entry["headers"]["mcp-session-id"] for entry in entries} == {"given"}

@@ -44,6 +44,10 @@ class InstancePort(Protocol):
         """The MCP protocol version agreed on; empty before."""
 
     @property
+    def mcp_session(self) -> str:
+        """The id of the session that a server over HTTP has opened for it; empty without one."""
+
+    @property
     def tools(self) -> Mapping[str, bytes]:
         """What it listed last: definitions by original name, in the server's order."""
 

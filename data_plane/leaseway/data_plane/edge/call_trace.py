@@ -86,6 +86,7 @@ class CallTrace:
                 Attr.SERVER: self._call.server_id,
                 Attr.INSTANCE: instance.id,
                 Attr.GENERATION: live.spec.launch_hash,
+                **({Attr.MCP_SESSION_ID: instance.mcp_session} if instance.mcp_session else {}),
                 **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
             },
         )

@@ -230,6 +230,7 @@ class MemoryInstance:
         self.state = "starting"
         self.pid: int | None = 10_000 + number
         self.protocol_version = "2025-11-25"
+        self.mcp_session = ""
         self.tools: Mapping[str, bytes] = {}
         self.offers: Offers | None = None
         self.followed: list[MemoryFollower] = []

@@ -118,6 +118,11 @@ class Instance:
         return self._peer.in_flight if self._peer is not None else 0
 
     @property
+    def mcp_session(self) -> str:
+        """The id of the session that the server has opened; empty without one."""
+        return self._peer.session_id if self._peer is not None else ""
+
+    @property
     def late_replies(self) -> int:
         """Answers that came when nobody waited for them: after a cancel, twice, unasked."""
         peer = self._peer

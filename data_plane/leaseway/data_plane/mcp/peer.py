@@ -61,6 +61,11 @@ class Peer(Requester):
         kind, asked = self.transport_type, self._asked
         self._inbox = Inbox(server, kind, self._answer, self._calls.get, asked, on_tools_changed)
 
+    @property
+    def session_id(self) -> str:
+        """The session that the server has opened, where the transport has such; else empty."""
+        return ""
+
     # What a transport adds.
 
     async def open(self) -> None:
