@@ -169,3 +169,29 @@ async def test_a_tenant_whose_override_breaks_keeps_what_it_had(tmp_path: Path) 
         await system.ready()
         assert await who(acme, "acme_env") == ("acme", "same")
         assert "other_env" not in await names(acme)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_tenant_never_gets_the_common_server_in_place_of_its_own(tmp_path: Path) -> None:
+    async with (
+        layered(tmp_path) as system,
+        AsyncClient(system.address, tenant="initech") as initech,
+        AsyncClient(system.address, tenant="other") as other,
+    ):
+        assert "env" in await names(initech)
+        only = {"tools": {"blacklist": ["env"]}}
+        system.write_domain("initech", {"echo": only | {"args": ["no_such_program.py"]}})
+
+        async def told() -> bool:
+            return "initech" in {one.tenant for one in await other.problems()}
+
+        await eventually(told)
+        assert not {"env", "echo"} & await names(initech)
+        assert {one.id: one.state for one in await initech.servers()}["echo"] == "failed"
+        assert {"env", "echo"} <= await names(other)
+        system.write_domain("initech", {"echo": only})
+
+        async def filtered() -> bool:
+            return {"env", "echo"} & await names(initech) == {"echo"}
+
+        await eventually(filtered)
