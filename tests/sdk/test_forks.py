@@ -148,6 +148,28 @@ in_child(lambda: call(Client(address)))
     assert lines == ["refused", "refused", "{}", "child {}"]
 
 
+async def test_what_another_thread_held_at_the_fork_does_not_hold_up_the_child(
+    plane: FakeControlPlane,
+) -> None:
+    program = """
+client = Client(address)
+held, over = threading.Event(), threading.Event()
+def hold():
+    with client._lock.current:
+        held.set()
+        over.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+in_child(lambda: client.session("dialog").key, lambda: call(client))
+over.set()
+holder.join()
+print(call(client))
+client.close()
+"""
+    assert await lines_of(plane.address, program) == ["child dialog", "child {}", "{}"]
+
+
 async def test_threads_that_call_while_others_fork_lose_no_call(plane: FakeControlPlane) -> None:
     program = """
 client = Client(address)
@@ -235,3 +257,17 @@ def test_where_threads_cannot_be_seen_only_a_process_that_used_nothing_may_fork(
     monkeypatch.setattr(forks, "_THREADS", tmp_path / "absent")
     monkeypatch.setattr(forks, "_used", used)
     assert forks._grpc_has_ended() is not used
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_threads_of_grpc_are_given_turns_and_no_time(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(forks, "_used", True)
+    monkeypatch.setattr("leaseway.sdk.forks.time.sleep", pauses.append)
+    monkeypatch.setattr(forks, "_grpc_runs", lambda: not ends or len(pauses) < 400)
+    assert forks._grpc_has_ended() is ends
+    assert sum(pauses) == pytest.approx(0.4 if ends else 0.5)
+    assert forks._grpc_has_ended() is ends
+    assert sum(pauses) == pytest.approx(0.4 if ends else 0.5)  # waited for once

@@ -24,8 +24,11 @@ from leaseway.sdk.forks import refused, register
 __all__ = ["Background", "Blocking", "Connected", "background"]
 
 _STOP_BOUND: Final = 2.0
-_REST_BOUND: Final = 2.0
-"""Seconds that a fork waits for the clients to disconnect."""
+_REST_BOUND: Final = 10.0
+"""Seconds that a fork waits for the clients to disconnect, and then for their thread to end.
+
+They take some milliseconds; a machine may give this process the processor seconds later.
+"""
 _WORK: Final = "leaseway work"
 """The name of every task that somebody waits for."""
 _BUSY: Final = (_WORK, "call ", "follow ")
@@ -168,7 +171,7 @@ class Background:
             ended.cancel()
             return False
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_STOP_BOUND)
+        thread.join(_REST_BOUND)
         self._thread_id = None  # another thread may get it
         return loop.is_closed()
 

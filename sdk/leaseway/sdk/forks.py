@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -19,16 +20,26 @@ from typing import Any, Final, Protocol
 
 from leaseway.wire.fault import Fault
 
-__all__ = ["Restful", "check_fork", "closed", "forget_frames", "opened", "refused", "register"]
+__all__ = [
+    "Restful",
+    "ThreadLock",
+    "check_fork",
+    "closed",
+    "forget_frames",
+    "opened",
+    "refused",
+    "register",
+]
 
 _THREADS: Final = Path("/proc/self/task")
 _GRPC_THREADS: Final = ("grpc", "event_engine", "lifeguard", "timer_manager", "default-execut")
 """How the names of gRPC's own threads begin (they are cut at 15 characters)."""
-_GONE_SOON: Final = 0.05
-"""Seconds after which the rest of gRPC is looked for among what waits to be collected."""
-_GONE_BOUND: Final = 0.5
-"""Seconds that gRPC's threads are given to end."""
 _PAUSE: Final = 0.001
+_TURNS: Final = 500
+"""Pauses that gRPC's threads are given to end: half a second, and longer on a busy machine, where
+they get the processor as late as the thread that waits for them."""
+_TURNS_UNTIL_COLLECTED: Final = 50
+"""Pauses after which the rest of gRPC is looked for among what waits to be collected."""
 
 _REFUSAL: Final = (
     "This process was forked while its parent used gRPC: a leaseway client had a call in flight or "
@@ -37,6 +48,7 @@ _REFUSAL: Final = (
     "in gunicorn's post_fork hook or Celery's worker_process_init signal."
 )
 
+_locks: Final[weakref.WeakSet[ThreadLock]] = weakref.WeakSet()
 _users: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 _used = False
 """Whether there have been users since gRPC was last waited for."""
@@ -54,6 +66,22 @@ class Restful(Protocol):
 
     def after_in_child(self, refusal: str | None) -> None:
         """Begin anew, after the fork in the child, or refuse everything with these words."""
+
+
+class ThreadLock:
+    """A lock among threads, free in each child: a thread that held it at the fork is not there.
+
+    Attributes:
+        current: The lock of this process.
+    """
+
+    def __init__(self) -> None:
+        self.current = threading.Lock()
+        _locks.add(self)
+
+    def after_in_child(self) -> None:
+        """Be free; whoever holds it in this very thread goes on with the old one."""
+        self.current = threading.Lock()
 
 
 def check_fork() -> None:
@@ -110,6 +138,8 @@ def register(shared: Restful) -> None:
         global _refusal
         if not usable:
             _refusal = _REFUSAL
+        for lock in _locks:
+            lock.after_in_child()
         shared.after_in_child(_refusal)
 
     os.register_at_fork(
@@ -122,19 +152,15 @@ def _grpc_has_ended() -> bool:
     global _used
     if not _THREADS.is_dir():
         return not _used  # no more can be known on this system
-    patience = _GONE_BOUND if _used else 0.0  # other users of gRPC are waited for but once
-    begun = time.monotonic()
-    collected = False
-    while _grpc_runs():
-        waited = time.monotonic() - begun
-        if waited >= patience:
-            break
-        if waited > _GONE_SOON and not collected:
+    turns = _TURNS if _used else 0  # other users of gRPC are waited for but once
+    taken = 0
+    while (runs := _grpc_runs()) and taken < turns:
+        taken += 1
+        if taken == _TURNS_UNTIL_COLLECTED:
             gc.collect()  # a channel in a cycle of references keeps all of gRPC
-            collected = True
         time.sleep(_PAUSE)
     _used = False
-    return not _grpc_runs()
+    return not runs
 
 
 def _grpc_runs() -> bool:

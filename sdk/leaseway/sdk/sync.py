@@ -6,7 +6,6 @@ client at the same time.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from leaseway.sdk.asks import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import Blocking, background
 from leaseway.sdk.catalog import Catalog
 from leaseway.sdk.client import AsyncClient
+from leaseway.sdk.forks import ThreadLock
 from leaseway.sdk.lease import Lease
 from leaseway.sdk.session import AsyncSession
 from leaseway.sdk.sync_offers import Offers
@@ -83,7 +83,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
         self._inner._media.synchronous = True
         background().serve(self._inner)
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 
     def __enter__(self) -> Self:
@@ -107,7 +107,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
 
     def session(self, key: str) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
-        with self._lock:
+        with self._lock.current:
             inner = self._inner._session(key)
             if inner._left:
                 background().run(partial(_reopened, inner))
