@@ -27,7 +27,7 @@ from leaseway.data_plane.edge.lease_service import LeaseService
 from leaseway.data_plane.edge.meters import WorkerMeters
 from leaseway.data_plane.edge.parked import Parking
 from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.edge.reference_watch import ReferenceWatch
+from leaseway.data_plane.edge.reference_watch import Pace, ReferenceWatch
 from leaseway.data_plane.edge.reports import Reports
 from leaseway.data_plane.edge.state_meters import StateMeters
 from leaseway.data_plane.edge.sync_client import SyncClient
@@ -95,6 +95,7 @@ class Worker:
         vault: WorkerVault | None = None,
         meter: Meter | None = None,
         storage: ArtifactStorage | None = None,
+        pace: Pace = Pace(),  # noqa: B008 - frozen
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
@@ -117,7 +118,7 @@ class Worker:
         self.leases = LeaseKeeper(self.pool, table, clock)
         known = vault or WorkerVault(options.vault)
         self.references = ReferenceWatch(
-            self.pool, self.leases, known, lambda spec: resolve(spec, os.environ, known)
+            self.pool, self.leases, known, lambda spec: resolve(spec, os.environ, known), pace
         )
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)

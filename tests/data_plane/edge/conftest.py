@@ -331,17 +331,24 @@ async def bench() -> AsyncIterator[Bench]:
 async def worker_bench(
     capacity: int = 4, meter: Meter | None = None, **fields: Any
 ) -> AsyncIterator[Bench]:
-    """Run a worker, measured or not, that has joined a control plane and serves nothing yet."""
+    """Run a worker, measured or not, that has joined a control plane and serves nothing yet.
+
+    Args:
+        capacity: The most leases that it takes.
+        meter: Measures it.
+        fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`.
+    """
     server = make_server(key=None)
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
-        storage = fields.pop("storage", None)
+        parts: dict[str, Any] = {"vault": fields.pop("known", None)}
+        parts |= {name: fields.pop(name) for name in ("storage", "pace") if name in fields}
         labels = {"zone": "a"}
         options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)
         bench.worker = Worker(
-            options, bound, bench.servers, background, bench.stop, meter=meter, storage=storage
+            options, bound, bench.servers, background, bench.stop, meter=meter, **parts
         )
         listening = asyncio.Event()
         serving = group.create_task(

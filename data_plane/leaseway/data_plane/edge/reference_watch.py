@@ -26,14 +26,7 @@ from leaseway.wire import bounds
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, Value, VariantKey
 
-__all__ = ["ReferenceWatch"]
-
-POLL: Final = 1.0
-"""Seconds between two looks: files that are mounted or on a network send no events."""
-
-_QUIET: Final = 0.1
-"""Seconds without a change before what changed is read: a file may be written in pieces."""
-_QUIET_AT_MOST: Final = 0.5
+__all__ = ["Pace", "ReferenceWatch"]
 
 _UNREADABLE: Final = "MISSING_REFERENCE"
 _MOST_MISSED: Final = 1024
@@ -44,6 +37,22 @@ _logger = logging.getLogger(__name__)
 
 Marks = tuple[str, tuple[Mark, ...]]
 """The launch hash, and a mark of each thing that its references are read from."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long is waited before the next look, in seconds.
+
+    Attributes:
+        poll: Where nothing has changed: files that are mounted or on a network send no events.
+        quiet: Without a change before what changed is read: a file may be written in pieces.
+        quiet_at_most: The same where it changes again and again.
+
+    """
+
+    poll: float = 1.0
+    quiet: float = 0.1
+    quiet_at_most: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class ReferenceWatch:
         leases: Told when leases stand on values of old.
         vault: Read again when it changes.
         read: Resolves the references of a server, or raises a Fault that names what is missing.
+        pace: How often to look.
 
     """
 
@@ -81,12 +91,14 @@ class ReferenceWatch:
         leases: LeaseKeeper,
         vault: WorkerVault,
         read: Callable[[ServerSpec], Resolved],
+        pace: Pace = Pace(),
     ) -> None:
         self._pool = pool
         self._context = pool.context
         self._leases = leases
         self._vault = vault
         self._read = read
+        self._pace = pace
         self._seen: dict[VariantKey, _Seen] = {}
         self._trials: dict[VariantKey, _Trial] = {}
         self._missed: dict[VariantKey, ServerSpec] = {}  # what probes failed for; not served
@@ -99,7 +111,7 @@ class ReferenceWatch:
         """Look again and again, until `stop`."""
         while not self._stopped:
             await self.look()
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(self._pace.poll)
 
     def stop(self) -> None:
         """Begin nothing new: the worker is leaving."""
@@ -142,10 +154,10 @@ class ReferenceWatch:
         self, specs: Mapping[VariantKey, ServerSpec], marks: dict[VariantKey, Marks]
     ) -> dict[VariantKey, Marks]:
         loop = asyncio.get_running_loop()
-        until = loop.time() + _QUIET_AT_MOST
+        until = loop.time() + self._pace.quiet_at_most
         while loop.time() < until:
             before = marks
-            await asyncio.sleep(_QUIET)
+            await asyncio.sleep(self._pace.quiet)
             marks = await self._disk.run(self._look_at, specs)
             if marks == before:
                 break
