@@ -21,11 +21,19 @@ from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http import http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.reaper import Reaper
+from leaseway.data_plane.mcp.stream_peer import StreamPeer
 from leaseway.wire.fault import Fault
 from leaseway.wire.spec import ServerSpec, VariantKey
 from leaseway.wire.transports import registered_transports
 
 SERVERS = Path(__file__).parents[2] / "servers"
+
+
+def connection(instance: Instance) -> StreamPeer:
+    """Return the connection of an instance whose messages come as a stream."""
+    peer = instance._peer
+    assert isinstance(peer, StreamPeer)
+    return peer
 
 
 class Bench:
