@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-import grpc
 import pytest
 from click.testing import CliRunner, Result
 
 from leaseway.cli.app import cli
 
 Run = Callable[..., Result]
-
-UNREACHABLE = 3
-"""The exit status of a command that reached no control plane."""
 
 
 @pytest.fixture(autouse=True)
@@ -32,25 +27,15 @@ def _restored_logging() -> Iterator[None]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in this process: `run("servers", "--json", input=None)`."""
+    """Run the command in this process: `run("servers", "--json", input=None)`.
+
+    What asks a control plane does so from memory (`tests.cli.memory`), never over gRPC: that has
+    one queue a process, and what is left in it at the end of a command's loop would be another's.
+    """
     for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY"):
         monkeypatch.delenv(name, raising=False)
 
     def invoke(*words: str, **extra: object) -> Result:
-        result = CliRunner().invoke(cli, list(words), prog_name="leaseway", **extra)  # type: ignore[arg-type]
-        if result.exit_code == UNREACHABLE:
-            asyncio.run(_hear_the_last_of_it())
-        return result
+        return CliRunner().invoke(cli, list(words), prog_name="leaseway", **extra)  # type: ignore[arg-type]
 
     return invoke
-
-
-async def _hear_the_last_of_it() -> None:
-    """Let gRPC tell what it has left to tell of connections that a command tried to make.
-
-    It tells that after the command's loop has ended, and fails in whichever loop is the next: a
-    process of its own has none, but here it would be another test's.
-    """
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
-    async with grpc.aio.insecure_channel("127.0.0.1:1"):
-        await asyncio.sleep(0.1)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.cli.memory import (
-    NOW,
-    SERVER,
-    MemoryClient,
-    answering,
-    status_with,
-)
+from tests.cli.memory import NOW, SERVER, MemoryClient, answering, status_with
+from tests.conftest import BOUND
 
 from leaseway.sdk import (
     ControlPlaneUnavailable,
@@ -106,6 +103,19 @@ def test_an_unreachable_control_plane_is_exit_status_3(
     done = run(*words)
     assert done.exit_code == 3
     assert done.stderr == "leaseway: Nobody is there.\n"
+
+
+def test_a_process_that_reaches_nobody_says_so_and_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leaseway.cli.main", "--address", "127.0.0.1:1", "tools"],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("leaseway: The control plane at 127.0.0.1:1 cannot be reached.")
+    assert done.stderr.count("\n") == 1
 
 
 def test_logs_are_printed_instance_by_instance(run: Run, client: MemoryClient) -> None:

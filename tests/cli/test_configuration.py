@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
+from tests.cli.memory import answering
 
 from leaseway.cli import configuration
 from leaseway.cli.config_diff import compared
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers import Layer
-from leaseway.sdk import ServerInfo
+from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
 
 Run = Callable[..., Result]
 
@@ -114,7 +115,7 @@ def test_diff_with_an_error_in_an_entry_gives_1_and_prints_the_rows(
 
 
 def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
-    run: Run, tmp_path: Path
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_text("{")
@@ -122,7 +123,8 @@ def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
     assert broken.exit_code == 1
     assert "would change nothing" in broken.stderr
     path.write_text("version: 1\nservers: {}\n")
-    assert run("diff", str(path), "--address", "127.0.0.1:1").exit_code == 3
+    answering(monkeypatch).error = ControlPlaneUnavailable("Nobody answers.")
+    assert run("diff", str(path)).exit_code == 3
 
 
 def test_config_tells_where_each_value_is_from(run: Run, tmp_path: Path) -> None:

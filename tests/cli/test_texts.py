@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from tests.cli.memory import answering
 
 from leaseway.cli.failure import UNREACHABLE, USAGE
+from leaseway.sdk import ControlPlaneUnavailable
 
 Run = Callable[..., Result]
 
@@ -38,6 +40,10 @@ def test_words_that_are_not_utf8_are_a_usage_error(run: Run, words: tuple[str, .
     assert result.stderr.endswith(" It is not UTF-8.\n")
 
 
-def test_a_path_may_be_of_any_bytes(run: Run, tmp_path: Path) -> None:
-    result = run(*NOBODY, "call", "x", "--output", f"{tmp_path}/\udcff")
-    assert result.exit_code == UNREACHABLE
+def test_a_path_may_be_of_any_bytes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = answering(monkeypatch)
+    client.error = ControlPlaneUnavailable("Nobody answers.")
+    result = run("call", "x", "--output", f"{tmp_path}/\udcff")
+    assert (result.exit_code, result.stderr) == (UNREACHABLE, "leaseway: Nobody answers.\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane
@@ -28,6 +30,34 @@ async def test_loops_that_come_and_go_leave_nothing_behind(
             answers = await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
     assert answers == [["{}"] * 10] * 3
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+UNREACHED = """
+import asyncio
+from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
+
+async def reach_nobody():
+    asyncio.get_running_loop().set_exception_handler(lambda _, report: print("reported", report))
+    async with AsyncClient("127.0.0.1:1") as client:
+        try:
+            await client.list_tools(timeout=0.05)
+        except ControlPlaneUnavailable:
+            print("unreachable")
+
+for _ in range(10):
+    asyncio.run(reach_nobody())
+"""
+
+
+def test_loops_one_after_another_hear_nothing_of_what_others_could_not_reach() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHED],
+        capture_output=True,
+        text=True,
+        timeout=2 * BOUND,
+        check=False,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["unreachable"] * 10, "")
 
 
 async def test_a_synchronous_client_works_in_the_thread_of_a_running_loop() -> None:
