@@ -1,5 +1,6 @@
 """Whatever files hold, in any format and layer: parsing answers."""
 
+import contextlib
 import json
 from typing import Any, get_args
 
@@ -8,12 +9,12 @@ from hypothesis import strategies as st
 
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_config, parse_text
-from leaseway.control_plane.config.formats.json_text import json_as_yaml
 from leaseway.control_plane.config.issues import ParsedConfig
+from leaseway.control_plane.config.json_tree import BadJson, load_json
 from leaseway.control_plane.config.keys import SERVER_KEYS
 from leaseway.control_plane.config.layers import Layer, LayerKind
 from leaseway.control_plane.config.native import parse_native
-from leaseway.control_plane.config.positions import Items, Leaf, Tree, load_tree
+from leaseway.control_plane.config.positions import Items, Leaf, Tree
 
 NAMES = [
     "mcp.yaml",
@@ -100,11 +101,23 @@ def test_whatever_is_taken_over_reads_back_as_the_same_servers(text: str, name: 
         max_leaves=8,
     )
 )
-def test_json_means_the_same_read_as_yaml(value: Any) -> None:
-    for indent in (None, "\t"):
-        tree = load_tree(json_as_yaml(json.dumps(value, indent=indent)))
-        assert tree is not None
-        assert plain(tree) == value
+def test_json_means_what_python_reads_in_it(value: Any) -> None:
+    for indent, ascii_only in ((None, True), ("\t", False)):
+        text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+        assert plain(load_json(text)) == json.loads(text)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text(alphabet="{}[]\",:01.eE-+ntrufalse\n /*\\'", max_size=12))
+def test_what_python_refuses_as_json_is_refused_but_for_comments_and_last_commas(text: str) -> None:
+    try:
+        expected: Any = json.loads(text)
+    except ValueError:
+        with contextlib.suppress(BadJson):
+            load_json(text)
+            assert "/" in text or "," in text
+    else:
+        assert plain(load_json(text)) == expected
 
 
 def plain(tree: Tree) -> Any:

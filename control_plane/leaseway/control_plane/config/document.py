@@ -12,15 +12,16 @@ from typing import Final, Literal
 
 from leaseway.control_plane.config.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.json_tree import BadJson
 from leaseway.control_plane.config.positions import (
     START,
-    BadYaml,
+    BadText,
     Entry,
     Position,
     Table,
-    load_tree,
 )
 from leaseway.control_plane.config.tables import unique_entries
+from leaseway.control_plane.config.trees import load_file
 from leaseway.wire.bounds import MIB
 
 __all__ = [
@@ -83,9 +84,10 @@ def read_root(text: str, where: Where, file: str = "") -> Table | None:
         where.fatal(START, IssueReason.TOO_LARGE, message)
         return None
     try:
-        tree = load_tree(text, file)
-    except BadYaml as error:
-        where.fatal(error.at, IssueReason.BAD_YAML, error.message)
+        tree = load_file(text, file)
+    except BadText as error:
+        bad = IssueReason.BAD_JSON if isinstance(error, BadJson) else IssueReason.BAD_YAML
+        where.fatal(error.at, bad, error.message)
         return None
     if isinstance(tree, Table):
         return tree

@@ -44,15 +44,12 @@ ReaderOf = Callable[[Table, Layer], DocumentReader]
 """Tells what reads a file, from its root."""
 
 
-def parse_layers(
-    layers: Sequence[Layer], reader_of: ReaderOf, prepare: Callable[[Layer], str] | None = None
-) -> ParsedConfig:
+def parse_layers(layers: Sequence[Layer], reader_of: ReaderOf) -> ParsedConfig:
     """Parse the files of a configuration, the lowest layer first.
 
     Args:
         layers: The files.
         reader_of: Tells what reads a file.
-        prepare: Makes YAML of a file's text where it is none yet.
     """
     log = IssueLog(
         layers[0].path if layers else "",
@@ -63,8 +60,7 @@ def parse_layers(
     for layer in layers:
         own = IssueLog(layer.path)
         where = Where(own)
-        text = layer.text if prepare is None else prepare(layer)
-        root = read_root(text, where, layer.path)
+        root = read_root(layer.text, where, layer.path)
         document = None if root is None else reader_of(root, layer)(root, where)
         log.absorb(own, layer.tenant)
         log.failed -= own.failed

@@ -18,6 +18,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_NODES",
     "START",
+    "BadText",
     "BadYaml",
     "Entry",
     "Items",
@@ -88,8 +89,8 @@ class Table:
 Tree = Leaf | Items | Table
 
 
-class BadYaml(Exception):
-    """A text that is not the YAML that a configuration may be."""
+class BadText(Exception):
+    """A text that is no configuration, whatever its keys mean; where it is wrong, and why."""
 
     def __init__(self, at: Position, message: str) -> None:
         super().__init__(message)
@@ -97,11 +98,15 @@ class BadYaml(Exception):
         self.message = message
 
 
+class BadYaml(BadText):
+    """A text that is not the YAML that a configuration may be."""
+
+
 def load_tree(text: str, file: str = "") -> Tree | None:
     """Return a text's tree, or None where it holds nothing but comments.
 
     Args:
-        text: YAML, or JSON in as far as it is YAML.
+        text: YAML.
         file: What the positions of the values say they are in.
 
     Raises:

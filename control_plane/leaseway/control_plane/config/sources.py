@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.control_plane.config.layers import LayerKind
-from leaseway.control_plane.config.positions import BadYaml, Leaf, Table, load_tree
+from leaseway.control_plane.config.positions import BadText, Leaf, Table
 from leaseway.control_plane.config.reading import Unreadable, read_config
+from leaseway.control_plane.config.trees import load_file
 from leaseway.wire.names import is_valid_name
 
 __all__ = [
@@ -173,8 +174,8 @@ def _paths(domain: Source) -> list[Path]:
 
 def _inherit(path: Path) -> Path | None:
     try:
-        root = load_tree(read_config(path))
-    except (OSError, Unreadable, BadYaml):
+        root = load_file(read_config(path), str(path))
+    except (OSError, Unreadable, BadText):
         return None  # said when the file is read as a layer
     for entry in root.entries if isinstance(root, Table) else ():
         if entry.name == "inherit" and isinstance(entry.value, Leaf) and entry.value.text:

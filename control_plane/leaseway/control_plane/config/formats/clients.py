@@ -15,6 +15,7 @@ from leaseway.control_plane.config.document import (
     DocumentReader,
     Implied,
     is_implied,
+    repeated_root,
     server_entries,
 )
 from leaseway.control_plane.config.formats.texts import rewired
@@ -53,6 +54,7 @@ def read_clients(root: str, form: str, implied: Implied = "always") -> DocumentR
 
     def read(table: Table, where: Where) -> Document | None:
         node, place = _find(table, root.split("."), where)
+        _report_repeated(table, root.split("."), where)
         _report_inputs(table, root, where)
         if node is None:
             return Document(form, root)
@@ -99,6 +101,19 @@ def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Whe
             return None, where
         where = where.child(name, node.at)
     return node, where
+
+
+def _report_repeated(table: Table, path: list[str], where: Where) -> None:
+    """Report that the servers are there twice; what else a client's file repeats is its own."""
+    node: Tree = table
+    for name in path:
+        entries = node.entries if isinstance(node, Table) else ()
+        found = [entry for entry in entries if entry.name == name]
+        if len(found) > 1:
+            repeated_root(where, found[1], found[0].at)
+        if not found:
+            return
+        node, where = found[0].value, where.child(name, found[0].value.at)
 
 
 def _report_inputs(table: Table, root: str, where: Where) -> None:

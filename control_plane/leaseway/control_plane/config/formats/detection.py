@@ -8,12 +8,12 @@ from typing import Final
 
 from leaseway.control_plane.config.document import Document, DocumentReader, Implied, read_root
 from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
-from leaseway.control_plane.config.formats.json_text import json_as_yaml
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
 from leaseway.control_plane.config.issues import IssueLog, ParsedConfig, Where
 from leaseway.control_plane.config.layers import Layer, LayerKind, parse_layers
 from leaseway.control_plane.config.native import read_native
 from leaseway.control_plane.config.positions import Leaf, Table
+from leaseway.control_plane.config.trees import is_json
 
 __all__ = ["parse_config", "parse_text", "read_document"]
 
@@ -26,7 +26,7 @@ _IMPLIED: Final[Mapping[LayerKind, Implied]] = {"domain": "never", "session": "i
 
 def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
     """Parse the files of a configuration, each in the format that it is in, the lowest first."""
-    return parse_layers(layers, _reader_of, _prepared)
+    return parse_layers(layers, _reader_of)
 
 
 def parse_text(text: str, path: str) -> ParsedConfig:
@@ -43,36 +43,30 @@ def read_document(text: str, path: str) -> Document | None:
     """Return what a file says in native keys, or None where it is broken."""
     layer = Layer("native", path, text)
     where = Where(IssueLog(path))
-    root = read_root(_prepared(layer), where, path)
+    root = read_root(text, where, path)
     return None if root is None else _reader_of(root, layer)(root, where)
-
-
-def _prepared(layer: Layer) -> str:
-    name = PurePath(layer.path).name
-    is_json = name.endswith((".json", ".jsonc")) or layer.text.lstrip().startswith('{"')
-    return json_as_yaml(layer.text) if is_json else layer.text
 
 
 def _reader_of(root: Table, layer: Layer) -> DocumentReader:
     values = {entry.name: entry.value for entry in root.entries}
     name = PurePath(layer.path).name
-    is_json = name.endswith((".json", ".jsonc"))
+    json_file = is_json(layer.path)
     implied = _IMPLIED.get(layer.kind, "always")
-    if name.startswith("settings") and is_json and any(key in values for key in _CLAUDE_SETTINGS):
+    if name.startswith("settings") and json_file and any(key in values for key in _CLAUDE_SETTINGS):
         return read_claude_settings(implied)
-    if "mcpServers" in values and ("version" not in values or is_json):
+    if "mcpServers" in values and ("version" not in values or json_file):
         return read_clients("mcpServers", "mcpServers", implied)
-    if "inputs" in values or ("servers" in values and is_json and "version" not in values):
+    if "inputs" in values or ("servers" in values and json_file and "version" not in values):
         return read_clients("servers", "VS Code", implied)
-    if is_json and _holds_servers(values.get("mcp")):
+    if json_file and _holds_servers(values.get("mcp")):
         return read_clients("mcp.servers", "VS Code", implied)
     version = values.get("version")
     quoted = isinstance(version, Leaf) and version.value == "1.0"
     if "schema" in values or "inherit" in values or quoted:
         return read_three_layer(implied)
-    if is_json and name in _CLIENT_FILES and "servers" not in values:
+    if json_file and name in _CLIENT_FILES and "servers" not in values:
         return read_clients("mcpServers", "mcpServers", implied)
-    if is_json and name.startswith("settings") and "servers" not in values:
+    if json_file and name.startswith("settings") and "servers" not in values:
         return read_claude_settings(implied)
     return read_native
 
