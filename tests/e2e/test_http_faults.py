@@ -9,7 +9,7 @@
 | 5xx without a word | `ServerError`, started unknown | at once |
 | 503 or 429 with a `Retry-After` | tried again then, at most 5 times; `ServerError`, started no, where the timeout leaves no time for that | at once |
 | another content type, a redirect to elsewhere | `ServerError` that names it | at once |
-| a body, or one event, of more than 16 MiB | `ResultTooLarge`, started yes | at once |
+| a body, or one event, of more than 32 MiB | `ResultTooLarge`, started yes | at once |
 | nobody listens | `ServerLost`, started no, after 5 tries | within seconds; back by itself |
 | 404 for the session | the result: another session was opened | at once |
 | https to a port without TLS, or nobody there, at the start | `ServerNotReady` with the reason | at its start; tried again, paced |
@@ -40,7 +40,7 @@ from leaseway.sdk import (
     ServerLost,
     ServerNotReady,
 )
-from leaseway.wire.bounds import MAX_RESULT
+from leaseway.wire.bounds import MAX_LINE
 
 AT_ONCE = 30.0
 """Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
@@ -160,8 +160,8 @@ CASES = [
     Case("refused", ServerError, "HTTP status 503", ("no",)),
     Case("html", ServerError, "text/html"),
     Case("redirect", ServerError, "http://127.0.0.2:1/other", ("no",)),
-    Case("huge", ResultTooLarge, str(MAX_RESULT)),
-    Case("endless_line", ResultTooLarge, str(MAX_RESULT)),
+    Case("huge", ResultTooLarge, str(MAX_LINE)),
+    Case("endless_line", ResultTooLarge, str(MAX_LINE)),
 ]
 
 

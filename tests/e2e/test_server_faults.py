@@ -11,7 +11,7 @@
 | it floods stdout with what is no JSON-RPC | the result | when it comes | the lines are counted and dropped |
 | it floods stderr | the result | when it comes | the last 100 lines are kept |
 | it answers with a line of more than 32 MiB | `ResultTooLarge`, started yes | at once | the same process goes on |
-| a result of more than 16 MiB | `ResultTooLarge`, started yes | at once | the same process goes on |
+| a result of more than 16 MiB, its artifacts not counted | `ResultTooLarge`, started yes | at once | the same process goes on |
 | a result that is no UTF-8 | `ServerError`, started yes | at once | the same process goes on |
 | it closes its output but lives | `ServerLost`, started yes | at once | the process is replaced |
 | it does not read its input | `DeadlineExceeded`, started yes or unknown | at the timeout | as for a hang |

@@ -108,7 +108,7 @@ def odd_answer(how):
     if how == "accepted":
         return web.Response(status=202)
     if how == "large":
-        return web.Response(body=b" " * (17 << 20), content_type="application/json")
+        return web.Response(body=b" " * (33 << 20), content_type="application/json")
     return None
 
 

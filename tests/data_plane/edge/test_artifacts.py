@@ -58,6 +58,26 @@ async def test_a_caller_that_wants_media_in_place_gets_the_bytes_as_sent(shots: 
     assert shots.worker.artifacts.held == 0
 
 
+async def test_an_image_is_kept_though_the_result_with_it_is_above_the_bound(shots: Bench) -> None:
+    image = bytes(bounds.MAX_RESULT)
+    ref = await kept(shots, image)
+    first, *rest = await read(shots, ref)
+    assert (first.byte_length, b"".join(part.data for part in rest)) == (len(image), image)
+
+
+async def test_what_stays_above_the_bound_is_no_result(shots: Bench) -> None:
+    caller = shots.caller()
+    in_place = await caller.begin("shots", inline_media=True)
+    await answer(shots, result(bytes(bounds.MAX_RESULT)))
+    text = await caller.begin("shots")
+    padded = {"type": "image", "data": "AAAA", "note": "x" * bounds.MAX_RESULT}
+    await answer(shots, json.dumps({"content": [padded]}).encode())
+    for call_id in (in_place, text):
+        fault = fault_from_status((await caller.result(call_id)).status)
+        assert fault is not None
+        assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+
+
 async def test_bytes_that_are_no_base64_stay_and_the_log_says_so(
     shots: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

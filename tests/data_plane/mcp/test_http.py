@@ -204,7 +204,7 @@ async def test_a_broken_transport_harms_its_own_call_only(bench: Bench, each: st
         ("html", Reason.SERVER_ERROR, "yes", "text/html"),
         ("broken json", Reason.SERVER_ERROR, "yes", "no JSON-RPC"),
         ("accepted", Reason.SERVER_ERROR, "yes", "status 202"),
-        ("large", Reason.RESULT_TOO_LARGE, "yes", "16777216 bytes"),
+        ("large", Reason.RESULT_TOO_LARGE, "yes", "33554432 bytes"),
         ("cut", Reason.SERVER_LOST, "yes", "before its answer was complete"),
     ],
 )

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from leaseway.wire import bounds
 from leaseway.wire.fault import Fault
+from leaseway.wire.reasons import Reason
 
 __all__ = [
     "NO_ANSWERS",
@@ -22,6 +24,7 @@ __all__ = [
     "Outcome",
     "PendingCall",
     "ToolRequest",
+    "too_large",
 ]
 
 Answers = frozenset[str]
@@ -102,7 +105,8 @@ class Outcome:
     """How a tool call ended.
 
     Attributes:
-        payload: The MCP `result` object exactly as the server sent it; empty with a fault.
+        payload: The MCP `result` object exactly as the server sent it; empty with a fault. Above
+            `bounds.MAX_RESULT` only where media may be in it, which are taken out first.
         is_error: What the tool said about itself: `isError` of the payload.
         fault: Why there is no result, or None.
     """
@@ -110,6 +114,17 @@ class Outcome:
     payload: bytes
     is_error: bool = False
     fault: Fault | None = None
+
+
+def too_large(server: str, size: int) -> Fault:
+    """Return the fault for a result above the bound."""
+    return Fault(
+        Reason.RESULT_TOO_LARGE,
+        f"The result of the server {server} has {size} bytes, more than the {bounds.MAX_RESULT} "
+        "that may pass; ask the tool for less at a time.",
+        started="yes",
+        metadata={"server": server, "limit": str(bounds.MAX_RESULT)},
+    )
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall
+from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.media import DATA_MARK
 from leaseway.data_plane.edge.asks import OpenAsks
@@ -131,15 +131,18 @@ class Run:
         elif not self.over:
             if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
                 self._pending = self._owner.keep_media(self, outcome)
-                if self._pending is not None:
-                    return  # `finish` follows
+                if self._pending is None:  # else `finish` follows
+                    self.finish(outcome.payload, outcome.is_error)
+                return
             self._end(None, outcome.is_error)
             self._sink.finish(self, outcome.payload, outcome.is_error)
 
     def finish(self, payload: bytes, is_error: bool) -> None:
-        """End with a result whose media were kept."""
+        """End with a result whose media were kept, or stay in it."""
         self._pending = None
-        if not self.over:
+        if len(payload) > bounds.MAX_RESULT:
+            self.fail(too_large(self.call.server_id, len(payload)))
+        elif not self.over:
             self._end(None, is_error)
             self._sink.finish(self, payload, is_error)
 

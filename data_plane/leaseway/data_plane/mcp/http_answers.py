@@ -35,8 +35,8 @@ __all__ = [
     "what_broke",
 ]
 
-MAX_ANSWER: Final = bounds.MAX_RESULT + 64 * bounds.KIB
-"""Bytes of one answer: the largest result with its envelope."""
+MAX_ANSWER: Final = bounds.MAX_LINE
+"""Bytes of one answer, as over any other transport: images in it are no part of the result."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HINTS: Final[Mapping[int, str]] = {
@@ -225,10 +225,10 @@ def body_too_large(server: str) -> Fault:
     """Return the fault for an answer above the bound."""
     return Fault(
         Reason.RESULT_TOO_LARGE,
-        f"The server {server} answered with more than the {bounds.MAX_RESULT} bytes that a result "
-        "may have; ask the tool for less at a time.",
+        f"The server {server} answered with more than {MAX_ANSWER} bytes, the bound for one "
+        "answer; ask the tool for less at a time.",
         "yes",
-        {"server": server, "limit": str(bounds.MAX_RESULT)},
+        {"server": server, "limit": str(MAX_ANSWER)},
     )
 
 

@@ -11,7 +11,8 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, too_large
+from leaseway.data_plane.core.media import may_hold_media
 from leaseway.data_plane.mcp.asks import input_required, lacking, url_questions
 from leaseway.data_plane.mcp.asks_rounds import Rounds
 from leaseway.data_plane.mcp.codec import Envelope, RpcError, read_flags
@@ -28,7 +29,6 @@ __all__ = [
     "ToolCall",
     "no_result",
     "refuse",
-    "too_large",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class ToolCall:
         if memoryview(answer.error):
             return self._outcome_of_error(_parse_error(answer.error))
         payload = bytes(answer.result)
-        if len(payload) > bounds.MAX_RESULT:
+        if len(payload) > bounds.MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         try:
             flags = read_flags(answer.result)
@@ -241,17 +241,6 @@ def _mcp_error(error: msgspec.Raw) -> MCPError:
     parsed = _parse_error(error)
     data: Any = msgspec.json.decode(parsed.data) if memoryview(parsed.data) else None
     return MCPError(code=parsed.code, message=parsed.message, data=data)
-
-
-def too_large(server: str, size: int) -> Fault:
-    """Return the fault for a result above the bound."""
-    return Fault(
-        Reason.RESULT_TOO_LARGE,
-        f"The result of the server {server} has {size} bytes, more than the {bounds.MAX_RESULT} "
-        "that may pass; ask the tool for less at a time.",
-        started="yes",
-        metadata={"server": server, "limit": str(bounds.MAX_RESULT)},
-    )
 
 
 def _unknown_kind(server: str, kind: object) -> Fault:

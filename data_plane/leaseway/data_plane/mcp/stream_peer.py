@@ -10,16 +10,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from leaseway.data_plane.core.calls import too_large
 from leaseway.data_plane.mcp.codec import decode, encode_notification
 from leaseway.data_plane.mcp.lines import reply_key
 from leaseway.data_plane.mcp.peer import Peer
-from leaseway.data_plane.mcp.pending import (
-    ConnectionLost,
-    Pending,
-    ToolCall,
-    no_result,
-    too_large,
-)
+from leaseway.data_plane.mcp.pending import ConnectionLost, Pending, ToolCall, no_result
 from leaseway.data_plane.mcp.transport import Receipt, Transport
 from leaseway.wire import bounds
 from leaseway.wire.fault import Fault
