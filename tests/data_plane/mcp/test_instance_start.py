@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,9 +160,8 @@ async def test_a_file_that_is_never_read_holds_up_its_own_server_alone(
 
 
 async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: Bench) -> None:
-    started = time.monotonic()
-    fault = await bench.fails(bench.stdio("faulty", "mute", startup_timeout=0.5))
-    assert 0.4 < time.monotonic() - started < 20
+    async with asyncio.timeout(BOUND):
+        fault = await bench.fails(bench.stdio("faulty", "mute", startup_timeout=0.5))
     assert fault.metadata["problem"] == "START_TIMEOUT"
     assert "0.5 s" in fault.message
 
