@@ -41,7 +41,7 @@ from leaseway.wire.measuring import measuring
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.spec import ServerSpec
 
-__all__ = ["Retention", "WorkerOptions", "run", "serve"]
+__all__ = ["Retention", "WorkerOptions", "artifact_storage", "run", "serve"]
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
@@ -76,7 +76,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         async with (
             measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
             _connections(options.id, vault) as open_instance,
-            _storage(options.artifacts) as storage,
+            artifact_storage(options.artifacts) as storage,
             asyncio.TaskGroup() as group,
         ):
             background = Background(group)
@@ -134,21 +134,29 @@ async def _say_when_serving(sync: SyncClient, health: HealthService) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _storage(base: Path | None) -> AsyncIterator[ArtifactStorage]:
-    """Yield where artifacts are kept; afterwards none is left, unless the disk hangs."""
+async def artifact_storage(
+    base: Path | None, grace: float = _STORAGE_GRACE
+) -> AsyncIterator[ArtifactStorage]:
+    """Yield where artifacts are kept; afterwards none is left, unless the disk hangs.
+
+    Args:
+        base: The folder to keep them below, or None for the system's own for what is temporary.
+        grace: Seconds to wait for their removal.
+
+    """
     storage = await asyncio.to_thread(DirectoryStorage, base)
     try:
         yield storage
     finally:
         try:
-            async with asyncio.timeout(_STORAGE_GRACE):
+            async with asyncio.timeout(grace):
                 await DiskThreads(1).run(storage.close)  # not behind work that hangs
         except TimeoutError:
             _logger.warning(
                 "The artifacts in %s are left there: the disk has not answered for %g s. The next "
                 "worker that keeps artifacts beside them removes them.",
                 storage.folder,
-                _STORAGE_GRACE,
+                grace,
             )
 
 

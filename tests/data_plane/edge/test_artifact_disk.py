@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from tests.data_plane.edge.artifact_calls import PNG, answer, call, kept, result
 from tests.data_plane.edge.conftest import Bench, worker_bench
 
-from leaseway.data_plane import app
+from leaseway.data_plane.app import artifact_storage
 from leaseway.data_plane.edge import artifacts
 from leaseway.data_plane.edge.artifact_storage import DirectoryStorage, MemoryStorage
 
@@ -124,7 +124,6 @@ async def test_the_end_of_a_worker_waits_for_a_disk_that_hangs_only_a_while(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "_STORAGE_GRACE", 0.05)
     close: Callable[[DirectoryStorage], None] = DirectoryStorage.close
     closed = threading.Event()
 
@@ -135,7 +134,7 @@ async def test_the_end_of_a_worker_waits_for_a_disk_that_hangs_only_a_while(
 
     monkeypatch.setattr(DirectoryStorage, "close", hang)
     async with asyncio.timeout(BOUND):
-        async with app._storage(tmp_path):
+        async with artifact_storage(tmp_path, grace=0.05):
             (folder,) = tmp_path.iterdir()
     assert f"The artifacts in {folder} are left there: the disk has not answered" in caplog.text
     disk.set()
