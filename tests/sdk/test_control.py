@@ -16,10 +16,7 @@ from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
 
-async def test_a_wait_outlasts_a_restart_of_the_control_plane(
-    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "CONNECT_BOUND", 1.0)
+async def test_a_wait_outlasts_a_restart_of_the_control_plane(plane: FakeControlPlane) -> None:
     asked = control.ControlPlane(identify(plane.address, None, None, None))
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -34,7 +31,7 @@ async def test_a_wait_outlasts_a_restart_of_the_control_plane(
         status, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(status, none, none, "Connection reset.")
 
-    assert await asked.ask(wait_for_room, None, begun + BOUND) == "here"
+    assert await asked.ask(wait_for_room, None, begun + BOUND, bound=1.0) == "here"
     await asked.close()
 
 
