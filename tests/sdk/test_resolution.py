@@ -20,7 +20,8 @@ from leaseway.sdk import (
 )
 from leaseway.sdk.control import ControlPlane
 from leaseway.sdk.identity import identify
-from leaseway.sdk.resolution import Offer, Resolver
+from leaseway.sdk.resolution import Resolver
+from leaseway.sdk.targets import Offer
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.fault import Fault

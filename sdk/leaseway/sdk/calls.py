@@ -1,33 +1,33 @@
-"""One tool call from name to result: where it goes, on which lease, and what failures mean.
+"""One tool call from name to result: where it goes, and on which lease.
 
 Everything that a call needs is looked up: the name in the resolution cache, the worker in the
-pool, the lease in the book. Only a first use, a move or a failure asks anybody (DESIGN §6).
+pool, the lease in the book. Only a first use, a move or a failure asks anybody (DESIGN §6). What
+follows from a failure is `recovery`'s to say.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from opentelemetry.trace import Span
-
 from leaseway.sdk import tracing
 from leaseway.sdk.arguments import encode_arguments
+from leaseway.sdk.call_state import CallState
 from leaseway.sdk.checks import check_call, check_seconds
 from leaseway.sdk.events import CallEvents
 from leaseway.sdk.identity import Identity
 from leaseway.sdk.lease import Lease
-from leaseway.sdk.lease_book import Held, Key, Worker
+from leaseway.sdk.lease_book import Key
 from leaseway.sdk.leases import LEASE_ENDED, LeaseManager
 from leaseway.sdk.media import MediaReader
-from leaseway.sdk.releases import Release, Releases
+from leaseway.sdk.recovery import Recovery
+from leaseway.sdk.releases import Releases
 from leaseway.sdk.requests import OfferRequest
-from leaseway.sdk.resolution import Asked, Resolver, Target
+from leaseway.sdk.resolution import Resolver
 from leaseway.sdk.results import ToolResult
-from leaseway.sdk.retry import Again, Tried, decide, more_telling
+from leaseway.sdk.targets import Target
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
@@ -36,37 +36,8 @@ from leaseway.wire.reasons import Reason
 
 __all__ = ["Caller"]
 
-_HOLDER_GONE: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
-"""How a release fails on a worker that has gone or goes."""
 _MAX_HEADS: Final = 1024
 """Sessions whose part of a call is kept."""
-
-
-class _CallState:
-    """What one call is about, kept from try to try."""
-
-    # Set where they differ: most calls end at the first try, outside any trace.
-    request: OfferRequest | None = None
-    target: Target | None = None
-    link: WorkerLink | None = None
-    held: Held | None = None
-    release: Release | None = None
-    known: Fault | None = None
-    cached = True
-    open_ended = False
-    repeated = False
-    acquirer = ""
-    span: Span | None = None
-    tries = 0
-    avoid: frozenset[Worker] = frozenset()
-    payload = b""
-    deadline = 0.0
-
-    def __init__(self, session: str, name: Asked, events: CallEvents | None) -> None:
-        self.session = session
-        self.name = name
-        self.events = events
-        self.trace = ("", "")
 
 
 class Caller:
@@ -88,6 +59,7 @@ class Caller:
         self._pool = pool
         self._leases = leases
         self._releases = Releases(pool, leases)
+        self._recovery = Recovery(resolver, pool, leases)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -119,7 +91,7 @@ class Caller:
 
         """
         check_call(name, arguments, timeout)
-        return self._run(_CallState(session, name, events), arguments, timeout)
+        return self._run(CallState(session, name, events), arguments, timeout)
 
     def request(
         self,
@@ -146,12 +118,12 @@ class Caller:
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        state = _CallState(session, request.offer, events)
+        state = CallState(session, request.offer, events)
         state.request = request
         return self._run(state, None, timeout)
 
     async def _run(
-        self, state: _CallState, arguments: Mapping[str, Any] | None, timeout: float | None
+        self, state: CallState, arguments: Mapping[str, Any] | None, timeout: float | None
     ) -> ToolResult:
         if state.request is None:
             state.span = self._tracer.begin(str(state.name), state.session)
@@ -170,7 +142,7 @@ class Caller:
                 try:
                     return await self._try(state)
                 except Fault as fault:
-                    await self._recover(state, fault)
+                    await self._recovery.next_try(state, fault)
         except Fault as fault:
             if state.span is not None:
                 tracing.fail(state.span, fault)
@@ -179,13 +151,13 @@ class Caller:
                 self._leases.book.told(state.session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
-            self._cancelled(state)
+            self._recovery.cancelled(state)
             raise
         finally:
             if state.span is not None:
                 state.span.end()
 
-    async def _try(self, state: _CallState) -> ToolResult:
+    async def _try(self, state: CallState) -> ToolResult:
         at = self._now()
         state.tries += 1
         target = self._resolver.cached(state.name, at)
@@ -234,7 +206,7 @@ class Caller:
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
 
-    async def _route(self, state: _CallState, target: Target, at: float) -> WorkerLink:
+    async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
         key = Key(state.session, target.server_id)
         held = state.held = self._leases.book.find(key, at)
@@ -247,7 +219,7 @@ class Caller:
             state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
 
-    async def _resolve(self, state: _CallState) -> Target:
+    async def _resolve(self, state: CallState) -> Target:
         state.cached = False
         if state.span is not None:
             state.span.add_event("leaseway.resolve")
@@ -258,7 +230,7 @@ class Caller:
 
     def _note_lease(
         self,
-        state: _CallState,
+        state: CallState,
         target: Target,
         link: WorkerLink,
         result: execution_pb2.Result,
@@ -281,66 +253,6 @@ class Caller:
             self._leases.called(state.held, at)
         return None
 
-    async def _recover(self, state: _CallState, fault: Fault) -> None:
-        """Prepare the next try, or raise the fault where there is none."""
-        if state.events is not None:
-            state.events.begin_anew()
-        target, link, held = state.target, state.link, state.held
-        if held is not None and link is not None:
-            judge = self._leases.losses.judge
-            fault = await judge(held, fault, state.deadline, leaving=link.leaving)
-        if held is not None and fault.reason in LEASE_ENDED:
-            fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
-            self._leases.book.end(held.lease_id, fault)
-        leased = target is not None and not target.shared
-        placing = leased and held is None and link is not None
-        if placing and target is not None and link is not None:
-            self._leases.failed(Key(state.session, target.server_id), link.worker, fault)
-        others = False
-        if link is not None and target is not None and target.shared and held is None:
-            others = self._pool.others(target.workers, state.avoid | {link.worker})
-        again = decide(
-            fault,
-            Tried(
-                tries=state.tries,
-                remaining=state.deadline - self._now(),
-                repeatable=target is not None and target.repeatable,
-                repeated=state.repeated,
-                cached=state.cached and link is not None,
-                # What one worker holds is released there or nowhere.
-                pinned=held is not None or bool(state.release and state.release.lease_id),
-                leased=leased,
-                placing=placing,
-                elsewhere=others or placing,
-            ),
-        )
-        if again is None:
-            if state.release is not None and fault.reason in _HOLDER_GONE:
-                self._leases.released(*state.release)  # it ends with its worker, or with its time
-            raise more_telling(state.known, fault)
-        state.known = more_telling(state.known, fault)
-        await self._prepare(state, again)
-
-    def _cancelled(self, state: _CallState) -> None:
-        """Take note of a call that its caller cancelled; it may have acquired a lease."""
-        if state.span is not None:
-            tracing.cancelled(state.span)
-        target, link = state.target, state.link
-        if target is not None and link is not None and not target.shared and state.held is None:
-            self._leases.failed(Key(state.session, target.server_id), link.worker, None)
-
-    async def _prepare(self, state: _CallState, again: Again) -> None:
-        if state.span is not None:
-            state.span.add_event("leaseway.retry", {"leaseway.tries": state.tries})
-        state.repeated = state.repeated or again.repeats
-        if again.avoid_worker and state.link is not None:
-            state.avoid = state.avoid | {state.link.worker}
-        if state.target is not None and (again.resolve or again.avoid_worker):
-            self._resolver.doubt(state.target, at_once=again.resolve)
-        state.link = state.held = state.release = None
-        if again.delay > 0:
-            await asyncio.sleep(again.delay)
-
 
 def _names_lease(result: execution_pb2.Result) -> bool:
     return result.HasField("new_lease") or result.HasField("joined_lease")
@@ -351,7 +263,7 @@ def _session_head(tenant: str, agent: str, session: str) -> bytes:
     return execution_pb2.Call(tenant=tenant, agent=agent, session=session).SerializeToString()
 
 
-def _rest(state: _CallState, lease_id: str) -> bytes:
+def _rest(state: CallState, lease_id: str) -> bytes:
     """Return what a call says that most do not, as a serialized `Call`."""
     traceparent, tracestate = state.trace
     events = state.events

@@ -21,8 +21,8 @@ from leaseway.sdk.lease_book import Held, Key, LeaseBook, Worker
 from leaseway.sdk.losses import LossJudge
 from leaseway.sdk.page_reading import every_page
 from leaseway.sdk.placements import Placements
-from leaseway.sdk.resolution import worker_from_wire
 from leaseway.sdk.retry import Tried, decide
+from leaseway.sdk.targets import worker_from_wire
 from leaseway.sdk.workers import WorkerPool
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from leaseway.sdk.lease_book import Key, Worker
 from leaseway.sdk.leases import LeaseManager
-from leaseway.sdk.resolution import Target
+from leaseway.sdk.targets import Target
 from leaseway.sdk.workers import WorkerLink, WorkerPool
 from leaseway.wire.admin import release_target
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leaseway.sdk.arguments import encode_arguments
 from leaseway.sdk.checks import check_text
-from leaseway.sdk.resolution import Offer, Target
+from leaseway.sdk.targets import Offer, Target
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.fault import Fault
