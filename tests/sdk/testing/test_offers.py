@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.sdk.fakes import BOUND
 
-from leaseway.sdk import InputRequired, RateLimited, ServerError, ToolNotFound
+from leaseway.sdk import InputRequired, PermissionDenied, ServerError, ToolNotFound
 from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 
@@ -181,9 +181,9 @@ def test_what_functions_of_offers_raise_is_how_requests_fail(fake: FakeLeaseway)
     def broken() -> str:
         raise ZeroDivisionError("by zero")
 
-    @fake.resource_template("full://{name}")
-    def full(name: str) -> str:
-        raise RateLimited("Too many.", retry_after=0.01)
+    @fake.resource_template("closed://{name}")
+    def closed(name: str) -> str:
+        raise PermissionDenied("Not you.")
 
     fake.resource("broken://a", lambda: "a"[7])
     client = fake.client()
@@ -192,8 +192,8 @@ def test_what_functions_of_offers_raise_is_how_requests_fail(fake: FakeLeaseway)
     assert caught.value.code == -32603
     with pytest.raises(ServerError, match="Resource 'broken://a' failed: string index"):
         client.read_resource("broken://a")
-    with pytest.raises(RateLimited, match="Too many"):
-        client.read_resource("full://a", timeout=0.05)
+    with pytest.raises(PermissionDenied, match="Not you"):
+        client.read_resource("closed://a")
 
 
 async def test_a_prompt_asks_those_who_get_it_and_fails_where_nobody_answers(
