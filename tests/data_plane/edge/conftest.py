@@ -47,7 +47,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.outgoing: asyncio.Queue[sync_pb2.SyncResponse | None] = asyncio.Queue()
-        self.refusal: Fault | None = None
+        self.refusal: Fault | tuple[grpc.StatusCode, str] | None = None
         self.parts = 0
         self.reads = asyncio.Event()
         self.reads.set()
@@ -56,7 +56,9 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
         self.outgoing = asyncio.Queue()
         hello = await context.read()
         self.hellos.put_nowait(hello.hello)
-        if self.refusal is not None:
+        if isinstance(self.refusal, tuple):
+            await context.abort(*self.refusal)
+        elif self.refusal is not None:
             from leaseway.wire.fault import abort
 
             await abort(context, self.refusal)

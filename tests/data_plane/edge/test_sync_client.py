@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
@@ -89,6 +90,20 @@ async def test_a_refused_worker_says_why_and_asks_again(
         await rejoin(bench)
         await bench.plane.hello()
     assert "Another run of w1 is alive." in caplog.text
+
+
+async def test_a_worker_whose_id_is_taken_says_that_and_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = "A second worker calls itself 'w1' while the first is connected."
+    bench.plane.refusal = grpc.StatusCode.ALREADY_EXISTS, taken
+    with caplog.at_level(logging.WARNING):
+        await rejoin(bench)
+        for _ in range(3):
+            await bench.plane.hello()
+    (said,) = [record.getMessage() for record in caplog.records if taken in record.getMessage()]
+    assert "refused worker w1 and is asked again: " + taken in said
+    assert "cannot be reached" not in caplog.text
 
 
 async def test_a_worker_whose_control_plane_takes_nothing_joins_it_again(

@@ -36,6 +36,15 @@ _MOST_QUEUED: Final = 1024
 _BETWEEN_REPORTS: Final = 0.1
 _FLUSH_BOUND: Final = 0.5
 
+_ANSWERS: Final = frozenset(
+    {
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.ABORTED,
+    }
+)
+"""What a control plane ends a stream with in words of its own; gRPC itself never does."""
+
 Stream = grpc.aio.StreamStreamCall[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 
 
@@ -77,6 +86,7 @@ class SyncClient:
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._overfull = asyncio.Event()
         self._caught_up = False
+        self._refused_for: str | None = None
         self.joined = asyncio.Event()
 
     async def run(self) -> None:
@@ -134,13 +144,15 @@ class SyncClient:
         return welcomed
 
     def _log_loss(self, error: Exception, loudly: bool) -> None:
-        fault = fault_from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else None
-        if fault is not None:
-            _logger.error(
+        why = _refusal(error) if isinstance(error, grpc.aio.AioRpcError) else None
+        known, self._refused_for = self._refused_for, why
+        if why is not None:
+            _logger.log(
+                logging.ERROR if loudly or why != known else logging.DEBUG,
                 "The control plane at %s refused worker %s and is asked again: %s",
                 self._me.control_plane,
                 self._me.worker.id,
-                fault.message,
+                why,
             )
             return
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
@@ -288,6 +300,14 @@ async def _until_overfull(overfull: asyncio.Event) -> None:
         f"The control plane does not take what this worker sends: {_MOST_QUEUED} messages wait for "
         "it. The Sync stream is ended and joined again."
     )
+
+
+def _refusal(error: grpc.aio.AioRpcError) -> str | None:
+    """Return what the control plane ended a stream for; None where it was not reached."""
+    fault = fault_from_rpc_error(error)
+    if fault is not None:
+        return fault.message
+    return (error.details() or str(error.code())) if error.code() in _ANSWERS else None
 
 
 async def _read(stream: Stream) -> sync_pb2.SyncResponse | None:
