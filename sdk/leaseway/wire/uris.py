@@ -51,6 +51,8 @@ def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
 def as_read(uri: str, *, has_host: bool = True) -> str:
     """Return a URI as a server may read it: unquoted, its scheme in small letters, no `..` left.
 
+    Spaces around it are cut off, as URL parsers do.
+
     Of schemes that everybody reads alike the host is read, too: `file:/a` is `file:///a`, and
     `https://me@HOST:443/` is `https://host/`.
 
@@ -59,9 +61,11 @@ def as_read(uri: str, *, has_host: bool = True) -> str:
         has_host: Whether what follows `//` is a host, which no `..` leaves; a server with a
             scheme of its own may take it for the first step of a path.
     """
+    uri = uri.strip()
     is_file = uri[:5].lower() == "file:"
     # What follows a file's path names no other file, so it is left out.
-    scheme, colon, rest = unquote(_AFTER_PATH.split(uri)[0] if is_file else uri).partition(":")
+    text = unquote(_AFTER_PATH.split(uri)[0] if is_file else uri).lstrip()
+    scheme, colon, rest = text.partition(":")
     if not colon:
         return scheme
     path, mark, query = rest.replace("\\", "/").partition("?")

@@ -183,6 +183,8 @@ def test_a_uri_is_read_as_servers_do(uri: str, read: str) -> None:
         "file://localhost/secret/x",
         "FILE://LocalHost/open/../secret/x",
         "file:///secret/x?a",
+        " file:///secret/x",
+        "%20file:///secret/x",
     ],
 )
 def test_no_other_spelling_gets_past_a_filter(uri: str) -> None:
@@ -195,6 +197,12 @@ def test_what_comes_after_a_files_path_is_no_other_file() -> None:
         assert not UriFilter((), ["file:///one.txt"]).allows(uri)
     assert UriFilter((), ["note://one#a"]).allows("note://one")
     assert UriFilter((), ["note://one"]).allows("note://one?id=2")
+
+
+def test_spaces_around_a_uri_do_not_get_it_past_a_filter() -> None:
+    assert not UriFilter((), ["note://one"]).allows("note://one ")
+    assert not UriFilter((), ["note://one"]).allows(" note://one")
+    assert UriFilter((), ["note://one"]).allows("note://one two")
 
 
 def test_no_spelling_of_a_host_gets_past_a_filter() -> None:
