@@ -13,21 +13,15 @@ from leaseway.sdk import AsyncClient
 
 @pytest.fixture
 async def worker() -> AsyncIterator[FakeWorker]:
-    fake = FakeWorker("w1")
-    fake.stateful = {"desk"}
-    await fake.start()
-    yield fake
-    await fake.stop()
+    async with FakeWorker("w1") as fake:
+        yield fake
 
 
 @pytest.fixture
 async def second() -> AsyncIterator[FakeWorker]:
     """A second worker; tests that want it in the system add it themselves."""
-    fake = FakeWorker("w2")
-    fake.stateful = {"desk"}
-    await fake.start()
-    yield fake
-    await fake.stop()
+    async with FakeWorker("w2") as fake:
+        yield fake
 
 
 @pytest.fixture

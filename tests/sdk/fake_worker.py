@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from tests.sdk.fake_stream import FakeStream
@@ -35,6 +35,28 @@ async def never(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) 
     return b""
 
 
+class Gate:
+    """Has calls wait until it is opened, then answers with their arguments.
+
+    Args:
+        only: What the arguments of a call that waits hold.
+    """
+
+    def __init__(self, only: bytes = b"") -> None:
+        self._only = only
+        self._opened = asyncio.Event()
+
+    def open(self) -> None:
+        self._opened.set()
+
+    async def __call__(
+        self, worker: FakeWorker, call: execution_pb2.Call, arguments: bytes
+    ) -> bytes:
+        if self._only in arguments:
+            await self._opened.wait()
+        return echo(worker, call, arguments)
+
+
 class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.LeaseServiceServicer):
     """Runs calls by `answer`, or fails them by `faults`; keeps what it was sent."""
 
@@ -54,7 +76,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
         self.lease_faults: dict[str, Fault] = {}
-        self.stateful: set[str] = set()
+        self.stateful = {"desk"}
         self.ttl = 60.0
         self.silent = False
         self.streams = 0
@@ -76,6 +98,13 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             id=self.id, incarnation=f"{self.id}-{incarnation}", address=f"127.0.0.1:{bound}"
         )
         await self._server.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *how: object) -> None:
+        await self.stop()
 
     async def stop(self) -> None:
         """Die at once: streams are cut."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.sdk.fake_plane import FakeControlPlane, FakeTool
-from tests.sdk.fake_worker import Answer, FakeWorker, echo, never
+from tests.sdk.fake_worker import Answer, FakeWorker, Gate, echo, never
 from tests.sdk.helpers import BOUND, in_thread, text_result, until
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "FakeControlPlane",
     "FakeTool",
     "FakeWorker",
+    "Gate",
     "echo",
     "in_thread",
     "never",

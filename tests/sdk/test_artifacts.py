@@ -78,11 +78,8 @@ class Keeper(FakeWorker):
 
 @pytest.fixture
 async def worker() -> AsyncIterator[Keeper]:
-    fake = Keeper("w1")
-    fake.stateful = {"desk"}
-    await fake.start()
-    yield fake
-    await fake.stop()
+    async with Keeper("w1") as fake:
+        yield fake
 
 
 async def test_awaited_it_is_all_bytes_and_described(client: AsyncClient, worker: Keeper) -> None:

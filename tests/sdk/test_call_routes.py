@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.sdk.fakes import FakeControlPlane, FakeWorker, never, text_result, until
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, Gate, never, until
 
 from leaseway.sdk import AsyncClient, Draining, FateUnknown, LeasewayError, ToolNotFound, WorkerLost
-from leaseway.v1 import execution_pb2
 from leaseway.wire.fault import Fault
 from leaseway.wire.reasons import Reason
 
@@ -138,14 +137,8 @@ async def test_calls_leave_a_worker_that_goes_away(
 ) -> None:
     await client.call_tool("time_now")
     plane.workers = [worker, second]
-    gate = asyncio.Event()
-
-    async def gated(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        await gate.wait()
-        return text_result("finished")
-
-    worker.answer = gated
-    running = asyncio.create_task(client.call_tool("time_now"))
+    worker.answer = gate = Gate()
+    running = asyncio.create_task(client.call_tool("time_now", {"on": "its way"}))
     await until(lambda: len(worker.calls) == 2)
     worker.go_away()
     worker.faults = [Fault(Reason.DRAINING, "Going away.")] * 10
@@ -156,8 +149,8 @@ async def test_calls_leave_a_worker_that_goes_away(
         await client.call_tool("time_now")
     assert len(worker.calls) == refused
     assert len(second.calls) == 6
-    gate.set()
-    assert (await running).text == "finished"
+    gate.open()
+    assert (await running).text == '{"on":"its way"}'
 
 
 async def test_a_moved_tool_is_resolved_once_more(

@@ -6,10 +6,9 @@ import asyncio
 import json
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeWorker, never, text_result, until
+from tests.sdk.fakes import BOUND, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import AsyncClient, DeadlineExceeded, InvalidArguments, ResultTooLarge
-from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 
 
@@ -59,13 +58,7 @@ async def test_a_result_over_its_bound_fails_alone(client: AsyncClient, worker: 
 async def test_at_most_1024_calls_are_in_flight_and_the_others_follow_in_order(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    gate = asyncio.Event()
-
-    async def gated(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        await gate.wait()
-        return text_result(arguments.decode())
-
-    worker.answer = gated
+    worker.answer = gate = Gate()
     total = MAX_CALLS_IN_FLIGHT + 50
     tasks = [
         asyncio.create_task(client.call_tool("time_now", {"n": n}, timeout=BOUND))
@@ -75,7 +68,7 @@ async def test_at_most_1024_calls_are_in_flight_and_the_others_follow_in_order(
     for _ in range(20):
         await asyncio.sleep(0)
     assert len(worker.calls) == MAX_CALLS_IN_FLIGHT
-    gate.set()
+    gate.open()
     results = await asyncio.gather(*tasks)
     assert [json.loads(result.text)["n"] for result in results] == list(range(total))
     assert [json.loads(call.arguments)["n"] for call in worker.calls] == list(range(total))

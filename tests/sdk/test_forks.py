@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 from tests.sdk.forking import PRELUDE, lines_of
 
 from leaseway.sdk import forks
-from leaseway.v1 import execution_pb2
 
 
 async def test_a_client_that_was_made_before_the_fork_works_in_the_child(
@@ -96,14 +95,7 @@ async def test_a_client_is_closed_without_an_error_in_a_child_that_is_refused(
 async def test_a_call_in_flight_goes_on_over_a_fork_whose_child_is_refused(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    gate = asyncio.Event()
-
-    async def gated(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        if b"slow" in arguments:
-            await gate.wait()
-        return text_result(arguments.decode())
-
-    worker.answer = gated
+    worker.answer = gate = Gate(only=b"slow")
     program = """
 client = Client(address)
 slow = threading.Thread(target=lambda: print(call(client, slow=1)))
@@ -127,7 +119,7 @@ client.close()
         await until(lambda: worker.calls)
         process.stdin.write(b"\n")
         assert await process.stdout.readline() == b"refused\n"
-        gate.set()
+        gate.open()
         out, _ = await process.communicate()
     assert out == b'{"slow":1}\n'
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 
 from leaseway.sdk import (
     AsyncClient,
 )
-from leaseway.v1 import execution_pb2
 
 
 async def test_leaving_a_session_releases_what_this_client_acquired(
@@ -30,18 +29,12 @@ async def test_leaving_a_session_releases_what_this_client_acquired(
 async def test_a_lease_granted_after_its_session_was_left_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        await go_on.wait()
-        return text_result("done")
-
-    worker.answer = slow
+    worker.answer = gate = Gate()
     async with client.session("dialog") as session:
         call = asyncio.create_task(session.call_tool("desk_open"))
         await until(lambda: worker.calls)
     assert worker.released == []
-    go_on.set()
+    gate.open()
     async with asyncio.timeout(BOUND):
         result = await call
     late = result.new_lease
@@ -53,18 +46,12 @@ async def test_a_lease_granted_after_its_session_was_left_is_released(
 async def test_a_session_that_was_reopened_keeps_what_a_call_in_flight_is_granted(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    go_on = asyncio.Event()
-
-    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        await go_on.wait()
-        return text_result("done")
-
-    worker.answer = slow
+    worker.answer = gate = Gate()
     async with client.session("dialog") as session:
         call = asyncio.create_task(session.call_tool("desk_open"))
         await until(lambda: worker.calls)
     async with client.session("dialog") as again:
-        go_on.set()
+        gate.open()
         async with asyncio.timeout(BOUND):
             result = await call
         assert [lease.id for lease in again.leases()] == [result.new_lease and result.new_lease.id]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, text_result, until
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
 from leaseway.sdk.background import background
@@ -160,13 +160,7 @@ async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:
 async def test_calls_of_waiting_threads_go_out_together(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    gate = asyncio.Event()
-
-    async def gated(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        await gate.wait()
-        return text_result("done")
-
-    worker.answer = gated
+    worker.answer = gate = Gate()
 
     def work() -> None:
         with Client(plane.address) as client, ThreadPoolExecutor(32) as threads:
@@ -174,7 +168,7 @@ async def test_calls_of_waiting_threads_go_out_together(
 
     running = asyncio.create_task(in_thread(work))
     await until(lambda: len(worker.calls) == 32)
-    gate.set()
+    gate.open()
     await running
     assert sum(1 for batch in worker.batches if batch.calls) < 32
 
