@@ -14,6 +14,7 @@ from tests.cli.memory import (
 
 from leaseway.sdk import (
     InvalidArguments,
+    ServerError,
     ToolNotFound,
     Violation,
 )
@@ -142,3 +143,8 @@ def test_a_refusal_is_exit_status_1_and_its_sentence(run: Run, client: MemoryCli
     done = run("call", "x")
     assert done.exit_code == 1
     assert done.stderr == "leaseway: There is no tool 'x'. Nearest: time_now.\n"
+
+
+def test_an_errors_text_cannot_steer_the_terminal(run: Run, client: MemoryClient) -> None:
+    client.error = ServerError("It failed: \x1b]0;title\x07.\nSecond line.")
+    assert run("call", "x").stderr == "leaseway: It failed:  ]0;title .\nSecond line.\n"

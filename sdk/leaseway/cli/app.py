@@ -15,6 +15,7 @@ import click
 
 from leaseway.cli.failure import FAILED, USAGE, CliFailure
 from leaseway.cli.options import root_options
+from leaseway.cli.output import one_line
 from leaseway.wire.names import nearest
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -145,7 +146,8 @@ def _os_error(error: OSError) -> str:
 
 
 def _end(message: str, status: int) -> NoReturn:
-    click.echo(f"leaseway: {message}", err=True)
+    lines = map(one_line, message.splitlines())  # a server may have written part of it
+    click.echo("leaseway: " + "\n".join(lines), err=True)
     sys.exit(status)
 
 
