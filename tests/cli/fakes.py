@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
+
+import pytest
+
+from leaseway.cli import connection as connection_module
+from leaseway.cli.options import Connection
 
 
 class FakeClient:
-    """Can be entered and left; `closed` says that it was left."""
+    """Can be entered and left.
 
+    Attributes:
+        made_for: What a command wanted to connect to, once one did.
+        agent: Who it said that it is.
+        closed: Whether it was left.
+    """
+
+    made_for: Connection | None = None
+    agent = ""
     closed = False
 
     async def __aenter__(self) -> Self:
@@ -21,3 +34,17 @@ class FakeClient:
         trace: TracebackType | None,
     ) -> None:
         self.closed = True
+
+
+ClientT = TypeVar("ClientT", bound=FakeClient)
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, client: ClientT) -> ClientT:
+    """Have commands ask a client in place of their own, and return it."""
+
+    def connect(connection: Connection, agent: str = "") -> ClientT:
+        client.made_for, client.agent = connection, agent
+        return client
+
+    monkeypatch.setattr(connection_module, "connect", connect)
+    return client

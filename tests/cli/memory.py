@@ -6,10 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 import pytest
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
-from leaseway.cli.options import Connection
 from leaseway.sdk import (
     InstanceLog,
     LeaseInfo,
@@ -65,8 +63,6 @@ class MemoryClient(FakeClient):
             "problems": [PROBLEM],
         }
         self.pending: tuple[str, ...] = ()
-        self.made_for: Connection | None = None
-        self.agent = ""
 
     def _answer(self, *question: Any) -> None:
         self.asked.append(question)
@@ -119,11 +115,4 @@ class MemoryClient(FakeClient):
 
 def answering(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
     """Have commands ask a client of memory, and return it."""
-    made = MemoryClient()
-
-    def connect(connection: Connection, agent: str = "") -> MemoryClient:
-        made.made_for, made.agent = connection, agent
-        return made
-
-    monkeypatch.setattr(connection_module, "connect", connect)
-    return made
+    return stand_in(monkeypatch, MemoryClient())

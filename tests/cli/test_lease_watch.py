@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
 from leaseway.cli import lease_watch, watching
 from leaseway.cli.lease_watch import lease_changes
 from leaseway.sdk import ControlPlaneUnavailable, LeaseInfo
@@ -80,7 +79,7 @@ def watch(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     def invoke(*options: str, looks: list[Look]) -> Result:
         monkeypatch.setattr(watching, "_EVERY", 0.0)
         monkeypatch.setattr(lease_watch, "_SETTLES", 0.0)
-        monkeypatch.setattr(connection_module, "connect", lambda *_: _Client(*looks))
+        stand_in(monkeypatch, _Client(*looks))
         return run("leases", "--watch", *options)
 
     return invoke

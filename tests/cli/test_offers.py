@@ -9,10 +9,8 @@ from typing import Any, Self
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
-from leaseway.cli.options import Connection
 from leaseway.sdk import (
     Prompt,
     PromptArgument,
@@ -73,13 +71,7 @@ class _Client(FakeClient):
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
-    made = _Client()
-
-    def connect(connection: Connection, agent: str = "") -> _Client:
-        return made
-
-    monkeypatch.setattr(connection_module, "connect", connect)
-    return made
+    return stand_in(monkeypatch, _Client())
 
 
 def test_prompts_are_listed_with_their_arguments(run: Run, client: _Client) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
 from leaseway.cli import operate
 from leaseway.sdk import ControlPlaneUnavailable, InvalidRequest, LeaseLost
 
@@ -54,7 +53,7 @@ class _Client(FakeClient):
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
     fake = _Client()
-    monkeypatch.setattr(connection_module, "connect", lambda *_: fake)
+    stand_in(monkeypatch, fake)
     monkeypatch.setattr(operate, "_POLL", 0.0)
     return fake
 

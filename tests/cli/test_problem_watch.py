@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
 from leaseway.cli import watching
 from leaseway.cli.problem_watch import changes
 from leaseway.sdk import ControlPlaneUnavailable, ProblemInfo
@@ -84,7 +83,7 @@ def watch(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def invoke(*options: str, looks: list[list[ProblemInfo] | ControlPlaneUnavailable]) -> Result:
         monkeypatch.setattr(watching, "_EVERY", 0.0)
-        monkeypatch.setattr(connection_module, "connect", lambda *_: _Client(*looks))
+        stand_in(monkeypatch, _Client(*looks))
         return run("problems", "--watch", *options)
 
     return invoke

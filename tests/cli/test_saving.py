@@ -10,10 +10,8 @@ from typing import Any, Self
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient
+from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli import connection as connection_module
-from leaseway.cli.options import Connection
 from leaseway.cli.saving import file_name
 from leaseway.sdk import ArtifactLost, ToolResult
 from leaseway.sdk.offer_results import ResourceResult
@@ -73,13 +71,7 @@ class _Client(FakeClient):
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
-    made = _Client()
-
-    def connect(connection: Connection, agent: str = "") -> _Client:
-        return made
-
-    monkeypatch.setattr(connection_module, "connect", connect)
-    return made
+    return stand_in(monkeypatch, _Client())
 
 
 def test_a_calls_picture_goes_to_a_file_and_its_text_to_stdout(
