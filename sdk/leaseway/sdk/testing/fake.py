@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -14,16 +13,13 @@ import grpc
 from leaseway.sdk.asks import OnElicitation, OnSampling, Roots
 from leaseway.sdk.background import background
 from leaseway.sdk.client import AsyncClient
-from leaseway.sdk.errors import LeasewayError
-from leaseway.sdk.lease import Lease
 from leaseway.sdk.sync import Client
 from leaseway.sdk.testing.admin import FakeAdmin
-from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.control import FakeControlPlane
-from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.lease_table import LeaseTable
 from leaseway.sdk.testing.registry import Registry
 from leaseway.sdk.testing.server import FakeServer
+from leaseway.sdk.testing.steering import Steering
 from leaseway.sdk.testing.worker import FakeWorker, RecordedCall
 from leaseway.sdk.tools import Tool, tool_from_wire
 from leaseway.sdk.views import LeaseInfo, ProblemInfo, lease_from_wire, problem_from_wire
@@ -35,7 +31,6 @@ from leaseway.v1 import (
     leases_pb2_grpc,
 )
 from leaseway.wire.bounds import MAX_LEASES
-from leaseway.wire.reasons import Reason
 from leaseway.wire.serving import SERVER_OPTIONS
 
 __all__ = ["FakeLeaseway"]
@@ -48,7 +43,7 @@ _GRACE: Final = 0.2
 WorkT = TypeVar("WorkT")
 
 
-class FakeLeaseway:
+class FakeLeaseway(Steering):
     """A control plane with one worker on a port of the loopback, and functions as tools.
 
     Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
@@ -73,7 +68,6 @@ class FakeLeaseway:
     """
 
     def __init__(self, *, capacity: int = MAX_LEASES) -> None:
-        self._ahead = 0.0
         self._server: grpc.aio.Server | None = None
         self._thread = 0
         self._clients: list[Client] = []
@@ -198,113 +192,6 @@ class FakeLeaseway:
     def problems(self) -> list[ProblemInfo]:
         """What clients have reported, the one longest not met first."""
         return self._do(lambda: [problem_from_wire(one) for one in self._admin.problems])
-
-    def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
-        """Have the next calls of a tool fail instead of running it.
-
-        Clients try again what is safe to repeat, as ever: an error that says that nothing was
-        started, such as `Draining`, is met by the second try unless `times` outlasts them all.
-        `ServerLost` on a server that is leased ends the lease.
-
-        Args:
-            tool: The tool's exposed name.
-            error: What the call fails with.
-            times: How many calls fail, 1 or more.
-
-        Raises:
-            ValueError: There is no such tool.
-            TypeError: The error is none that clients raise.
-
-        """
-        if not isinstance(error, LeasewayError):
-            raise TypeError(
-                "error is what clients raise, such as ServerLost('It died.'), and not of type "
-                f"{type(error).__name__}. A tool that fails by itself raises in its own function."
-            )
-        name = self._registry.known(tool).name
-        fault = fault_of(error)
-        self._do(lambda: self._worker.behaviour.fail(name, fault, times))
-
-    def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
-        """Have the next calls of a tool begin later.
-
-        Args:
-            tool: The tool's exposed name.
-            seconds: How much later.
-            times: How many calls are late, 1 or more.
-
-        Raises:
-            ValueError: There is no such tool.
-
-        """
-        name = self._registry.known(tool).name
-        self._do(lambda: self._worker.behaviour.delay(name, seconds, times))
-
-    def hold(self, tool: str) -> Hold:
-        """Have calls of a tool wait until a `with` block ends, without any sleeping.
-
-        with fake.hold("build") as held:
-            pending = threads.submit(client.call_tool, "build")
-            held.wait()  # the call has arrived
-
-        Args:
-            tool: The tool's exposed name.
-
-        Raises:
-            ValueError: There is no such tool, or its calls are held already.
-
-        """
-        name = self._registry.known(tool).name
-        hold = Hold(lambda: self._do(lambda: self._worker.behaviour.let_go(name)))
-        self._do(lambda: self._worker.behaviour.hold(name, hold))
-        return hold
-
-    def advance(self, seconds: float) -> None:
-        """Put the clock of leases forward: those that were not renewed since then expire.
-
-        A lease on which a call is running does not.
-        """
-
-        def forward() -> None:
-            self._ahead += seconds
-            _ = self._leases.held  # looking at them has them expire
-
-        self._do(forward)
-
-    def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
-        """End a lease as if it had not been renewed in time; calls on it fail.
-
-        Args:
-            lease: The lease, or its id. One that is not held is left as it ended.
-
-        """
-        self._end(lease, Reason.LEASE_EXPIRED, "it was not renewed in time")
-
-    def revoke_lease(self, lease: Lease | LeaseInfo | str, reason: str = "a test did it") -> None:
-        """End a lease as an operator would; calls on it fail.
-
-        Args:
-            lease: The lease, or its id. One that is not held is left as it ended.
-            reason: Why, for its holder.
-
-        """
-        self._end(lease, Reason.LEASE_REVOKED, reason)
-
-    def lose_lease(self, lease: Lease | LeaseInfo | str) -> None:
-        """End a lease as if its worker had gone or its server had died; calls on it fail.
-
-        Args:
-            lease: The lease, or its id. One that is not held is left as it ended.
-
-        """
-        self._end(lease, Reason.LEASE_LOST, "its instance ended")
-
-    def _end(self, lease: Lease | LeaseInfo | str, reason: Reason, why: str) -> None:
-        lease_id = lease if isinstance(lease, str) else lease.id
-        self._do(lambda: self._leases.end(lease_id, reason, why))
-
-    def _now(self) -> float:
-        return time.monotonic() + self._ahead
 
     def _changed(self) -> None:
         if self._server is not None:

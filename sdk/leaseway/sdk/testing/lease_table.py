@@ -26,6 +26,9 @@ _WORDS: Final = {
 _TOLD_FOR: Final = 60.0
 """Seconds for which it is told how a lease has ended."""
 
+_MAX_ENDED: Final = 4_096
+"""Leases of which it is remembered how they ended."""
+
 
 @dataclass(eq=False)
 class FakeLease:
@@ -169,6 +172,8 @@ class LeaseTable:
             return
         fault = _ended(lease_id, reason, why)
         self._ended[lease_id] = _Ended(lease.tenant, fault, self._clock())
+        if len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
         for call in list(lease.calls):
             call.cancel()
         self.changed.set()
