@@ -46,17 +46,19 @@ async def start_up(folder: Path, *options: str, servers: dict[str, object] | Non
         "leased": python_server("counter.py", transform=[{"prefix": "leased_"}]),
     }
     config.write_text(yaml.safe_dump({"version": 1, "servers": chosen}))
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
-        *("up", "--config", str(config), "--listen", "127.0.0.1:0", *options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    log = folder / "up.log"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *LEASEWAY,
+            *("up", "--config", str(config), "--listen", "127.0.0.1:0", *options),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(2 * BOUND):
         line = (await process.stdout.readline()).decode()
-    assert line.startswith("ready "), line
+    assert line.startswith("ready "), log.read_text()
     return Up(process, line.removeprefix("ready ").strip())
 
 
