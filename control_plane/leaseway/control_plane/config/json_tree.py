@@ -2,6 +2,8 @@
 
 It is JSON as its clients read it: comments and a comma behind the last item are let pass, as in
 their own files. Nothing else that YAML would take is: a `.json` file that works here is JSON.
+
+Libraries that let comments pass do not tell where keys and values stand, and messages must.
 """
 
 from __future__ import annotations
