@@ -216,7 +216,6 @@ class _Up:
                 await wait_until_ready(client, lambda _status: _tell_problems(client, told))
                 click.echo(f"ready {address}")
                 self._announce_pages()
-                await _tell_problems(client, told)
         except LeasewayError as error:
             raise CliFailure(str(error)) from None
 
