@@ -12,6 +12,7 @@ from tests.sdk.fakes import BOUND, FakeWorker, text_result
 from leaseway.v1 import execution_pb2
 
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
+UNBUFFERED = "-u"  # or a child prints again what its parent has not written yet
 PRELUDE = """
 import asyncio, os, sys, threading
 from leaseway.sdk import AsyncClient, Client
@@ -43,7 +44,7 @@ async def lines_of(address: str, program: str, **environment: str) -> list[str]:
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *STRICT, "-c", PRELUDE + program, address],
+            [sys.executable, UNBUFFERED, *STRICT, "-c", PRELUDE + program, address],
             capture_output=True,
             text=True,
             timeout=4 * BOUND,
