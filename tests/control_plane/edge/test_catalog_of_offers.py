@@ -13,7 +13,8 @@ from tests.control_plane.edge.conftest import Running
 from tests.control_plane.edge.fake_worker import FakeWorker, worker
 from tests.control_plane.edge.test_services import fault_of, heard
 
-from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.control_plane.edge import catalog_service
+from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.fault import fault_from_status
 from leaseway.wire.reasons import Reason
 from leaseway.wire.spec import NameFilter
@@ -199,7 +200,8 @@ async def test_what_a_worker_was_sent_comes_back_whole(running: Running) -> None
     assert list(toolset.resource_filter.blacklist) == ["*b"]
 
 
-async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
+def held_upsert() -> sync_pb2.Upsert:
+    """Return what a worker holds of a server that an earlier control plane sent it."""
     upsert = sync_pb2.Upsert(
         hashes=sync_pb2.HeldHashes(launch_hash="l", exposure_hash="e", toolset_hash="t"),
         toolset=sync_pb2.Toolset(
@@ -212,6 +214,11 @@ async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running
     )
     upsert.spec.key.server_id = upsert.hashes.key.server_id = "a"
     upsert.spec.transport, upsert.spec.command = "stdio", "x"
+    return upsert
+
+
+async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
+    upsert = held_upsert()
     running.plane.act(lambda state, now: state.config_failed((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.hear("want")
@@ -222,6 +229,43 @@ async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running
         found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
     assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
     assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
+
+
+async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_took_over(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK", BOUND)
+    upsert = held_upsert()
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await running.until(lambda state: state.settled and state.committed.version)
+        request = catalog_pb2.ListPromptsRequest()
+        listing = asyncio.ensure_future(running.catalog.ListPrompts(request))
+        # Another request on the same connection is answered: the first one has been taken up.
+        await running.admin.GetStatus(admin_pb2.GetStatusRequest())
+        assert not listing.done(), "nobody has acknowledged anything"
+        await w1.apply_until("a")
+        async with asyncio.timeout(BOUND):
+            listed = await listing
+    assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
+    assert not listed.pending
+
+
+async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK", 0.05)
+    upsert = held_upsert()
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await running.until(lambda state: state.settled and state.committed.version)
+        async with asyncio.timeout(BOUND):
+            listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+    assert (list(listed.prompts), list(listed.pending)) == ([], ["a"])
 
 
 @pytest.mark.parametrize(

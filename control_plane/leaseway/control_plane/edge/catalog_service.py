@@ -34,6 +34,8 @@ from leaseway.wire.spec import VariantKey
 __all__ = ["CatalogService"]
 
 _MAX_NAMES = 1_000
+_FIRST_ACK = 2.0
+"""Seconds for which callers wait until a worker that is there has taken the first registry."""
 _TOGETHER = 0.05
 """Seconds for which a watcher that was told something is told nothing more."""
 
@@ -200,10 +202,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
 
     async def _established(self, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
         """Wait for the first registry of a control plane that has just started."""
-        while not self._plane.state.visible.version:
-            left = min(
-                self._plane.state.settling_left(self._plane.clock()), time_left(context, 60.0)
-            )
+        state = self._plane.state
+        patient_until = self._plane.clock().mono + _FIRST_ACK
+        while not state.visible.version:
+            now = self._plane.clock()
+            left = state.settling_left(now)
+            if state.roster.connected:  # one of them is about to take the first registry
+                left = max(left, patient_until - now.mono)
+            left = min(left, time_left(context, 60.0))
             if left <= 0.0:
                 return
             await self._plane.changed(left)
