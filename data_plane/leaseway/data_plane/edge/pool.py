@@ -143,8 +143,8 @@ class Pool:
 
     def _launch(self, variant: HeldVariant) -> None:
         generation = self._current[variant.key] = Generation(variant, self._context)
-        parked = self._probed.get(variant.key)
-        if parked is not None and parked[0] == variant.launch_hash:
+        probed = self._probed.get(variant.key)
+        if probed is not None and probed[0] == variant.launch_hash:
             _, live, timer = self._probed.pop(variant.key)
             timer.cancel()
             generation.adopt(live)
@@ -199,7 +199,7 @@ class Pool:
             if key.tenant:
                 self._own.setdefault(key.server_id, {})[key.tenant] = generation
 
-    def park(self, launch_hash: str, live: LiveInstance) -> None:
+    def keep_probed(self, launch_hash: str, live: LiveInstance) -> None:
         """Keep a probe's instance for the delta that wants it, for at most 60 s.
 
         One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
@@ -217,9 +217,9 @@ class Pool:
         self._probed[key] = (launch_hash, live, timer)
 
     def _forget_probed(self, key: VariantKey) -> None:
-        parked = self._probed.pop(key, None)
-        if parked is not None:
-            _, live, timer = parked
+        probed = self._probed.pop(key, None)
+        if probed is not None:
+            _, live, timer = probed
             timer.cancel()
             self._context.background.spawn(live.close(), f"close the unused instance of {key}")
 

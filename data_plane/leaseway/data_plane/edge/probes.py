@@ -137,7 +137,7 @@ class Prober:
         except BaseException:
             await asyncio.shield(live.close())
             raise
-        self._pool.park(probe.launch_hash, live)
+        self._pool.keep_probed(probe.launch_hash, live)
         return live
 
     async def _relist(self, probe: sync_pb2.Probe) -> LiveInstance:
