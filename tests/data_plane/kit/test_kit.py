@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ async def test_what_is_wrong_with_a_call_is_a_sentence_for_the_model(tmp_path: P
         assert said.startswith("The argument timezone is wrong")
         said, is_error = await text(kit, "read_file", {"path": "../x"})
         assert is_error
-        assert "outside the served folder" in said
+        assert "outside the allowed folders" in said
         with pytest.raises(MCPError, match="There is no tool 'nope'"):
             await kit.call_tool("nope", {})
 
@@ -99,3 +100,65 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     )
     assert ended.returncode == 2
     assert missing in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], ["current_time"]),
+        (["{root}"], ["current_time", "list_files", "read_file"]),
+        (["--tool", "current_time"], ["current_time"]),
+        (["--root", "{root}", "--tool", "write_file"], ["write_file"]),
+        (["{root}", "--tool", "get_file_info", "--tool", "get_env"], ["get_env", "get_file_info"]),
+    ],
+)
+def test_each_tool_is_off_until_it_is_named(
+    tmp_path: Path, options: list[str], names: list[str]
+) -> None:
+    given = [option.format(root=tmp_path) for option in options]
+    asked = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
+        '"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}\n'
+        '{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
+        '{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "leaseway.data_plane.kit", *given],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as kit:
+        assert kit.stdin is not None
+        assert kit.stdout is not None
+        kit.stdin.write(asked)
+        kit.stdin.flush()
+        answers = [json.loads(kit.stdout.readline()) for _ in range(2)]
+        kit.stdin.close()
+        assert kit.wait(BOUND) == 0
+    assert sorted(tool["name"] for tool in answers[1]["result"]["tools"]) == names
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--tool", "reed_file"], "There is no tool 'reed_file'; there are: read_file, write_file"),
+        (["--tool", "read_file"], "The tool read_file needs a folder: name one"),
+        (["--tool", "execute_command"], "needs commands"),
+        (["--tool", "execute_command", "--command", "no-such-program"], "There is no program"),
+        (["--tool", "execute_command", "--command", "bin/ls"], "a name or an absolute path"),
+        (["--tool", "execute_command", "--command", "ls 'a"], "can't be read"),
+        (["--tool", "execute_command", "--command", "*"], "names no program"),
+        (["--tool", "http_get", "--host", "http://example.com/x"], "is no host"),
+    ],
+)
+def test_what_cannot_be_offered_is_said_at_start(options: list[str], words: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "leaseway.data_plane.kit", *options],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=BOUND,
+    )
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr

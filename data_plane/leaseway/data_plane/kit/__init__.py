@@ -1,5 +1,6 @@
-"""The kit: a small MCP server over stdio with the time and the files below one folder.
+"""The kit: an MCP server over stdio with files, commands, web pages, variables and the time.
 
-Started as `python -m leaseway.data_plane.kit [ROOT]`, by hand or by a worker's configuration. It
-is a server like any other: nothing here knows Leaseway, save for how its spans are exported.
+Started as `python -m leaseway.data_plane.kit --tool NAME …`, or by a worker for `transport:
+builtin`; each tool is off until it is named. It is a server like any other: it knows
+`leaseway.server`, which runs it, and nothing of the worker.
 """

@@ -1,43 +1,43 @@
-"""`python -m leaseway.data_plane.kit [ROOT]`."""
+"""`python -m leaseway.data_plane.kit --tool NAME …`."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-import anyio
-from mcp.server.stdio import stdio_server
-
-from leaseway.data_plane.kit.server import make_server, toolbox
-from leaseway.wire.telemetry import configure_telemetry
-
-
-async def _serve(root: Path) -> None:
-    server = make_server(toolbox(root))
-    async with stdio_server() as (reader, writer):
-        await server.run(reader, writer, server.create_initialization_options())
+from leaseway.data_plane.kit.server import TOOLS, Kit, Options, toolbox
 
 
 def main() -> int:
     """Serve over stdio until standard input ends."""
     parser = argparse.ArgumentParser(
         prog="python -m leaseway.data_plane.kit",
-        description="An MCP server over stdio: the time, and the files below a folder.",
+        description="An MCP server over stdio. Each tool is off until it is named. A folder alone"
+        " names current_time, read_file and list_files; nothing at all names current_time.",
+        allow_abbrev=False,
     )
-    parser.add_argument("root", nargs="?", default=".", help="the folder (default: this one)")
-    root = Path(parser.parse_args().root).resolve()
-    if not root.is_dir():
-        print(f"The folder {root} does not exist; give one that does.", file=sys.stderr)  # noqa: T201
-        return 2
-    telemetry = configure_telemetry("leaseway-kit")
+    parser.add_argument("folder", nargs="?", help="a folder to read and list")
+    for name, metavar, words in (
+        ("--tool", "NAME", f"one of {', '.join(TOOLS)}"),
+        ("--root", "FOLDER", "a folder for the file tools, and where commands run"),
+        ("--command", "'WORDS'", "for execute_command, as 'git status', or 'git log *'"),
+        ("--host", "HOST", "for http_get: a name, *.name, an address or a network"),
+    ):
+        parser.add_argument(name, metavar=metavar, help=words, action="append", default=[])
+    given = parser.parse_args()
+    names = list(given.tool)
+    if not names:
+        names = ["current_time", *(("read_file", "list_files") if given.folder else ())]
+    roots = [*([given.folder] if given.folder else []), *given.root]
+    options = Options(names, roots, given.command, given.host)
     try:
-        anyio.run(_serve, root)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        telemetry.shutdown()
-    return 0
+        tools = toolbox(options)
+    except ValueError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    from leaseway.server.running import run  # what it loads takes a second
+
+    return run(lambda notifier: Kit(tools, notifier), "leaseway-kit")
 
 
 if __name__ == "__main__":

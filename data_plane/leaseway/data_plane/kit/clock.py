@@ -8,14 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from leaseway.data_plane.kit.tools import KitTool, Refusal, Reply
-
-__all__ = ["current_time"]
+from leaseway.server import Tool, ToolError, ToolResult
 
 
-def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> KitTool:
+def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Tool:
     """Return the tool `current_time`; `now` is the clock, aware of its time zone."""
-    return KitTool(
+    return Tool(
         name="current_time",
         title="Current time",
         description="Tells the current date and time in a time zone.",
@@ -40,16 +38,17 @@ def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Kit
             },
             "required": ["timezone", "datetime", "day_of_week", "is_dst"],
         },
-        run=lambda arguments: _tell(arguments, now()),
+        annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+        function=lambda arguments: _tell(arguments, now()),
     )
 
 
-def _tell(arguments: Mapping[str, Any], now: datetime) -> Reply:
+def _tell(arguments: Mapping[str, Any], now: datetime) -> ToolResult:
     name = arguments.get("timezone", "UTC")
     try:
         zone = ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Refusal(
+        raise ToolError(
             f"{name!r} is no IANA time zone. Use a name like UTC or America/New_York."
         ) from None
     local = now.astimezone(zone)
@@ -59,4 +58,4 @@ def _tell(arguments: Mapping[str, Any], now: datetime) -> Reply:
         "day_of_week": local.strftime("%A"),
         "is_dst": bool(local.dst()),
     }
-    return Reply(json.dumps(told), told)
+    return ToolResult(json.dumps(told), told)

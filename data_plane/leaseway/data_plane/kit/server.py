@@ -1,90 +1,103 @@
-"""The kit as an MCP server, on the official package's low-level server."""
+"""The kit as a server: which of its tools are on, and with what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-import jsonschema_rs
-import mcp_types as types
-from mcp.server import Server
-from mcp.shared.exceptions import MCPError
-
+from leaseway.data_plane.kit.addresses import read_hosts
 from leaseway.data_plane.kit.clock import current_time
-from leaseway.data_plane.kit.files import list_files, read_file
-from leaseway.data_plane.kit.tools import KitTool, Refusal
+from leaseway.data_plane.kit.commands import allow_list, execute_command
+from leaseway.data_plane.kit.files import (
+    delete_file,
+    edit_file,
+    get_file_info,
+    read_file,
+    write_file,
+)
+from leaseway.data_plane.kit.roots import Roots
+from leaseway.data_plane.kit.search import list_files, search_files
+from leaseway.data_plane.kit.variables import get_env
+from leaseway.server import BaseMCPServer, Notifier, Tool
 from leaseway.wire.version import PACKAGE_VERSION
 
-__all__ = ["make_server", "toolbox"]
-
-_ANNOTATIONS = types.ToolAnnotations(
-    read_only_hint=True, idempotent_hint=True, destructive_hint=False, open_world_hint=False
-)
-
-
-def toolbox(root: Path) -> list[KitTool]:
-    """Return the kit's tools for the files below a folder, which must be resolved."""
-    return [current_time(), read_file(root), list_files(root)]
-
-
-def make_server(tools: Sequence[KitTool]) -> Server[Any]:
-    """Return the server that offers some tools."""
-    by_name = {tool.name: tool for tool in tools}
-    validators = {tool.name: jsonschema_rs.validator_for(dict(tool.input_schema)) for tool in tools}
-    listing = types.ListToolsResult(
-        tools=[_definition(tool) for tool in tools], ttl_ms=0, cache_scope="public"
-    )
-
-    async def on_list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return listing
-
-    async def on_call_tool(
-        _context: Any, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        tool = by_name.get(params.name)
-        if tool is None:
-            raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}.")
-        arguments = params.arguments or {}
-        try:
-            _check(validators[tool.name], arguments)
-            reply = tool.run(arguments)
-        except Refusal as refusal:
-            return _result(str(refusal), is_error=True)
-        return _result(reply.text, reply.structured)
-
-    return Server(
-        "leaseway-kit",
-        version=PACKAGE_VERSION,
-        title="Leaseway kit",
-        on_list_tools=on_list_tools,
-        on_call_tool=on_call_tool,
-    )
+_OF_FILES: Final[Mapping[str, Callable[[Roots], Tool]]] = {
+    "read_file": read_file,
+    "write_file": write_file,
+    "edit_file": edit_file,
+    "list_files": list_files,
+    "search_files": search_files,
+    "delete_file": delete_file,
+    "get_file_info": get_file_info,
+}
+_WRITING: Final = frozenset({"write_file", "edit_file", "delete_file"})
+TOOLS: Final = (*_OF_FILES, "execute_command", "get_env", "current_time", "http_get")
+"""All tools of the kit."""
 
 
-def _definition(tool: KitTool) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=dict(tool.input_schema),
-        output_schema=None if tool.output_schema is None else dict(tool.output_schema),
-        annotations=_ANNOTATIONS,
-    )
+@dataclass(frozen=True)
+class Options:
+    """What is switched on.
+
+    Attributes:
+        tools: Names of tools; all others are off.
+        roots: Folders for the file tools, and where commands run.
+        commands: What `execute_command` may execute.
+        hosts: What `http_get` may ask; none means the public internet.
+    """
+
+    tools: Sequence[str] = ()
+    roots: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    hosts: Sequence[str] = ()
 
 
-def _check(validator: jsonschema_rs.Validator, arguments: Mapping[str, Any]) -> None:
-    for error in validator.iter_errors(arguments):
-        where = ".".join(str(part) for part in error.instance_path)
-        what = f"The argument {where} is wrong" if where else "The arguments are wrong"
-        raise Refusal(f"{what}: {error.message}.")
+class Kit(BaseMCPServer):
+    """The server with the tools that are on."""
+
+    server_name = "leaseway-kit"
+    server_version = PACKAGE_VERSION
+
+    def __init__(self, tools: Sequence[Tool], transport: Notifier | None = None) -> None:
+        super().__init__(transport)
+        self._tools = tools
+
+    def list_tools(self) -> Sequence[Tool]:
+        """Return the tools that are on."""
+        return self._tools
 
 
-def _result(
-    text: str, structured: Mapping[str, Any] | None = None, *, is_error: bool = False
-) -> types.CallToolResult:
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text)],
-        structured_content=None if structured is None else dict(structured),
-        is_error=is_error,
-    )
+def toolbox(options: Options, environment: Mapping[str, str] = os.environ) -> list[Tool]:
+    """Return the tools that are on, in the order of `TOOLS`.
+
+    Raises:
+        ValueError: A name is unknown, or what a tool needs is missing or wrong.
+    """
+    on = set(options.tools)
+    unknown = sorted(on - set(TOOLS))
+    if unknown:
+        raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(TOOLS)}.")
+    roots = Roots(options.roots) if options.roots else None
+    tools: list[Tool] = []
+    for name, make in _OF_FILES.items():
+        if name in on:
+            if roots is None:
+                raise ValueError(f"The tool {name} needs a folder: name one (--root, or 'roots').")
+            tools.append(make(roots))
+    if "execute_command" in on:
+        if not options.commands:
+            raise ValueError("The tool execute_command needs commands (--command, or 'commands').")
+        path = environment.get("PATH", os.defpath)
+        allowed = allow_list(options.commands, path, roots, bool(on & _WRITING))
+        tools.append(execute_command(allowed, roots, environment))
+    if "get_env" in on:
+        tools.append(get_env(environment))
+    if "current_time" in on:
+        tools.append(current_time())
+    if "http_get" in on:
+        from leaseway.data_plane.kit.web import http_get  # what it loads takes long
+
+        tools.append(http_get(read_hosts(options.hosts)))
+    return tools

@@ -1,0 +1,130 @@
+"""`http_get` against a real server: pages, redirects, bounds, and names that change address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+from aiohttp import web
+from tests.conftest import BOUND
+
+from leaseway.data_plane.kit.addresses import read_hosts
+from leaseway.data_plane.kit.web import MAX_BODY, Resolve, http_get
+from leaseway.server import ToolError, ToolResult
+
+Get = Callable[..., Awaitable[ToolResult]]
+
+
+async def _page(request: web.Request) -> web.StreamResponse:
+    path = request.path
+    if path == "/json":
+        return web.json_response({"host": request.host, "cookie": request.headers.get("Cookie")})
+    if path == "/big":
+        return web.Response(text="x" * (MAX_BODY + 1))
+    if path == "/binary":
+        return web.Response(body=b"\x00\x01", content_type="image/png")
+    if path == "/packed":
+        return web.Response(body=b"\x1f\x8b", headers={"Content-Encoding": "gzip"})
+    if path == "/loop":
+        return web.Response(status=302, headers={"Location": "/loop"})
+    if path == "/there":
+        return web.Response(status=301, headers={"Location": "/json", "Set-Cookie": "session=1"})
+    return web.Response(status=404, text="nothing here")
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """A server on 127.0.0.1 only."""
+    application = web.Application()
+    application.router.add_get("/{path:.*}", _page)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert runner.addresses
+    yield runner.addresses[0][1]
+    await runner.cleanup()
+
+
+async def get(url: str, resolve: Resolve | None = None, hosts: Sequence[str] = ()) -> ToolResult:
+    function = http_get(read_hosts(["127.0.0.1", *hosts]), resolve).function
+    assert function is not None
+    async with asyncio.timeout(BOUND):
+        result = await function({"url": url})
+    assert isinstance(result, ToolResult)
+    return result
+
+
+async def test_a_page_is_told_with_its_status_and_type(port: int) -> None:
+    result = await get(f"http://127.0.0.1:{port}/json#part")
+    assert result.structured is not None
+    assert result.structured["status"] == 200
+    assert result.structured["content_type"] == "application/json"
+    assert result.structured["url"] == f"http://127.0.0.1:{port}/json"
+
+
+async def test_redirects_are_followed_without_cookies_and_not_for_ever(port: int) -> None:
+    result = await get(f"http://127.0.0.1:{port}/there")
+    assert '"cookie": null' in result.text
+    with pytest.raises(ToolError, match="more than 5 redirects"):
+        await get(f"http://127.0.0.1:{port}/loop")
+
+
+async def test_pages_are_bounded_and_must_be_text(port: int) -> None:
+    big = await get(f"http://127.0.0.1:{port}/big")
+    assert big.structured is not None
+    assert (len(big.structured["body"]), big.structured["truncated"]) == (MAX_BODY, True)
+    for path, words in (("binary", "no text but image/png"), ("packed", "compressed")):
+        with pytest.raises(ToolError, match=words):
+            await get(f"http://127.0.0.1:{port}/{path}")
+
+
+async def test_a_status_of_failure_is_an_error_with_its_body(port: int) -> None:
+    result = await get(f"http://127.0.0.1:{port}/nothing")
+    assert result.is_error
+    assert result.text == "127.0.0.1 answered with 404.\nnothing here"
+
+
+async def test_a_name_is_resolved_once_a_hop_and_only_what_was_checked_is_used(port: int) -> None:
+    asked: list[str] = []
+
+    async def rebinding(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+
+    result = await get(f"http://rebind.test:{port}/json", rebinding)
+    assert f'"host": "rebind.test:{port}"' in result.text
+    assert asked == ["rebind.test"]
+    asked.clear()
+    with pytest.raises(ToolError, match="leads to an address that is not allowed"):
+        await get(f"http://rebind.test:{port}/there", rebinding)  # the second hop asks again
+    assert asked == ["rebind.test", "rebind.test"]
+
+
+@pytest.mark.parametrize("private", ["169.254.169.254", "::1", "::ffff:10.0.0.1", "fe80::1%1", "x"])
+async def test_one_address_that_is_not_allowed_refuses_the_host(private: str) -> None:
+    async def both(_host: str, _port: int) -> Sequence[str]:
+        return ["8.8.8.8", private]
+
+    with pytest.raises(ToolError, match="leads to an address that is not allowed"):
+        await get("http://both.test/", both)
+
+
+async def test_a_host_without_address_or_server_is_said(port: int) -> None:
+    async def none(_host: str, _port: int) -> Sequence[str]:
+        raise OSError("no such name")
+
+    with pytest.raises(ToolError, match="has no address"):
+        await get("http://none.test/", none)
+    with pytest.raises(ToolError, match="can't be asked"):
+        await get("http://127.0.0.1:1/")
+
+
+async def test_only_named_hosts_are_asked_where_some_are(port: int) -> None:
+    async def here(_host: str, _port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    await get(f"http://api.test:{port}/json", here, ["api.test"])
+    with pytest.raises(ToolError, match=r"The host 'other.test' is not allowed; allowed is: api"):
+        await get(f"http://other.test:{port}/json", here, ["api.test"])

@@ -1,0 +1,188 @@
+"""A class as a process: `python -m leaseway.server MODULE CLASS`, by the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp_types import BlobResourceContents, CallToolResult, TextContent, TextResourceContents
+from tests.conftest import BOUND
+
+FOLDER = Path(__file__).parent
+
+
+def environment(**config: Any) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(FOLDER),
+        "LEASEWAY_SERVER_CONFIG": json.dumps(config),
+    }
+
+
+@contextlib.asynccontextmanager
+async def served(
+    name: str = "Weather", mode: str = "auto", errlog: Path | None = None, **config: Any
+) -> AsyncIterator[Client]:
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "leaseway.server", "weather", name],
+        env=environment(**config),
+    )
+    with (errlog or Path(os.devnull)).open("w") as err:
+        async with (
+            asyncio.timeout(BOUND),
+            Client(stdio_client(parameters, errlog=err), mode=mode) as client,
+        ):
+            yield client
+
+
+def text(result: CallToolResult) -> str:
+    return "".join(each.text for each in result.content if isinstance(each, TextContent))
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_class_is_a_server_in_either_era(mode: str, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
+    async with served(mode=mode, stopped=str(stopped)) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {"forecast", "slow", "divide"} < set(tools)
+        assert tools["forecast"].description == "Tell the weather of the next days."
+        assert tools["forecast"].annotations is not None
+        assert tools["forecast"].annotations.read_only_hint
+        result = await client.call_tool("forecast", {"city": "Oslo", "unit": "F"})
+        assert result.structured_content == {"city": "Oslo", "days": 3, "unit": "F"}
+        told: list[tuple[float, str | None]] = []
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            told.append((progress, message))
+
+        result = await client.call_tool("slow", {}, progress_callback=on_progress)
+        assert "thread" in text(result).lower()
+        assert told == [(1, "step 1"), (2, "step 2")]
+    assert stopped.read_text() == "stopped"
+
+
+async def test_what_a_tool_raises_is_told_with_file_and_line(tmp_path: Path) -> None:
+    log = tmp_path / "err"
+    async with served(errlog=log) as client:
+        await client.list_tools()
+        result = await client.call_tool("divide", {"by": 0})
+        assert result.is_error
+        line = 1 + (FOLDER / "weather.py").read_text().splitlines().index("        return 1 / by")
+        assert text(result) == (
+            f"The tool divide failed: {FOLDER}/weather.py, line {line}, in divide:"
+            " ZeroDivisionError: division by zero"
+        )
+        refused = await client.call_tool("refuse", {})
+        assert (refused.is_error, text(refused)) == (True, "Not on Sundays.")
+        wrong = await client.call_tool("divide", {"by": "x"})
+        assert text(wrong) == 'The argument by is wrong: "x" is not of type "integer".'
+        odd = await client.call_tool("odd", {})
+        assert "a result that JSON can't hold, a object" in text(odd)
+        with pytest.raises(MCPError, match="There is no tool 'nope'"):
+            await client.call_tool("nope", {})
+    assert "Traceback" in log.read_text()
+    assert "Not on Sundays" not in log.read_text()
+
+
+async def test_the_config_is_handed_in_and_taken_out_of_the_environment() -> None:
+    async with served(unit="F", nested={"a": [1]}) as client:
+        result = await client.call_tool("configured", {})
+        assert result.structured_content == {
+            "config": {"unit": "F", "nested": {"a": [1]}},
+            "in_environment": False,
+        }
+
+
+async def test_what_a_class_prints_does_not_reach_the_protocol(tmp_path: Path) -> None:
+    log = tmp_path / "err"
+    async with served(errlog=log) as client:
+        assert text(await client.call_tool("prints", {})) == "done"
+    assert "to stdout" in log.read_text()
+
+
+async def test_a_class_may_handle_its_tools_by_name() -> None:
+    async with served("ByName") as client:
+        await client.list_tools()
+        result = await client.call_tool("echo", {"text": "x"})
+        assert result.structured_content == {"said": "x", "kind": "stdio"}
+        own = await client.call_tool("mcp", {})
+        assert (own.is_error, text(own)) == (True, "own form")
+
+
+async def test_resources_are_listed_and_read() -> None:
+    async with served() as client:
+        assert [str(each.uri) for each in (await client.list_resources()).resources] == [
+            "weather://today"
+        ]
+        read = await client.read_resource("weather://today")
+        assert isinstance(read.contents[0], TextResourceContents)
+        assert (read.contents[0].text, read.contents[0].mime_type) == ("sunny", "text/plain")
+        raw = await client.read_resource("weather://raw")
+        assert isinstance(raw.contents[0], BlobResourceContents)
+        with pytest.raises(MCPError, match=r"weather\.py, line \d+, in read_resource: KeyError"):
+            await client.read_resource("weather://none")
+
+
+async def test_a_thread_that_blocks_holds_up_no_ping() -> None:
+    async with served() as client:
+        slow = asyncio.create_task(client.call_tool("slow", {"steps": 300}))
+        result = await client.call_tool("forecast", {"city": "Oslo"})  # async, so on the loop
+        assert not slow.done()
+        assert not result.is_error
+        await slow
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        ("wether", "Weather", "There is no module wether: it is looked for in "),
+        ("weather", "Wether", "The module weather has no class Wether: did you mean Weather?"),
+        ("weather", "not_a_class", "no subclass of leaseway.server.BaseMCPServer"),
+        ("weather", "NoName", "The class NoName of weather lacks server_name; write it."),
+        ("weather", "NoBase", "does not call super().__init__(transport, config)"),
+        ("weather", "BadList", "TypeError: list_tools() has the tool 'a' twice"),
+        ("weather", "BadStart", ", in start: ValueError: no such database"),
+        ("broken", "Weather", "broken.py, line 2: SyntaxError: invalid syntax"),
+        ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_the_last_line_says_why_a_class_was_not_served(
+    tmp_path: Path, module: str, name: str, words: str
+) -> None:
+    (tmp_path / "broken.py").write_text("x = 1\ny = = 2\n")
+    (tmp_path / "needs.py").write_text("import absent_library\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "leaseway.server", module, name],
+        capture_output=True,
+        text=True,
+        input="",
+        env=environment(),
+        cwd=tmp_path,
+        timeout=BOUND,
+    )
+    assert ended.returncode == 1
+    assert words in ended.stderr.splitlines()[-1]
+    assert ended.stdout == ""
+
+
+def test_importing_the_base_class_loads_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import leaseway.server;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before};"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True
+    )
+    assert ended.stdout.strip() == "['leaseway']"
