@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.wire.telemetry import Telemetry, configure_telemetry, traceparent_of, tracer
-from leaseway.wire.tracefile import format_tree, read_spans
+from leaseway.telemetry.trace_file import format_tree, read_spans
+from leaseway.telemetry.tracing import Telemetry, configure_telemetry, traceparent_of, tracer
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 60.0

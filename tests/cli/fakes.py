@@ -7,8 +7,8 @@ from typing import Self, TypeVar
 
 import pytest
 
-from leaseway.cli import connection as connection_module
-from leaseway.cli.options import Connection
+from leaseway.cli.options import connection as connection_module
+from leaseway.cli.options.common import Connection
 
 
 class FakeClient:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from tests.cli.memory import answering
 
-from leaseway.cli.failure import UNREACHABLE, USAGE
+from leaseway.cli.errors import UNREACHABLE, USAGE
 from leaseway.sdk import ControlPlaneUnavailable
 
 Run = Callable[..., Result]

@@ -16,7 +16,7 @@ from tests.e2e.counting import counts
 from tests.e2e.system import LEASEWAY, Part, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LeasewayError
-from leaseway.wire.tracefile import TraceCollector, otlp_environment, read_spans
+from leaseway.telemetry.trace_file import TraceCollector, otlp_environment, read_spans
 
 SERVERS = {
     "shared": python_server(

@@ -207,7 +207,7 @@ async def test_nothing_is_inherited_but_three_descriptors(tmp_path: Path) -> Non
             found = await client.call_tool(f"{name}:descriptors", {})
             assert json.loads(found.text) == [0, 1, 2], name
         below = descendants(system.workers["worker-2"].process.pid)
-        reaper = next(pid for pid, line in below.items() if "sweeper" in line)
+        reaper = next(pid for pid, line in below.items() if "reaper_main" in line)
         folder = Path(f"/proc/{reaper}/fd")  # while it looks for what is left, it opens more
         await eventually(lambda: {entry.name for entry in folder.iterdir()} == {"0", "1", "2"})
 

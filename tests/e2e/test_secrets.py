@@ -14,7 +14,7 @@ from tests.conftest import BOUND
 from tests.e2e.system import SERVERS, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient
-from leaseway.wire.tracefile import TraceCollector, otlp_environment
+from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

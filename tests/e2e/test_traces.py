@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.e2e.system import eventually, kit, python_server, running
 
-from leaseway.wire.telemetry import context_from
-from leaseway.wire.tracefile import SpanRecord, TraceCollector, otlp_environment, read_spans
+from leaseway.telemetry.trace_file import SpanRecord, TraceCollector, otlp_environment, read_spans
+from leaseway.telemetry.tracing import context_from
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

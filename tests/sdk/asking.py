@@ -9,7 +9,7 @@ from typing import Any
 from tests.sdk.fakes import Answer, FakeWorker, text_result
 
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import fault_from_status
+from leaseway.wire.status import fault_from_status
 
 ELICIT = "elicitation/create"
 SAMPLE = "sampling/createMessage"

@@ -19,9 +19,9 @@ from leaseway.v1 import (
     leases_pb2_grpc,
 )
 from leaseway.wire.durations import duration
-from leaseway.wire.fault import Fault, abort, status_from_fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.serving import SERVER_OPTIONS
+from leaseway.wire.status import abort, status_from_fault
 
 Answer = Callable[["FakeWorker", execution_pb2.Call, bytes], "bytes | Awaitable[bytes]"]
 

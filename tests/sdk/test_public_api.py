@@ -109,4 +109,4 @@ def test_importing_the_sdk_loads_little() -> None:
     for forbidden in ("control_plane", "data_plane", "cli"):
         assert f"leaseway.{forbidden}" not in modules
     assert "opentelemetry.sdk" not in modules
-    assert "leaseway.sdk.client" in modules
+    assert "leaseway.sdk.client.client" in modules

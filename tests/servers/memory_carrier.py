@@ -4,8 +4,8 @@ import asyncio
 
 from script_tools import make_server, serve
 
-from leaseway.data_plane.mcp.memory import MemoryTransport
-from leaseway.data_plane.mcp.transport import PullTransport
+from leaseway.data_plane.mcp.protocol.transport import PullTransport
+from leaseway.data_plane.testing.transport import MemoryTransport
 
 made = []
 

@@ -12,9 +12,9 @@ from tests.conftest import BOUND
 
 from leaseway.wire.auth import bearer_metadata, check_listen, read_key
 from leaseway.wire.endpoint import Endpoint, parse_endpoint
-from leaseway.wire.fault import fault_from_rpc_error
-from leaseway.wire.reasons import Reason
+from leaseway.wire.errors import Reason
 from leaseway.wire.serving import HealthService, bind, make_server
+from leaseway.wire.status import fault_from_rpc_error
 
 KEY = "correct-horse"
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.wire.caller_names import check_caller_names
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import check_caller_names
 
 
 @pytest.mark.parametrize("name", ["", "a", "a b", "München/42:ü", "x" * 256])

@@ -10,24 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from leaseway.control_plane.config.sources import Source
-from leaseway.control_plane.edge.admin_service import AdminService
-from leaseway.control_plane.edge.catalog_service import CatalogService
-from leaseway.control_plane.edge.config_feed import follow_config
-from leaseway.control_plane.edge.meters import PlaneMeters
-from leaseway.control_plane.edge.placement_service import PlacementService
-from leaseway.control_plane.edge.plane import Plane
-from leaseway.control_plane.edge.sync_service import SyncService
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config_feed import follow_config
+from leaseway.control_plane.metrics import PlaneMeters
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services.admin import AdminService
+from leaseway.control_plane.services.catalog import CatalogService
+from leaseway.control_plane.services.placement import PlacementService
+from leaseway.control_plane.sync.service import SyncService
+from leaseway.telemetry.diagnostics import census_on_signal
+from leaseway.telemetry.prometheus_http import MetricsListener
+from leaseway.telemetry.setup import measuring
+from leaseway.telemetry.tracing import configure_telemetry
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.auth import check_listen
-from leaseway.wire.census import census_on_signal
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.measuring import measuring
-from leaseway.wire.metrics_http import MetricsListener
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
-from leaseway.wire.telemetry import configure_telemetry
-
-__all__ = ["ControlPlaneOptions", "run"]
 
 _logger = logging.getLogger(__name__)
 _NAME = "leaseway-control-plane"

@@ -17,31 +17,26 @@ from typing import Final
 
 import grpc
 
-from leaseway.data_plane.core.artifact_index import Retention
+from leaseway.data_plane.artifacts.http import serve_artifacts
+from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
+from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import Opener, OpenInstance
-from leaseway.data_plane.core.reading import Resolved
-from leaseway.data_plane.edge.artifact_http import serve_artifacts
-from leaseway.data_plane.edge.artifact_storage import ArtifactStorage, DirectoryStorage
-from leaseway.data_plane.edge.execution import add_execution_service
-from leaseway.data_plane.edge.sync_client import SyncClient
-from leaseway.data_plane.edge.tasks import Background
-from leaseway.data_plane.mcp.disk_threads import DiskThreads
-from leaseway.data_plane.mcp.health import patience_of
-from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.http import http_client
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.mcp.connect import Host
+from leaseway.data_plane.mcp.http.endpoint import http_client
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.vault import WorkerVault
-from leaseway.data_plane.options import WorkerOptions
-from leaseway.data_plane.worker import Stop, Worker
+from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.mcp.protocol.health import patience_of
+from leaseway.data_plane.references.vault import WorkerVault
+from leaseway.data_plane.services.execution import add_execution_service
+from leaseway.data_plane.sync.client import SyncClient
+from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.spec.model import ServerSpec
+from leaseway.telemetry.diagnostics import census_on_signal
+from leaseway.telemetry.setup import measuring
 from leaseway.v1 import leases_pb2_grpc
 from leaseway.wire.auth import check_listen
-from leaseway.wire.census import census_on_signal
-from leaseway.wire.measuring import measuring
 from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
-from leaseway.wire.spec import ServerSpec
-
-__all__ = ["Retention", "WorkerOptions", "artifact_storage", "run", "serve"]
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")

@@ -2,6 +2,8 @@
 
 The end (DESIGN §6, leaving): `going_away` on every exchange, calls in flight finish, leases are
 revoked, instances are closed.
+
+What a worker is told at its start.
 """
 
 from __future__ import annotations
@@ -12,38 +14,77 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
+from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.background import Background
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
-from leaseway.data_plane.edge.artifact_storage import ArtifactStorage, MemoryStorage
-from leaseway.data_plane.edge.artifacts import ArtifactStore
-from leaseway.data_plane.edge.convert import LeaseMessages
-from leaseway.data_plane.edge.ended_logs import EndedLogs
-from leaseway.data_plane.edge.exchanges import Exchanges
-from leaseway.data_plane.edge.execution import ExecutionService
-from leaseway.data_plane.edge.executor import Executor
-from leaseway.data_plane.edge.lease_keeper import LeaseKeeper
-from leaseway.data_plane.edge.lease_service import LeaseService
-from leaseway.data_plane.edge.meters import WorkerMeters
-from leaseway.data_plane.edge.parked import Parking
-from leaseway.data_plane.edge.pool import Pool
-from leaseway.data_plane.edge.reference_watch import Pace, ReferenceWatch
-from leaseway.data_plane.edge.reports import Reports
-from leaseway.data_plane.edge.state_meters import StateMeters
-from leaseway.data_plane.edge.sync_client import SyncClient
-from leaseway.data_plane.edge.tasks import Background
-from leaseway.data_plane.edge.worker_context import WorkerContext
-from leaseway.data_plane.edge.worker_status import Introduction, WorkerStatus
-from leaseway.data_plane.mcp.resolve import resolve
-from leaseway.data_plane.mcp.vault import WorkerVault
-from leaseway.data_plane.options import WorkerOptions
+from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.instances.reports import Reports
+from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
+from leaseway.data_plane.instances.stderr_history import EndedLogs
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.metrics.gauges import StateMeters
+from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references.vault import WorkerVault
+from leaseway.data_plane.services.continuations import Parking
+from leaseway.data_plane.services.exchange import Exchanges
+from leaseway.data_plane.services.execution import ExecutionService
+from leaseway.data_plane.services.leases import LeaseService
+from leaseway.data_plane.sync.client import SyncClient
+from leaseway.data_plane.sync.convert import LeaseMessages
+from leaseway.data_plane.sync.status import Introduction, WorkerStatus
+from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
+from leaseway.telemetry.metrics import Meter
+from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.v1 import catalog_pb2
+from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.http_listener import ARTIFACTS_LABEL
-from leaseway.wire.metrics import Meter
 
-__all__ = ["Stop", "Worker"]
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How a worker runs.
+
+    Attributes:
+        control_plane: Whom it joins.
+        listen: Where it listens; port 0 lets the system choose.
+        advertise: Where callers reach it, or None for where it listens; port 0 is the port that
+            it got.
+        id: Its name, stable over restarts.
+        capacity: The most leases that it takes.
+        key: The shared key, or None where anybody on this machine may call.
+        labels: What it says of itself, for placement.
+        vault: Where secrets are that its environment does not have, or None for nowhere.
+        metrics: Where Prometheus asks for metrics, or None for nowhere.
+        artifacts: The folder that images and sounds of results are kept in, in one of this run's
+            own; None means the system's folder for temporary files.
+        retention: What of them is kept.
+        artifacts_http: Where pages that show them ask for them, or None for nowhere.
+
+    """
+
+    control_plane: Endpoint
+    listen: Endpoint
+    advertise: Endpoint | None = None
+    id: str = field(default_factory=socket.gethostname)
+    capacity: int = bounds.MAX_LEASES
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    vault: VaultPlace | None = None
+    metrics: MetricsListener | None = None
+    artifacts: Path | None = None
+    retention: Retention = field(default_factory=Retention)
+    artifacts_http: ArtifactsListener | None = None
+
 
 _logger = logging.getLogger(__name__)
 

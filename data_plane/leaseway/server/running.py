@@ -24,7 +24,7 @@ import anyio
 from leaseway.server.base import BaseMCPServer, Notifier
 from leaseway.server.faults import describe
 from leaseway.server.serving import serve
-from leaseway.wire.telemetry import configure_telemetry
+from leaseway.telemetry.tracing import configure_telemetry
 
 CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
 

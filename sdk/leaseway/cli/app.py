@@ -13,40 +13,38 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from leaseway.cli.failure import FAILED, USAGE, CliFailure
-from leaseway.cli.options import root_options
-from leaseway.cli.output import one_line
+from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.options.common import root_options
+from leaseway.cli.output.tables import one_line
 from leaseway.wire.names import nearest
 from leaseway.wire.version import PACKAGE_VERSION
 
-__all__ = ["COMMANDS", "cli"]
-
 # Where each subcommand lives. A module is imported when its command runs or is asked for help.
 COMMANDS: Final = {
-    "up": "leaseway.cli.up:up",
-    "control-plane": "leaseway.cli.planes:control_plane",
-    "worker": "leaseway.cli.operate:worker",
-    "wait": "leaseway.cli.status:wait",
-    "check": "leaseway.cli.check:check",
-    "config": "leaseway.cli.configuration:config",
-    "diff": "leaseway.cli.configuration:diff",
-    "import": "leaseway.cli.configuration:import_file",
-    "servers": "leaseway.cli.listings:servers",
-    "tools": "leaseway.cli.calls:tools",
-    "call": "leaseway.cli.calls:call",
-    "prompts": "leaseway.cli.offers:prompts",
-    "prompt": "leaseway.cli.offers:prompt",
-    "resources": "leaseway.cli.offers:resources",
-    "resource": "leaseway.cli.offers:resource",
-    "artifact": "leaseway.cli.artifacts:artifact",
-    "leases": "leaseway.cli.listings:leases",
-    "lease": "leaseway.cli.operate:lease",
-    "workers": "leaseway.cli.listings:workers",
-    "problems": "leaseway.cli.listings:problems",
-    "vault": "leaseway.cli.vault:vault",
-    "logs": "leaseway.cli.listings:logs",
-    "version": "leaseway.cli.status:version",
-    "completion": "leaseway.cli.completion:completion",
+    "up": "leaseway.cli.commands.up:up",
+    "control-plane": "leaseway.cli.commands.planes:control_plane",
+    "worker": "leaseway.cli.commands.operate:worker",
+    "wait": "leaseway.cli.commands.status:wait",
+    "check": "leaseway.cli.commands.check:check",
+    "config": "leaseway.cli.commands.config:config",
+    "diff": "leaseway.cli.commands.config:diff",
+    "import": "leaseway.cli.commands.config:import_file",
+    "servers": "leaseway.cli.commands.listings:servers",
+    "tools": "leaseway.cli.commands.calls:tools",
+    "call": "leaseway.cli.commands.calls:call",
+    "prompts": "leaseway.cli.commands.prompts_resources:prompts",
+    "prompt": "leaseway.cli.commands.prompts_resources:prompt",
+    "resources": "leaseway.cli.commands.prompts_resources:resources",
+    "resource": "leaseway.cli.commands.prompts_resources:resource",
+    "artifact": "leaseway.cli.commands.artifacts:artifact",
+    "leases": "leaseway.cli.commands.listings:leases",
+    "lease": "leaseway.cli.commands.operate:lease",
+    "workers": "leaseway.cli.commands.listings:workers",
+    "problems": "leaseway.cli.commands.listings:problems",
+    "vault": "leaseway.cli.commands.vault:vault",
+    "logs": "leaseway.cli.commands.listings:logs",
+    "version": "leaseway.cli.commands.status:version",
+    "completion": "leaseway.cli.commands.completion:completion",
 }
 
 # What people type for a command that has another name, or is one of a group.

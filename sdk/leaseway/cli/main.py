@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command that the process was started with, then exit with its status."""
@@ -25,7 +23,7 @@ def main() -> None:
 
 
 def _outlive_early_questions() -> None:
-    """Ignore SIGUSR1 until there is something to answer it with (`leaseway.wire.census`).
+    """Ignore SIGUSR1 until there is something to answer it with (`leaseway.telemetry.diagnostics`).
 
     Planes import for a while, and it would end them. The planes that `up` starts inherit this, so
     that theirs begins before Python itself does; servers of a worker don't, as it answers by then.

@@ -11,8 +11,31 @@
 import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
 
 # isort: split
-from leaseway.sdk.artifacts import Artifact, AsyncArtifact
-from leaseway.sdk.client import AsyncClient
+from leaseway.sdk.blocking.artifacts import Artifact
+from leaseway.sdk.blocking.client import Client, Session
+from leaseway.sdk.blocking.streams import ResourceUpdates, ToolStream, ToolWatch
+from leaseway.sdk.calls.media import Media, ModelContent
+from leaseway.sdk.calls.prompt_results import Completion, PromptResult, ResourceResult
+from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk.calls.typed_results import ResultTypeError, ToolError
+from leaseway.sdk.catalog.prompts_resources import (
+    Prompt,
+    PromptArgument,
+    PromptList,
+    Resource,
+    ResourceList,
+    ResourceTemplate,
+    ResourceTemplateList,
+)
+from leaseway.sdk.catalog.providers import ProjectionProblem, project_tools
+from leaseway.sdk.catalog.tools import Tool, ToolList
+from leaseway.sdk.client.artifacts import AsyncArtifact
+from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.client.options import CallOptions, StreamOptions
+from leaseway.sdk.client.session import AsyncSession
+from leaseway.sdk.client.streams import AsyncToolStream
+from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
+from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import (
     ArtifactLost,
     Cancelled,
@@ -51,27 +74,8 @@ from leaseway.sdk.errors import (
     Violation,
     WorkerLost,
 )
-from leaseway.sdk.events import LogMessage, Progress
-from leaseway.sdk.lease import Lease
-from leaseway.sdk.media import Media, ModelContent
-from leaseway.sdk.offer_results import Completion, PromptResult, ResourceResult
-from leaseway.sdk.options import CallOptions, StreamOptions
-from leaseway.sdk.projection import ProjectionProblem, project_tools
-from leaseway.sdk.prompts import Prompt, PromptArgument, PromptList
-from leaseway.sdk.resources import (
-    Resource,
-    ResourceList,
-    ResourceTemplate,
-    ResourceTemplateList,
-)
-from leaseway.sdk.result_errors import ResultTypeError, ToolError
-from leaseway.sdk.results import ToolResult
-from leaseway.sdk.session import AsyncSession
-from leaseway.sdk.streams import AsyncToolStream, ToolStream
-from leaseway.sdk.subscriptions import AsyncResourceUpdates, ResourceUpdates
-from leaseway.sdk.sync import Client, Session
-from leaseway.sdk.tools import Tool, ToolList
-from leaseway.sdk.views import (
+from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.operators.views import (
     InstanceInfo,
     InstanceLog,
     LeaseInfo,
@@ -80,7 +84,7 @@ from leaseway.sdk.views import (
     Status,
     WorkerInfo,
 )
-from leaseway.sdk.watching import AsyncToolWatch, ToolWatch
+from leaseway.sdk.transport.events import LogMessage, Progress
 
 __all__ = [
     "Artifact",

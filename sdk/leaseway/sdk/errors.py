@@ -39,7 +39,7 @@ One class a reason (DESIGN §7); catch the narrowest one that you can act on::
       └ InternalError             a fault in Leaseway
 
 Two more come of `result_type` alone and have no reason of their own: `ToolError` and
-`ResultTypeError`, in `leaseway.sdk.result_errors`.
+`ResultTypeError`, in `leaseway.sdk.calls.typed_results`.
 """
 
 from __future__ import annotations
@@ -50,47 +50,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from leaseway.wire.fault import Fault, Started
-from leaseway.wire.reasons import Reason
-
-__all__ = [
-    "ArtifactLost",
-    "Cancelled",
-    "Capacity",
-    "ConfirmationRequired",
-    "ControlPlaneUnavailable",
-    "DeadlineExceeded",
-    "Draining",
-    "FateUnknown",
-    "IncompatibleVersion",
-    "InputRequired",
-    "InternalError",
-    "InvalidArguments",
-    "InvalidRequest",
-    "LeaseError",
-    "LeaseExpired",
-    "LeaseLost",
-    "LeaseReleased",
-    "LeaseRevoked",
-    "LeasewayError",
-    "NotApplied",
-    "NotLeader",
-    "NotLeasable",
-    "Overloaded",
-    "PermissionDenied",
-    "RateLimited",
-    "ResultTooLarge",
-    "ServerError",
-    "ServerLost",
-    "ServerNotReady",
-    "SessionRequired",
-    "Syncing",
-    "ToolDiffers",
-    "ToolNotFound",
-    "Unauthenticated",
-    "Violation",
-    "WorkerLost",
-]
+from leaseway.wire.errors import Fault, Reason, Started
 
 
 @dataclass(frozen=True)

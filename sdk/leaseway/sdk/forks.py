@@ -18,18 +18,7 @@ import weakref
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from leaseway.wire.fault import Fault
-
-__all__ = [
-    "Restful",
-    "ThreadLock",
-    "check_fork",
-    "closed",
-    "forget_frames",
-    "opened",
-    "refused",
-    "register",
-]
+from leaseway.wire.errors import Fault
 
 _THREADS: Final = Path("/proc/self/task")
 _GRPC_THREADS: Final = ("grpc", "event_engine", "lifeguard", "timer_manager", "default-execut")

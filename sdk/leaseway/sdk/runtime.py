@@ -7,15 +7,13 @@ import secrets
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from leaseway.sdk.calls import Caller
-from leaseway.sdk.control import ControlPlane
+from leaseway.sdk.calls.caller import Caller
+from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.forks import check_fork, closed, opened
-from leaseway.sdk.identity import Identity
-from leaseway.sdk.leases import LeaseManager
-from leaseway.sdk.resolution import Resolver
-from leaseway.sdk.workers import WorkerPool
-
-__all__ = ["Runtime"]
+from leaseway.sdk.leases.manager import LeaseManager
+from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.identity import Identity
+from leaseway.sdk.transport.workers import WorkerPool
 
 _CLOSE_BOUND = 10.0
 _SETTLE_BOUND = 0.2

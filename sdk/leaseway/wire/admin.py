@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-__all__ = ["ADMIN_TOOLSET", "RELEASE_TOOL", "TOOL_DEFINITIONS", "release_target", "reminder"]
-
 ADMIN_TOOLSET: Final = "mcp_admin"
 """The id of the toolset; no configured server may have it."""
 

@@ -15,16 +15,6 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-__all__ = [
-    "MAX_REFERENCE",
-    "artifact_reference",
-    "extension_of",
-    "incarnation_mark",
-    "is_reference",
-    "media_type",
-    "reference_mark",
-]
-
 MAX_REFERENCE: Final = 256
 """Characters of the longest reference that anybody needs to look at."""
 

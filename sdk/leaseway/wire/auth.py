@@ -13,11 +13,9 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.fault import Fault, abort
-from leaseway.wire.logs import hide
-from leaseway.wire.reasons import Reason
-
-__all__ = ["KEY_VARIABLE", "KeyInterceptor", "bearer_metadata", "check_listen", "read_key"]
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.redaction import hide
+from leaseway.wire.status import abort
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable that holds the shared key."""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-__all__ = ["Deadlines"]
-
 _SLACK: Final = 1024
 """Deadlines of ended calls that are kept before the heap is cleared of them."""
 

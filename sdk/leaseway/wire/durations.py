@@ -5,8 +5,6 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-__all__ = ["duration", "seconds", "timestamp"]
-
 
 def duration(value: float) -> Duration:
     """Return seconds as a protobuf duration."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_ADDRESS", "Endpoint", "parse_endpoint"]
-
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """Where a control plane listens and clients look for it, unless told otherwise (DESIGN §12)."""
 

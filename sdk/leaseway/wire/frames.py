@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from leaseway.v1 import execution_pb2
 
-__all__ = ["call_frame", "chunk_frame", "frame", "frame_tag", "result_frame", "varint"]
-
 _ONE: Final = tuple(bytes([value]) for value in range(128))
 _MORE: Final = tuple(bytes([value | 128]) for value in range(128))
 _VARINT: Final = 0

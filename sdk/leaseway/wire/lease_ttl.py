@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from leaseway.wire.bounds import MAX_LEASE_TTL, MIN_LEASE_TTL
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["check_lease_ttl"]
+from leaseway.wire.errors import Fault, Reason
 
 
 def check_lease_ttl(ttl: float) -> None:

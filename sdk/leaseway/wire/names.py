@@ -1,4 +1,7 @@
-"""The rule for names, and which known names are near to an unknown one."""
+"""The rule for names, and which known names are near to an unknown one.
+
+What callers name themselves and their sessions by: one rule at every entrance.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-__all__ = [
-    "ALL_TENANTS",
-    "DEFAULT_TENANT",
-    "KEY_RULE",
-    "LONGEST_KEY",
-    "SECRET_NAME",
-    "SECRET_NAME_RULE",
-    "is_text",
-    "is_valid_key",
-    "is_valid_name",
-    "nearest",
-    "qualified",
-    "split_qualified",
-]
+from leaseway.wire.errors import Fault, Reason
 
 DEFAULT_TENANT = "default"
 """Who everyone is until tenants exist (DESIGN §14)."""
@@ -84,3 +74,17 @@ def split_qualified(name: str) -> tuple[str, str] | None:
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return the known names most like an unknown one, the nearest first."""
     return get_close_matches(name, list(known), n=limit, cutoff=0.5)
+
+
+def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") -> None:
+    """Refuse names that break the rule; an empty one is not given, and passes.
+
+    Raises:
+        Fault: INVALID_REQUEST. The message repeats no name.
+
+    """
+    for what, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
+        if not is_valid_key(name):
+            why = f"this one has {len(name)}" if len(name) > LONGEST_KEY else "this one breaks that"
+            article = "An" if what[0] == "a" else "A"
+            raise Fault(Reason.INVALID_REQUEST, f"{article} {what} has {KEY_RULE}; {why}.")

@@ -14,8 +14,6 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE
 from leaseway.wire.frames import chunk_frame
 
-__all__ = ["Assembler", "Outbox", "OversizePayload"]
-
 
 class _Large:
     """A payload of which a part may have left, and the frame that ends it."""

@@ -16,10 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["Key", "PageRequest", "PageStart", "fitting", "one_page", "page_start"]
+from leaseway.wire.errors import Fault, Reason
 
 Key = tuple[str, ...]
 """What a listing is ordered by."""

@@ -15,15 +15,6 @@ from leaseway.wire import bounds
 from leaseway.wire.auth import KeyInterceptor
 from leaseway.wire.endpoint import Endpoint
 
-__all__ = [
-    "CHANNEL_OPTIONS",
-    "SERVER_OPTIONS",
-    "HealthService",
-    "bind",
-    "enable_reflection",
-    "make_server",
-]
-
 Options = Sequence[tuple[str, Any]]
 
 # A process that stands still has a kernel that still acknowledges what is sent to it: only pings

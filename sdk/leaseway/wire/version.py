@@ -1,8 +1,14 @@
-"""Which package and which protocol this is."""
+"""Refuses callers that speak another version of the protocol.
+
+Which package and which protocol this is.
+"""
+
+from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["PACKAGE_NAME", "PACKAGE_VERSION", "PROTOCOL_VERSION", "user_agent"]
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.errors import Fault, Reason
 
 PROTOCOL_VERSION = 1
 """The version of the `leaseway.v1` conversation; peers with another one are refused."""
@@ -18,3 +24,23 @@ except PackageNotFoundError:  # a source tree that was never installed
 def user_agent() -> str:
     """Return the package and version as peers see them, such as `leaseway-python/0.1.0`."""
     return f"{PACKAGE_NAME}/{PACKAGE_VERSION}"
+
+
+def check_client_version(client: catalog_pb2.ClientInfo, where: str) -> None:
+    """Check the version that a caller says it speaks; one that does not say is taken.
+
+    Args:
+        client: What it says of itself.
+        where: Who was called, for the message, such as `this worker`.
+
+    Raises:
+        Fault: INCOMPATIBLE_VERSION.
+
+    """
+    if client.protocol_version not in (0, PROTOCOL_VERSION):
+        raise Fault(
+            Reason.INCOMPATIBLE_VERSION,
+            f"The caller speaks protocol version {client.protocol_version}"
+            f" ({client.package_version[:128] or 'unknown package'}), {where} {PROTOCOL_VERSION} "
+            f"({user_agent()}). Use the same release of both.",
+        )

@@ -2,8 +2,9 @@
 
 import pytest
 
-from leaseway.control_plane.config.issues import MAX_ISSUES, ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.native import MAX_CONFIG, MAX_SERVERS, parse_native
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.document import MAX_CONFIG, MAX_SERVERS
+from leaseway.control_plane.config.schema.issues import MAX_ISSUES, ConfigIssue, ParsedConfig
 
 PATH = "mcp.yaml"
 TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.check import check_file, unresolved_here
-from leaseway.control_plane.config.native import MAX_CONFIG, parse_native
-from leaseway.wire.vault import set_secret
-from leaseway.wire.vault_key import find_vault
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.document import MAX_CONFIG
+from leaseway.vault.file import set_secret
+from leaseway.vault.key import find_vault
 
 HEAD = "version: 1\nservers:\n  s:\n"
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from leaseway.control_plane.config.effective import MASK, EffectiveValue, effective_values
+from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_sources
-from leaseway.control_plane.config.sources import parse_sources
 
 
 def values(folder: Path, **files: str) -> list[EffectiveValue]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.native import parse_native
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 
 PATH = "mcp.yaml"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.check import check_file
-from leaseway.control_plane.config.issues import ParsedConfig
-from leaseway.control_plane.config.native import parse_native
-from leaseway.control_plane.core.exposure import expose, resolve_clashes
-from leaseway.wire.spec import ServerSpec, Value, VariantKey
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.core.catalog.exposure import expose, resolve_clashes
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "examples"
 NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))

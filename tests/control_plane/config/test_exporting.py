@@ -7,7 +7,7 @@ import yaml
 
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.native import parse_native
+from leaseway.control_plane.config.formats.native import parse_native
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 FILES = sorted(

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_config, parse_text
-from leaseway.control_plane.config.issues import ParsedConfig
-from leaseway.control_plane.config.json_tree import BadJson, load_json
-from leaseway.control_plane.config.keys import SERVER_KEYS
-from leaseway.control_plane.config.layers import Layer, LayerKind
-from leaseway.control_plane.config.native import parse_native
-from leaseway.control_plane.config.positions import Items, Leaf, Tree
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.parse import Layer, LayerKind
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Tree
 
 NAMES = [
     "mcp.yaml",

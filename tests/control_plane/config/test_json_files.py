@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.issues import ConfigIssue
-from leaseway.control_plane.config.json_tree import BadJson, load_json
-from leaseway.control_plane.config.positions import MAX_DEPTH, Leaf, Position, Table
+from leaseway.control_plane.config.schema.issues import ConfigIssue
+from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
+from leaseway.control_plane.config.tree.yaml_tree import MAX_DEPTH, Leaf, Position, Table
 
 START = '{"mcpServers": {"s": {"command": "x"'
 NO_JSON = "This is not valid JSON: "

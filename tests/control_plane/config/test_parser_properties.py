@@ -8,8 +8,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.config.keys import ROOT_KEYS, SERVER_KEYS
-from leaseway.control_plane.config.native import parse_native
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 
 KEYS = [*SERVER_KEYS, "prefix", "suffix", "add", "remove", "env", "secret", "file", "whitelist"]
 WORDS = ["stdio", "streamable_http", "sse", "npx", "http://a/mcp", "eager", "30s", "${A}", "*", ""]

@@ -8,11 +8,11 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from leaseway.control_plane.config.issues import ParsedConfig
-from leaseway.control_plane.config.native import parse_native
-from leaseway.control_plane.config.schema import native_schema
-from leaseway.wire.spec import TRANSPORTS, VariantKey
-from leaseway.wire.transports import is_available, known_transports, registered_transports
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.schema.json_schema import native_schema
+from leaseway.spec.model import TRANSPORTS, VariantKey
+from leaseway.spec.transports import is_available, known_transports, registered_transports
 
 ENTRIES = "[leaseway.transports]\ncarrier-pigeon = pigeons:fly\nstdio = pigeons:fly\n"
 

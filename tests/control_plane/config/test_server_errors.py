@@ -2,9 +2,9 @@
 
 import pytest
 
-from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.native import parse_native
-from leaseway.wire.spec import VariantKey
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.spec.model import VariantKey
 
 PATH = "mcp.yaml"
 TRANSPORTS = "stdio, streamable_http, sse, websocket"

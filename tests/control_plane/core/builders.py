@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerAddress, WorkerHello
-from leaseway.control_plane.core.listing import Listing, Recorded
-from leaseway.control_plane.core.placement import HeldLease, LeaseKey, PlacementTable
-from leaseway.control_plane.core.servers import Moment
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, PlacementTable
+from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerHello
+from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import ServerSpec, Transform, VariantKey
 
 START = Moment(1_000.0, 1_700_000_000.0)
 

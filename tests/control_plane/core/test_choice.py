@@ -14,8 +14,7 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.load_order import LoadOrder
-from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, LoadOrder, Placement
 from leaseway.wire import bounds
 
 NAMES = tuple(f"w{n}" for n in range(6))

@@ -19,22 +19,22 @@ from tests.control_plane.core.builders import (
     spec,
 )
 
-from leaseway.control_plane.core.actions import (
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.variants import Hashes, Served
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     PushDelta,
     RevokeLease,
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerRefused, WorkerReport
-from leaseway.control_plane.core.listing import Listing
-from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.subscription import Refusal
-from leaseway.control_plane.core.variants import Hashes, Served
+from leaseway.control_plane.core.workers.records import WorkerRefused, WorkerReport
+from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.spec.model import NameFilter, ServerSpec, VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import NameFilter, ServerSpec, VariantKey
 
 FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.control_plane.core.builders import at, coordinator, hello, lease, listing, load, spec
 
-from leaseway.control_plane.core.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerReport
-from leaseway.control_plane.core.roster import Roster
-from leaseway.control_plane.core.servers import Servers
+from leaseway.control_plane.core.servers.servers import Servers
+from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.workers.records import WorkerReport
+from leaseway.control_plane.core.workers.roster import Roster
 
 MANY = 50
 

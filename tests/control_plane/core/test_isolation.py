@@ -11,9 +11,9 @@ from tests.control_plane.core.builders import START, at, coordinator, hello, lis
 from tests.control_plane.core.test_coordinator import FakeWorker, exposed, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.servers import Moment
-from leaseway.wire.spec import VariantKey
+from leaseway.spec.model import VariantKey
 
 Trouble = Literal[
     "absent", "well", "not readable", "not starting", "not listing", "not listing again"

@@ -16,9 +16,9 @@ from tests.control_plane.core.builders import (
 )
 from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
 
+from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.listing import Listing
-from leaseway.wire.spec import NameFilter, ServerSpec, VariantKey
+from leaseway.spec.model import NameFilter, ServerSpec, VariantKey
 
 FOUND = offering(
     "echo",

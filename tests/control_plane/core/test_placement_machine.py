@@ -20,23 +20,24 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import at, hello, listing, load, spec
 
-from leaseway.control_plane.core.actions import (
+from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import place
+from leaseway.control_plane.core.workers.actions import (
     Action,
     PushDelta,
     RevokeLease,
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerAddress, WorkerRefused, WorkerReport
-from leaseway.control_plane.core.lookup import Denied, place
-from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
-from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.variants import Served
+from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerRefused, WorkerReport
 from leaseway.data_plane.core import lease_table
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import VariantKey
+from leaseway.wire.errors import Reason
 
 WORKERS = ("w1", "w2", "w3")
 SESSIONS = ("s1", "s2")

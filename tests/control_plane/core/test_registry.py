@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
-from leaseway.control_plane.core.fleet import WorkerRecord
+from leaseway.control_plane.core.catalog.variants import Good, make_good
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
-from leaseway.control_plane.core.subscription import Refusal, Subscription
-from leaseway.control_plane.core.variants import Good, make_good
-from leaseway.wire.spec import VariantKey
+from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
+from leaseway.spec.model import VariantKey
 
 
 def goods(*names: str) -> dict[VariantKey, Good]:

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import listing, spec
 
-from leaseway.control_plane.core.snapshot import Snapshot
-from leaseway.control_plane.core.subscription import Push, Refusal, Subscription
-from leaseway.control_plane.core.variants import Hashes, Served, make_good, settle
-from leaseway.wire.spec import VariantKey
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
+from leaseway.control_plane.core.catalog.variants import Hashes, Served, make_good, settle
+from leaseway.control_plane.core.workers.subscription import Push, Refusal, Subscription
+from leaseway.spec.model import VariantKey
 
 Held = dict[VariantKey, Hashes]
 KEYS = ("a", "b")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 from tests.control_plane.core.test_coordinator import FakeWorker, run
 
-from leaseway.control_plane.core.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.fleet import WorkerReport
-from leaseway.control_plane.core.lookup import place
-from leaseway.control_plane.core.placement import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import place
+from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.workers.records import WorkerReport
 
 LEASED = (spec("a", shared=False), spec("other", shared=False))
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 from tests.control_plane.core.builders import START, spec
-from tests.control_plane.core.test_finding import offered
+from tests.control_plane.core.queries.test_finding import offered
 
-from leaseway.control_plane.core.definition import is_task_only
-from leaseway.control_plane.core.finding import find_name
-from leaseway.control_plane.core.kinds import PROMPTS, TOOLS
-from leaseway.control_plane.core.listing import Listing, Recorded
-from leaseway.control_plane.core.offers import expose_recorded
-from leaseway.control_plane.core.refusal import Denied
-from leaseway.control_plane.core.snapshot import NamedTarget
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import NameFilter
+from leaseway.control_plane.core.catalog.definition import is_task_only
+from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
+from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
+from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.spec.model import NameFilter
+from leaseway.wire.errors import Reason
 
 SPEC = spec("a")
 

@@ -18,15 +18,15 @@ from hypothesis.stateful import (
 from tests.control_plane.core.builders import START, coordinator, hello, listing, spec
 from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run
 
-from leaseway.control_plane.core.actions import PushDelta
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.finding import find_name
-from leaseway.control_plane.core.lookup import pending_for
-from leaseway.control_plane.core.refusal import Denied, Waiting
-from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.subscription import Refusal
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import NameFilter, ServerSpec, VariantKey, hidden_from
+from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.queries.place import pending_for
+from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.control_plane.core.workers.actions import PushDelta
+from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.spec.model import NameFilter, ServerSpec, VariantKey, hidden_from
+from leaseway.wire.errors import Reason
 
 ACME = VariantKey("a", "acme")
 TOOLS = ("read", "wipe", "write")

@@ -8,10 +8,11 @@ from tests.control_plane.core.builders import START, at, coordinator, hello, lis
 from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.finding import find_name
-from leaseway.control_plane.core.lookup import Denied, Waiting, pending_for, variants_of
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import ServerSpec, VariantKey, hidden_from
+from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.queries.place import pending_for, variants_of
+from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.wire.errors import Reason
 
 ACME = VariantKey("a", "acme")
 

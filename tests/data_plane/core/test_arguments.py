@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled, parse_arguments
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.errors import Fault, Reason
 
 SCHEMA = {
     "type": "object",

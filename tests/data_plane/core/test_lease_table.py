@@ -15,8 +15,8 @@ from hypothesis.stateful import (
 )
 
 from leaseway.data_plane.core.lease_table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import VariantKey
 
 
 def take(

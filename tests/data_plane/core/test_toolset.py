@@ -11,8 +11,7 @@ from leaseway.data_plane.core.toolset import (
     describe_differences,
     differing_tools,
 )
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.wire.errors import Fault, Reason
 
 
 def tool(name: str, **members: object) -> bytes:

@@ -1,7 +1,7 @@
 """Problems are reported once a change, and again to whoever joins later."""
 
 from leaseway.data_plane.core.problems import Problem, ProblemBook
-from leaseway.wire.spec import VariantKey
+from leaseway.spec.model import VariantKey
 
 KEY = VariantKey("time")
 

@@ -16,7 +16,7 @@ from mcp.client.stdio import stdio_client
 from mcp_types import TextContent
 from tests.conftest import BOUND
 
-from leaseway.wire.tracefile import TraceCollector, otlp_environment, read_spans
+from leaseway.telemetry.trace_file import TraceCollector, otlp_environment, read_spans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

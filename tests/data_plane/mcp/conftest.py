@@ -17,14 +17,14 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.http import http_client
+from leaseway.data_plane.mcp.connect import Host
+from leaseway.data_plane.mcp.http.endpoint import http_client
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.reaper import Reaper
-from leaseway.data_plane.mcp.stream_peer import StreamPeer
-from leaseway.wire.fault import Fault
-from leaseway.wire.spec import ServerSpec, VariantKey
-from leaseway.wire.transports import registered_transports
+from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.transports import registered_transports
+from leaseway.wire.errors import Fault
 
 SERVERS = Path(__file__).parents[2] / "servers"
 

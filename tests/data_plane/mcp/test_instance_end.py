@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp import stdio
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.process import ServerProcess
-from leaseway.data_plane.mcp.stream_peer import StreamPeer
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
+from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.data_plane.mcp.transports import stdio
+from leaseway.wire.errors import Fault, Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

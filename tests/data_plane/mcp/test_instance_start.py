@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import ServerSpec, Value, VariantKey
+from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.wire.errors import Fault, Reason
 
 if TYPE_CHECKING:
     from .conftest import Bench

@@ -11,16 +11,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from pathlib import Path
 
-from leaseway.control_plane.config.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import load_sources
-from leaseway.control_plane.config.positions import START, Position
-from leaseway.control_plane.config.sources import Source, parse_sources
-from leaseway.wire.references import UnresolvedReference, expand, references
-from leaseway.wire.spec import Sandbox, ServerSpec, Value
-from leaseway.wire.vault import read_vault
-from leaseway.wire.vault_key import VaultError, find_vault
-
-__all__ = ["Which", "check_file", "check_sources", "unresolved_here"]
+from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.model import Sandbox, ServerSpec, Value
+from leaseway.spec.references import UnresolvedReference, expand, references
+from leaseway.vault.file import read_vault
+from leaseway.vault.key import VaultError, find_vault
 
 Which = Callable[[str], str | None]
 """From a command to the program that it would start, or None."""

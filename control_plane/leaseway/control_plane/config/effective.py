@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Final
 
-from leaseway.control_plane.config import credentials
-from leaseway.control_plane.config.issues import ParsedConfig
-from leaseway.control_plane.config.keys import SERVER_KEYS
-from leaseway.control_plane.config.positions import START, Position
-from leaseway.control_plane.config.sources import Source
-from leaseway.control_plane.config.tables import Key
-from leaseway.wire.spec import ServerSpec, Value
-
-__all__ = ["MASK", "EffectiveValue", "effective_values"]
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.schema import credentials
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.tables import Key
+from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.model import ServerSpec, Value
 
 MASK: Final = "***"
 """Shown for a literal that looks like a credential."""

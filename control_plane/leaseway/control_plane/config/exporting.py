@@ -8,11 +8,9 @@ from typing import Any
 import yaml
 
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
-from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.positions import Entry, Items, Leaf, Tree
-from leaseway.wire.spec import Transform
-
-__all__ = ["native_text"]
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Tree
+from leaseway.spec.model import Transform
 
 
 def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 from leaseway.control_plane.config.formats.detection import parse_config
-from leaseway.control_plane.config.issues import ConfigIssue, IssueReason, ParsedConfig
-from leaseway.control_plane.config.layers import Layer
-from leaseway.control_plane.config.reading import Unreadable, read_config
-from leaseway.control_plane.config.sources import Source, files_in, parse_sources, tenant_file
+from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.layers.sources import (
+    Source,
+    files_in,
+    parse_sources,
+    tenant_file,
+)
+from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 from leaseway.wire.names import is_valid_name
-
-__all__ = ["Found", "load_config", "load_sources", "look", "parse_found"]
 
 Found = str | Unreadable | None
 """What was found at a path: its text, why it can't be read, or nothing."""

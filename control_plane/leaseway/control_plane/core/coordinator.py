@@ -14,31 +14,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from leaseway.control_plane.core.actions import (
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
+from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
+from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.client_problems import MetProblems
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.table import PlacementTable
+from leaseway.control_plane.core.placement.wait_queue import RoomLine
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.registry import Registry
+from leaseway.control_plane.core.servers.servers import Servers
+from leaseway.control_plane.core.workers.actions import (
     Action,
     CancelProbe,
     PushDelta,
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.fleet import InForce, WorkerHello, WorkerRecord, WorkerReport
-from leaseway.control_plane.core.in_force import ForceTable
-from leaseway.control_plane.core.listing import Listing
-from leaseway.control_plane.core.met_problems import MetProblems
-from leaseway.control_plane.core.placement import PlacementTable
-from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.registry import Registry
-from leaseway.control_plane.core.room_line import RoomLine
-from leaseway.control_plane.core.roster import Roster
-from leaseway.control_plane.core.servers import Moment, Servers
-from leaseway.control_plane.core.snapshot import Snapshot
-from leaseway.control_plane.core.stand_ins import is_stand_in
-from leaseway.control_plane.core.subscription import Refusal
-from leaseway.control_plane.core.variants import Served
+from leaseway.control_plane.core.workers.records import (
+    InForce,
+    WorkerHello,
+    WorkerRecord,
+    WorkerReport,
+)
+from leaseway.control_plane.core.workers.roster import Roster
+from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.core.workers.visibility import ForceTable
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import ServerSpec, VariantKey
-
-__all__ = ["Coordinator"]
 
 _MISSING_REFERENCE: Final = "MISSING_REFERENCE"
 """What workers say of a variant whose secrets, files or variables are not all there."""

@@ -12,18 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-__all__ = [
-    "MAX_MESSAGE",
-    "MAX_PROBLEMS",
-    "PROBLEMS_DROPPED",
-    "OpenProblem",
-    "Problem",
-    "ProblemKey",
-    "ProblemTable",
-    "Scope",
-    "Severity",
-]
-
 MAX_PROBLEMS: Final = 1_000
 """Open problems that a table holds, the note about dropped ones included."""
 

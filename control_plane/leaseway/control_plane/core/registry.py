@@ -9,21 +9,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping
 
-from leaseway.control_plane.core.fleet import WorkerRecord
-from leaseway.control_plane.core.moves import Move, MoveKey, followed
+from leaseway.control_plane.core.catalog.name_moves import Move, MoveKey, followed
+from leaseway.control_plane.core.catalog.snapshot import Snapshot, acknowledged, build_snapshot
+from leaseway.control_plane.core.catalog.variants import Good
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
-from leaseway.control_plane.core.servers import Moment
-from leaseway.control_plane.core.snapshot import (
-    Snapshot,
-    acknowledged,
-    build_snapshot,
-)
-from leaseway.control_plane.core.subscription import Subscription
-from leaseway.control_plane.core.variants import Good
+from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.control_plane.core.workers.subscription import Subscription
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import VariantKey
-
-__all__ = ["Registry"]
 
 
 class Registry:

@@ -11,10 +11,7 @@ import jsonschema_rs
 import msgspec
 
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["ArgumentCheck", "SchemaNotCompiled", "oversize_arguments", "parse_arguments"]
+from leaseway.wire.errors import Fault, Reason
 
 _MOST_VIOLATIONS: Final = 20
 _LONGEST_MESSAGE: Final = 200

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from leaseway.wire import bounds
 
-__all__ = ["Artifact", "ArtifactIndex", "Retention"]
-
 
 @dataclass(frozen=True, slots=True)
 class Artifact:

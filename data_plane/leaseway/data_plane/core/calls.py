@@ -10,22 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from leaseway.wire import bounds
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = [
-    "NO_ANSWERS",
-    "Answers",
-    "Ask",
-    "OnAsk",
-    "OnLog",
-    "OnProgress",
-    "OnUpdate",
-    "Outcome",
-    "PendingCall",
-    "ToolRequest",
-    "too_large",
-]
+from leaseway.wire.errors import Fault, Reason
 
 Answers = frozenset[str]
 """Methods that the caller of a call answers."""

@@ -11,10 +11,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.spec import VariantKey
-
-__all__ = ["Ended", "How", "Lease", "LeaseKey", "LeaseTable", "NoRoom"]
 
 How = Literal["expired", "revoked", "released", "lost"]
 

@@ -18,16 +18,6 @@ import msgspec
 from leaseway.wire.artifact_refs import media_type
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
 
-__all__ = [
-    "DATA_MARK",
-    "BadMedia",
-    "Kept",
-    "Media",
-    "may_hold_media",
-    "media_from_text",
-    "replace_media",
-]
-
 Kind = Literal["image", "audio"]
 
 DATA_MARK: Final = b'"data"'

@@ -1,20 +1,43 @@
 """What calls ask of MCP instances: the seam between serving and connections (DESIGN §9).
 
 `leaseway.data_plane.mcp.instance` has the real ones; tests have an in-memory twin.
+
+What a server lists besides tools, as it sent it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.listed import Offers
-from leaseway.data_plane.core.reading import Resolved
-from leaseway.wire.fault import Fault
-from leaseway.wire.spec import ServerSpec
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.spec.model import ServerSpec
+from leaseway.wire.errors import Fault
 
-__all__ = ["InstancePort", "OpenInstance", "Opener", "StderrPort"]
+
+@dataclass(frozen=True)
+class Offers:
+    """What a server offers besides tools: definitions as it sent them, in its order.
+
+    Attributes:
+        prompts: Its prompts, one of each name.
+        resources: Its resources, one of each URI.
+        templates: Its templates of resources, one of each template.
+        gaps: Which lists could not be read and why, a sentence each; such a list is the one
+            read before, or empty.
+        left_out: What of any list, that of its tools included, is left out, a sentence each.
+    """
+
+    prompts: tuple[bytes, ...] = ()
+    resources: tuple[bytes, ...] = ()
+    templates: tuple[bytes, ...] = ()
+    gaps: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+NO_OFFERS: Final = Offers()
 
 
 class StderrPort(Protocol):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from leaseway.wire.spec import VariantKey
-
-__all__ = ["Problem", "ProblemBook"]
+from leaseway.spec.model import VariantKey
 
 _MOST_OPEN: Final = 4096
 _LONGEST_MESSAGE: Final = 4096

@@ -13,21 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled
-from leaseway.data_plane.core.offers import NOTHING_OFFERED, Offered
-from leaseway.wire.fault import Fault
+from leaseway.data_plane.core.prompts_resources import NOTHING_OFFERED, Offered
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
-from leaseway.wire.reasons import Reason
-
-__all__ = [
-    "CompiledToolset",
-    "Exposed",
-    "ToolPlan",
-    "compile_toolset",
-    "describe_differences",
-    "differing_tools",
-    "has_other_tools",
-    "tool_not_found",
-]
 
 _decode = msgspec.json.Decoder().decode
 _MOST_NAMED: Final = 5

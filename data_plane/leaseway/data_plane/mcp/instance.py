@@ -17,28 +17,22 @@ from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.listed import NO_OFFERS, Offers
-from leaseway.data_plane.core.ports import Opener
-from leaseway.data_plane.core.reading import Resolved
-from leaseway.data_plane.mcp import session as handshake
-from leaseway.data_plane.mcp.connecting import Wanted, connect
-from leaseway.data_plane.mcp.health import PATIENCE, Patience, until_mute
-from leaseway.data_plane.mcp.host import Host
-from leaseway.data_plane.mcp.listening import listen_to_changes
-from leaseway.data_plane.mcp.listing import TOOLS, list_all
-from leaseway.data_plane.mcp.offers import list_offers
-from leaseway.data_plane.mcp.peer import Peer
-from leaseway.data_plane.mcp.pending import refuse
-from leaseway.data_plane.mcp.resolve import read_references
-from leaseway.data_plane.mcp.start_fault import Phase, start_fault
-from leaseway.data_plane.mcp.stderr import StderrTail
-from leaseway.data_plane.mcp.subscriptions import Subscriptions
-from leaseway.data_plane.mcp.wire import params_head
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-from leaseway.wire.spec import ServerSpec
-
-__all__ = ["Instance"]
+from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.mcp.connect import Host, Wanted, connect
+from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.protocol import handshake
+from leaseway.data_plane.mcp.protocol.connection import Peer
+from leaseway.data_plane.mcp.protocol.era import params_head
+from leaseway.data_plane.mcp.protocol.health import PATIENCE, Patience, until_mute
+from leaseway.data_plane.mcp.protocol.list_changes import listen_to_changes
+from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_offers
+from leaseway.data_plane.mcp.protocol.pending import refuse
+from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.start_errors import Phase, start_fault
+from leaseway.data_plane.references.resolve import read_references
+from leaseway.spec.model import ServerSpec
+from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]

@@ -9,12 +9,10 @@ from leaseway.sdk.testing.lease_table import LeaseTable
 from leaseway.sdk.testing.paging import page_of
 from leaseway.sdk.testing.registry import Registry
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2
-from leaseway.wire.fault import Fault, abort
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.reasons import Reason
+from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
-
-__all__ = ["FakeAdmin"]
 
 _MAX_PROBLEMS: Final = 1_000
 

@@ -12,11 +12,8 @@ from typing import Any, Final
 from leaseway.v1 import execution_pb2
 from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark
 from leaseway.wire.bounds import BATCH_SIZE
-from leaseway.wire.fault import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.reasons import Reason
-
-__all__ = ["FakeArtifacts"]
 
 _NOISE_BITS: Final = 74
 

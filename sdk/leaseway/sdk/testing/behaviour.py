@@ -9,9 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from leaseway.wire.fault import Fault
-
-__all__ = ["Behaviour", "Hold"]
+from leaseway.wire.errors import Fault
 
 _WAIT_BOUND = 10.0
 

@@ -8,11 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from leaseway.wire.fault import Fault
-from leaseway.wire.log_levels import LOG_LEVELS
-from leaseway.wire.reasons import Reason
-
-__all__ = ["CallContext", "Line"]
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp import LOG_LEVELS
 
 
 @dataclass(frozen=True)

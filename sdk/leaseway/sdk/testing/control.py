@@ -12,11 +12,9 @@ from leaseway.sdk.testing.registry import Registry
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.durations import seconds
-from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.reasons import Reason
-
-__all__ = ["FakeControlPlane"]
+from leaseway.wire.status import abort, status_from_fault
 
 _RETRY: Final = 0.1
 

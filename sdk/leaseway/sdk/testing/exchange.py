@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 from leaseway.sdk.testing.context import Line
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT
-from leaseway.wire.fault import Fault, fault_from_status, status_from_fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.frames import frame, frame_tag
 from leaseway.wire.outbox import Assembler, Outbox
-from leaseway.wire.reasons import Reason
+from leaseway.wire.status import fault_from_status, status_from_fault
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 if TYPE_CHECKING:
     from leaseway.sdk.testing.worker import FakeWorker
-
-__all__ = ["Stream"]
 
 
 class Stream:

@@ -10,10 +10,16 @@ from typing import Any, Final, Self, TypeVar
 
 import grpc
 
-from leaseway.sdk.asks import OnElicitation, OnSampling, Roots
-from leaseway.sdk.background import background
-from leaseway.sdk.client import AsyncClient
-from leaseway.sdk.sync import Client
+from leaseway.sdk.blocking.client import Client
+from leaseway.sdk.blocking.loop_thread import background
+from leaseway.sdk.catalog.tools import Tool, tool_from_wire
+from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.operators.views import (
+    LeaseInfo,
+    ProblemInfo,
+    lease_from_wire,
+    problem_from_wire,
+)
 from leaseway.sdk.testing.admin import FakeAdmin
 from leaseway.sdk.testing.control import FakeControlPlane
 from leaseway.sdk.testing.lease_table import LeaseTable
@@ -21,8 +27,7 @@ from leaseway.sdk.testing.registry import Registry
 from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.steering import Steering
 from leaseway.sdk.testing.worker import FakeWorker, RecordedCall
-from leaseway.sdk.tools import Tool, tool_from_wire
-from leaseway.sdk.views import LeaseInfo, ProblemInfo, lease_from_wire, problem_from_wire
+from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
 from leaseway.v1 import (
     admin_pb2_grpc,
     catalog_pb2,
@@ -32,8 +37,6 @@ from leaseway.v1 import (
 )
 from leaseway.wire.bounds import MAX_LEASES
 from leaseway.wire.serving import SERVER_OPTIONS
-
-__all__ = ["FakeLeaseway"]
 
 _WORKER: Final = "fake-worker"
 _SERVER: Final = "tools"

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leaseway.sdk.errors import LeasewayError
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["fault_of"]
+from leaseway.wire.errors import Fault, Reason
 
 _BEGUN: Final = frozenset(
     {

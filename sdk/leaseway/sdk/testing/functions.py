@@ -13,11 +13,8 @@ from pydantic import ConfigDict, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from leaseway.sdk.testing.context import CallContext
-from leaseway.wire.fault import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
-from leaseway.wire.reasons import Reason
-
-__all__ = ["FakeTool", "make_tool"]
 
 _MOST_VIOLATIONS: Final = 20
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

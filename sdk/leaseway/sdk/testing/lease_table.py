@@ -11,10 +11,7 @@ from leaseway.v1 import admin_pb2, leases_pb2
 from leaseway.wire.admin import reminder
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.durations import duration
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["FakeLease", "LeaseTable"]
+from leaseway.wire.errors import Fault, Reason
 
 _WORDS: Final = {
     Reason.LEASE_EXPIRED: ("expired", "has expired"),

@@ -15,11 +15,8 @@ from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.fault import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
-from leaseway.wire.reasons import Reason
-
-__all__ = ["Content", "FakePrompt", "FakeResource", "FakeTemplate", "make_prompt"]
 
 Content = str | bytes | Callable[[], str | bytes]
 _VARIABLE: Final = re.compile(r"\{(\+?)([A-Za-z_][A-Za-z0-9_]*)\}")

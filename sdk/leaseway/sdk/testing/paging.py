@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from leaseway.wire.fault import Fault, abort
+from leaseway.wire.errors import Fault
 from leaseway.wire.pages import Key, one_page, page_start
-
-__all__ = ["page_of"]
+from leaseway.wire.status import abort
 
 
 async def page_of(

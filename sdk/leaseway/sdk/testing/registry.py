@@ -11,11 +11,8 @@ from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.offers import FakePrompt, FakeResource, FakeTemplate
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
-from leaseway.wire.fault import Fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, nearest
-from leaseway.wire.reasons import Reason
-
-__all__ = ["Offering", "Registry"]
 
 OfferT = TypeVar("OfferT", bound="FakeResource | FakeTemplate")
 

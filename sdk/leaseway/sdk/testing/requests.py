@@ -12,10 +12,7 @@ from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.offers import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import Registry
 from leaseway.v1 import execution_pb2
-from leaseway.wire.fault import Fault
-from leaseway.wire.reasons import Reason
-
-__all__ = ["Requests"]
+from leaseway.wire.errors import Fault, Reason
 
 _MOST_VALUES = 100
 

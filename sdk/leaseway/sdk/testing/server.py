@@ -11,8 +11,6 @@ from leaseway.sdk.testing.functions import make_tool
 from leaseway.sdk.testing.offers import Content, FakeResource, FakeTemplate, make_prompt
 from leaseway.sdk.testing.registry import Registry
 
-__all__ = ["FakeServer"]
-
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ContentT = TypeVar("ContentT", bound=Callable[..., str | bytes])
 

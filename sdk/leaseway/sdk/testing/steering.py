@@ -8,16 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from leaseway.sdk.errors import LeasewayError
-from leaseway.sdk.lease import Lease
+from leaseway.sdk.leases.book import Lease
+from leaseway.sdk.operators.views import LeaseInfo
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.lease_table import LeaseTable
 from leaseway.sdk.testing.registry import Registry
 from leaseway.sdk.testing.worker import FakeWorker
-from leaseway.sdk.views import LeaseInfo
-from leaseway.wire.reasons import Reason
-
-__all__ = ["Steering"]
+from leaseway.wire.errors import Reason
 
 WorkT = TypeVar("WorkT")
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-__all__ = ["Media", "Reply", "failure", "result_of"]
-
 
 @dataclass(frozen=True)
 class Media:

@@ -28,11 +28,9 @@ from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb
 from leaseway.wire.admin import ADMIN_TOOLSET, release_target
 from leaseway.wire.bounds import LEASE_TTL, MAX_RESULT
 from leaseway.wire.durations import duration, seconds
-from leaseway.wire.fault import Fault, abort, status_from_fault
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.reasons import Reason
-
-__all__ = ["FakeWorker", "RecordedCall"]
+from leaseway.wire.status import abort, status_from_fault
 
 _MAX_RECORDED: Final = 100_000
 _MAX_THREADS: Final = 64

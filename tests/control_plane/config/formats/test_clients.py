@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_config, load_sources
-from leaseway.control_plane.config.sources import parse_sources
-from leaseway.wire.spec import ServerSpec, Value, VariantKey
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.spec.model import ServerSpec, Value, VariantKey
 
 CORPUS = Path(__file__).resolve().parents[3] / "corpus"
 

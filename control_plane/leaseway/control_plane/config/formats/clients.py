@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.document import (
+from leaseway.control_plane.config.formats.variables import rewired
+from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
     Implied,
@@ -18,13 +19,10 @@ from leaseway.control_plane.config.document import (
     repeated_root,
     server_entries,
 )
-from leaseway.control_plane.config.formats.texts import rewired
-from leaseway.control_plane.config.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.keys import SERVER_KEYS
-from leaseway.control_plane.config.positions import Entry, Items, Leaf, Position, Table, Tree
-from leaseway.control_plane.config.tables import unique_entries
-
-__all__ = ["read_claude_settings", "read_clients"]
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.tables import unique_entries
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
 
 _RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",

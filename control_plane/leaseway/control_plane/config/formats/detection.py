@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from leaseway.control_plane.config.document import Document, DocumentReader, Implied, read_root
 from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
+from leaseway.control_plane.config.formats.native import read_native
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
-from leaseway.control_plane.config.issues import IssueLog, ParsedConfig, Where
-from leaseway.control_plane.config.layers import Layer, LayerKind, parse_layers
-from leaseway.control_plane.config.native import read_native
-from leaseway.control_plane.config.positions import Leaf, Table
-from leaseway.control_plane.config.trees import is_json
-
-__all__ = ["parse_config", "parse_text", "read_document"]
+from leaseway.control_plane.config.layers.document import (
+    Document,
+    DocumentReader,
+    Implied,
+    read_root,
+)
+from leaseway.control_plane.config.layers.parse import Layer, LayerKind, parse_layers
+from leaseway.control_plane.config.schema.issues import IssueLog, ParsedConfig, Where
+from leaseway.control_plane.config.tree.load import is_json
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
 
 _CLIENT_FILES: Final = frozenset(
     {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}

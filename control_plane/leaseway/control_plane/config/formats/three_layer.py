@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.document import (
+from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
     Implied,
@@ -20,13 +20,11 @@ from leaseway.control_plane.config.document import (
     repeated_root,
     server_entries,
 )
-from leaseway.control_plane.config.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.keys import ROOT_KEYS
-from leaseway.control_plane.config.positions import START, Entry, Items, Leaf, Table, Tree
-from leaseway.control_plane.config.tables import Key, read_table, unique_entries
-from leaseway.control_plane.config.values import choice, kind_of, plain_text
-
-__all__ = ["SCHEMA", "read_three_layer"]
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS
+from leaseway.control_plane.config.schema.tables import Key, read_table, unique_entries
+from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text
+from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Table, Tree
 
 SCHEMA: Final = "mcp-config-v5"
 

@@ -1,0 +1,81 @@
+"""The native configuration file: from text to typed specs (DESIGN §2).
+
+A file that is broken as a whole changes nothing; a bad entry refuses that server only. Parsing
+never raises: whatever is wrong is an issue with a file, a line and a column. Pure, but not fast
+for a large file: a caller with an event loop should parse in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from leaseway.control_plane.config.layers.document import (
+    Document,
+    repeated_root,
+    server_entries,
+)
+from leaseway.control_plane.config.layers.parse import Layer, parse_layers
+from leaseway.control_plane.config.schema.entries import read_defaults
+from leaseway.control_plane.config.schema.issues import IssueReason, ParsedConfig, Where
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS
+from leaseway.control_plane.config.schema.tables import read_table, unique_entries
+from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Table
+
+_MISSPELT: Final = 0.8
+"""How much a key is like a known one that was meant to be it; in a file that has none at all."""
+
+_NO_CONFIGURATION: Final = (
+    "This is no configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
+    " another file, or begin it with 'version: 1'."
+)
+
+
+def parse_native(text: str, path: str) -> ParsedConfig:
+    """Parse a native configuration file.
+
+    Args:
+        text: The file's content.
+        path: Its name, for the issues; it is not opened.
+    """
+    return parse_layers([Layer("native", path, text)], lambda _root, _layer: read_native)
+
+
+def read_native(root: Table, where: Where) -> Document | None:
+    """Read a native file's root."""
+    if _is_foreign(root):
+        where.fatal(START, IssueReason.WRONG_TYPE, _NO_CONFIGURATION)
+        return None
+    entries = unique_entries(root, where, repeated_root)
+    values = read_table(entries, ROOT_KEYS, where, "the file")
+    _require_root(entries, where)
+    table: Table | None = values.get("servers")
+    if table is None:
+        return None
+    place = where.child("servers", table.at)
+    servers = tuple(server_entries(table, place))
+    return Document(
+        "native", "servers", table.at, servers, read_defaults(where.log, entries, values)
+    )
+
+
+def _is_foreign(root: Table) -> bool:
+    """Say whether a file has keys, and none that is known or meant to be.
+
+    Its content is repeated nowhere: whoever names a wrong file may have named a secret one.
+    """
+    return bool(root.entries) and not any(
+        get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
+    )
+
+
+def _require_root(entries: Sequence[Entry], where: Where) -> None:
+    present = {entry.name for entry in entries}
+    for name, message in (
+        ("version", "'version' is missing; write 'version: 1'."),
+        ("servers", "'servers' is missing; write 'servers: {}' for none."),
+    ):
+        if name not in present:
+            where.log.broken = True
+            where.missing(START, name, message)

@@ -1,0 +1,89 @@
+"""Texts of other clients: their variables in our spelling, and what has no counterpart here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z]+)(?::([^}]*))?\}")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_OF_CLIENTS: Final = frozenset(
+    {
+        "workspaceFolder",
+        "workspaceFolderBasename",
+        "workspaceRoot",
+        "cwd",
+        "file",
+        "fileBasename",
+        "fileDirname",
+        "pathSeparator",
+        "config",
+        "command",
+        "extensionInstallFolder",
+    }
+)
+"""Names that VS Code and Cursor fill in from the editor's window."""
+
+
+def rewired(node: Tree, where: Where) -> Tree:
+    """Return a value with variables as `${NAME}` and numbers as text.
+
+    Reports an input and a variable that only the client can fill in, each an error by name.
+    """
+    match node:
+        case Leaf(value=str() as text):
+            return replace(node, value=_rewired_text(text, node, where))
+        case Leaf(value=int() | float() as number) if not isinstance(number, bool):
+            return replace(node, value=node.text)
+        case Items():
+            items = (
+                rewired(item, where.item(index, item.at)) for index, item in enumerate(node.items)
+            )
+            return replace(node, items=tuple(items))
+        case Table():
+            return replace(node, entries=tuple(_rewired_entries(node, where)))
+    return node
+
+
+def _rewired_entries(table: Table, where: Where) -> list[Entry]:
+    return [
+        replace(entry, value=rewired(entry.value, where.child(entry.name, entry.value.at)))
+        for entry in table.entries
+        # A null unsets a variable for VS Code; here what is not set is left out.
+        if not (isinstance(entry.value, Leaf) and entry.value.value is None)
+    ]
+
+
+def _rewired_text(text: str, node: Leaf, where: Where) -> str:
+    def spelling(match: re.Match[str]) -> str:
+        name, argument = match[1], match[2]
+        if name == "env" and argument and _NAME.fullmatch(argument):
+            return f"${{{argument}}}"
+        if name == "userHome" and argument is None:
+            return "${HOME}"
+        if name == "input":
+            _report_input(argument or "", node, where)
+            return "${INPUT}"  # said once; nothing more is found wrong with it
+        if name in _OF_CLIENTS:
+            message = (
+                f"{shown(where.key)} uses {shown(match[0])}, which only the client that this file"
+                " was written for can fill in; write the value itself."
+            )
+            where.error(node.at, IssueReason.CLIENT_VARIABLE, message)
+        return match[0]
+
+    return _VARIABLE.sub(spelling, text)
+
+
+def _report_input(name: str, node: Leaf, where: Where) -> None:
+    message = (
+        f"{shown(where.key)} needs the input {shown(name)}, which a client asks a person for and"
+        " Leaseway asks nobody. Set an environment variable where workers run and write"
+        " ${NAME} instead."
+    )
+    where.error(node.at, IssueReason.CLIENT_INPUT, message)

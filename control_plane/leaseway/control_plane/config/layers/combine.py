@@ -1,0 +1,291 @@
+"""The documents of all layers, combined into variants: a common one and those of tenants.
+
+Entries are merged key by key in their native spelling before they are read, so each value keeps
+the place that it came from.
+
+One server's entry on top of another's, key by key (DESIGN §2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from leaseway.control_plane.config.layers.document import Document
+from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
+from leaseway.control_plane.config.schema.issues import (
+    ConfigIssue,
+    IssueLog,
+    IssueReason,
+    ParsedConfig,
+    Where,
+    shown,
+)
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Leaf, Position, Table
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.wire.names import nearest
+
+_BY_NAME: Final = frozenset({"env", "headers"})
+"""Keys whose mappings are merged name by name; of all others the upper value is taken whole."""
+
+
+def merged(below: Entry, above: Entry) -> Entry:
+    """Return an entry with what another says put over it.
+
+    What either repeats stays repeated, for the reader to report. A transport of another kind
+    takes along the keys below that it has no use for.
+    """
+    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
+        return replace(below, value=above.value)
+    entries = _usable(below.value.entries, above.value)
+    upper = {entry.name: entry for entry in above.value.entries}
+    kept = [_under(entry, upper.pop(entry.name, None)) for entry in entries]
+    taken = {entry.name for entry in kept if entry.name in _BY_NAME}
+    names = {entry.name for entry in above.value.entries}
+    lower = [entry for entry in kept if entry.name not in names or entry.name in taken]
+    added = [entry for entry in above.value.entries if entry.name not in taken]
+    return replace(below, value=replace(below.value, entries=(*lower, *added)))
+
+
+def _under(below: Entry, above: Entry | None) -> Entry:
+    if above is None or below.name not in _BY_NAME:
+        return below
+    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
+        return above
+    names = {entry.name for entry in above.value.entries}
+    kept = (entry for entry in below.value.entries if entry.name not in names)
+    return replace(below, value=replace(below.value, entries=(*kept, *above.value.entries)))
+
+
+def _usable(entries: Iterable[Entry], above: Table) -> list[Entry]:
+    transport = _transport(above.entries)
+    if transport is None or transport == _transport(entries := list(entries)):
+        return list(entries)
+    return [
+        entry
+        for entry in entries
+        if (key := SERVER_KEYS.get(entry.name)) is None or key.is_for(str(transport))
+    ]
+
+
+def _transport(entries: Iterable[Entry]) -> object:
+    for entry in entries:
+        if entry.name == "transport" and isinstance(entry.value, Leaf):
+            return entry.value.value
+    return None
+
+
+DOMAIN_KEYS: Final = frozenset(SERVER_KEYS) - {
+    "transport",
+    "command",
+    "url",
+    "sandbox",
+    "limits",
+    "inherit_env",
+}
+"""A server's parameters, which a domain may set: not what runs, nor where, nor how it is held."""
+
+
+@dataclass(frozen=True)
+class LayerDocument:
+    """One layer's document.
+
+    Attributes:
+        kind: Which layer.
+        path: The file.
+        tenant: Whose domain it is, or empty.
+        document: What it says.
+        failed: The servers that have an error in this file already.
+    """
+
+    kind: str
+    path: str
+    tenant: str
+    document: Document
+    failed: Set[str]
+
+    def where(self, log: IssueLog) -> Where:
+        """Return the place of its servers."""
+        return Where(log).child(self.document.root, replace(self.document.at, file=self.path))
+
+    def about(
+        self, name: str, at: Position, reason: IssueReason, message: str, server: str | None = None
+    ) -> ConfigIssue:
+        """Return an error in this file."""
+        key = name if name.isprintable() else ascii(name)
+        return ConfigIssue(
+            self.path, at.line, at.column, key, "error", reason, message, server, self.tenant
+        )
+
+
+@dataclass(frozen=True)
+class _Declared:
+    entry: Entry
+    by: LayerDocument
+
+
+def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
+    """Combine documents, the lowest layer first.
+
+    Args:
+        documents: What the files say; none of them is broken.
+        log: What was found in them so far; takes the rest.
+    """
+    combination = _Combination(log, _last_defaults(documents))
+    base: dict[str, _Declared] = {}
+    for one in documents:
+        if one.kind in ("global", "native", "system"):
+            # A file over a global one replaces its servers one by one, whole.
+            base.update((entry.name, _Declared(entry, one)) for entry in one.document.servers)
+    sessions = [one for one in documents if one.kind == "session"]
+    combination.common(base, sessions)
+    for one in documents:
+        if one.kind == "domain":
+            combination.domain(one, base, sessions)
+    return combination.result()
+
+
+@dataclass
+class _Combination:
+    log: IssueLog
+    defaults: Defaults
+    specs: dict[VariantKey, ServerSpec] = field(default_factory=dict)
+    refused: set[VariantKey] = field(default_factory=set)
+    origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
+
+    def result(self) -> ParsedConfig:
+        log = self.log
+        return ParsedConfig(
+            dict(sorted(self.specs.items())),
+            frozenset(log.failed),
+            log.issues(),
+            broken=False,
+            places=log.places,
+            refused=frozenset(self.refused),
+            origins=self.origins,
+        )
+
+    def common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:
+        """Read what everyone gets."""
+        servers = dict(base)
+        for session in sessions:
+            for entry in session.document.servers:
+                if entry.name not in servers and not _switches_only(entry):
+                    servers[entry.name] = _Declared(entry, session)
+                elif entry.name not in servers:
+                    self._undeclared(session, entry, servers)
+        for declared in servers.values():
+            overlaid, failed = self._overlaid(declared, sessions)
+            own = self.log.fresh()
+            spec = self._read(overlaid, own, failed, VariantKey(declared.entry.name))
+            self.log.absorb(own)
+            if spec is not None:
+                self.specs[spec.key] = spec
+
+    def domain(
+        self,
+        domain: LayerDocument,
+        base: Mapping[str, _Declared],
+        sessions: Sequence[LayerDocument],
+    ) -> None:
+        """Read what one tenant gets of the servers that its domain names."""
+        if domain.document.defaults.given:
+            message = "A domain sets no 'defaults'; set 'transform' on its servers, or in system."
+            at = domain.document.defaults.at
+            reason = IssueReason.KEY_NOT_FOR_LAYER
+            self.log.add(domain.about("defaults", at, reason, message))
+        for entry in domain.document.servers:
+            declared = base.get(entry.name)
+            if declared is None:
+                self._undeclared(domain, entry, base)
+            else:
+                self._variant(domain, declared, entry, sessions)
+
+    def _variant(
+        self,
+        domain: LayerDocument,
+        declared: _Declared,
+        entry: Entry,
+        sessions: Sequence[LayerDocument],
+    ) -> None:
+        common, key = VariantKey(entry.name), VariantKey(entry.name, domain.tenant)
+        below = replace(declared, entry=merged(declared.entry, entry))
+        overlaid, failed = self._overlaid(below, sessions)
+        own = self.log.fresh()
+        for issue in self._foreign(domain, entry):
+            own.add(issue)
+        spec = self._read(overlaid, own, failed or entry.name in domain.failed, key)
+        self.log.absorb(own, domain.tenant)
+        if entry.name in own.failed:
+            self.refused.add(key)
+        elif spec is None:
+            if common in self.specs or entry.name in self.log.failed:
+                self.specs[key] = hidden_from(key)
+        elif replace(spec, key=common) != self.specs.get(common):
+            self.specs[key] = spec
+
+    def _foreign(self, domain: LayerDocument, entry: Entry) -> Iterable[ConfigIssue]:
+        for each in entry.value.entries if isinstance(entry.value, Table) else ():
+            if each.name in SERVER_KEYS and each.name not in DOMAIN_KEYS:
+                message = (
+                    f"A domain can't set {shown(each.name)} of the server {shown(entry.name)}:"
+                    " only the system layer says what runs, where, and how it is held. Remove it."
+                )
+                name = f"{domain.document.root}.{entry.name}.{each.name}"
+                reason = IssueReason.KEY_NOT_FOR_LAYER
+                yield replace(domain.about(name, each.at, reason, message, entry.name), tenant="")
+
+    def _overlaid(
+        self, declared: _Declared, sessions: Sequence[LayerDocument]
+    ) -> tuple[_Declared, bool]:
+        name = declared.entry.name
+        failed = name in declared.by.failed
+        for session in sessions:
+            failed = failed or name in session.failed
+            for entry in session.document.servers:
+                if entry.name == name and session is not declared.by:
+                    declared = replace(declared, entry=merged(declared.entry, entry))
+        return declared, failed
+
+    def _read(
+        self, declared: _Declared, own: IssueLog, failed: bool, key: VariantKey
+    ) -> ServerSpec | None:
+        if failed:
+            own.failed.add(key.server_id)
+        spec = read_entry(declared.entry, declared.by.where(own), self.defaults)
+        prefix = f"{declared.by.document.root}.{key.server_id}."
+        self.origins[key] = {
+            name.removeprefix(prefix): at
+            for name, at in own.places.items()
+            if name.startswith(prefix)
+        }
+        return spec if spec is None or spec.key == key else replace(spec, key=key)
+
+    def _undeclared(
+        self, layer: LayerDocument, entry: Entry, declared: Mapping[str, _Declared]
+    ) -> None:
+        near = nearest(entry.name, declared, 1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        who = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
+        message = (
+            f"The {who} names the server {shown(entry.name)}, which no layer below declares;"
+            f" there will be none of that name.{hint}"
+        )
+        name = f"{layer.document.root}.{entry.name}"
+        self.log.add(layer.about(name, entry.at, IssueReason.UNDECLARED_SERVER, message))
+
+
+def _last_defaults(documents: Sequence[LayerDocument]) -> Defaults:
+    given = [
+        one.document.defaults
+        for one in documents
+        if one.kind != "domain" and one.document.defaults.given
+    ]
+    return given[-1] if given else NO_DEFAULTS
+
+
+def _switches_only(entry: Entry) -> bool:
+    table = entry.value
+    return isinstance(table, Table) and {each.name for each in table.entries} <= {"enabled"}

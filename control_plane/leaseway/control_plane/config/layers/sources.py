@@ -1,0 +1,184 @@
+"""Which files a configuration is made of: what `--config` says, word by word (DESIGN §2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from leaseway.control_plane.config.layers.parse import LayerKind
+from leaseway.control_plane.config.tree.load import load_file
+from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.yaml_tree import BadText, Leaf, Table
+from leaseway.wire.names import is_valid_name
+
+DEFAULT_CONFIG: Final = Path(".minds/mcp.yaml")
+
+MAX_TENANTS: Final = 1_000
+"""Files of a domain folder that are read."""
+
+_KIND: Final = re.compile(r"(system|domain|session)=(.*)", re.DOTALL)
+_SUFFIXES: Final = (".yaml", ".yml", ".json")
+_RANK: Final[dict[LayerKind, int]] = {
+    "global": 0,
+    "native": 1,
+    "system": 1,
+    "domain": 2,
+    "session": 3,
+}
+
+
+class BadSources(ValueError):
+    """What `--config` says makes no configuration; the message is why, as a sentence."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file of a configuration, or a folder with a domain for each tenant.
+
+    Attributes:
+        kind: Which layer it is.
+        path: Where it is.
+        tenant: Whose domain a file is.
+        folder: Whether it is a folder: each file's stem is a tenant.
+        optional: Whether it may be missing without a word.
+    """
+
+    kind: LayerKind
+    path: Path
+    tenant: str = ""
+    folder: bool = False
+    optional: bool = False
+
+
+def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[Source, ...]:
+    """Return what `--config` options name, the lowest layer first.
+
+    A domain that inherits a file is put over that file where no other lies below it; a
+    `.kode.json` lies over the one in the user's home.
+
+    Args:
+        words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER` or `session=PATH`.
+        home: The user's home, where it is not the process's.
+
+    Raises:
+        BadSources: They do not fit together, or a word has none of these forms.
+    """
+    sources = [_source(word) for word in words]
+    if not any(_RANK[source.kind] == 1 for source in sources):
+        sources.append(_inherited(sources) or Source("native", DEFAULT_CONFIG))
+    _check(sources)
+    below = [
+        Source("global", (home or Path.home()) / source.path.name, optional=True)
+        for source in sources
+        if source.kind == "native" and source.path.name == ".kode.json"
+    ]
+    sources += [each for each in below if not _same(each.path, sources)]
+    return tuple(sorted(sources, key=lambda source: _RANK[source.kind]))
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that are tenants' domains, by name; at most `MAX_TENANTS`.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    found = (
+        path
+        for path in folder.iterdir()
+        if path.suffix in _SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+    return sorted(found)[:MAX_TENANTS]
+
+
+def _source(word: str) -> Source:
+    match = _KIND.fullmatch(word)
+    if match is None:
+        if not word:
+            raise BadSources("--config needs a path.")
+        return Source("native", Path(word))
+    kind, rest = match[1], match[2]
+    if not rest:
+        raise BadSources(f"--config {kind}= needs a path.")
+    if kind == "domain":
+        return _domain(rest)
+    return Source("system" if kind == "system" else "session", Path(rest))
+
+
+def _domain(rest: str) -> Source:
+    tenant, colon, path = rest.partition(":")
+    if not colon:
+        if not Path(rest).is_dir():
+            raise BadSources(
+                f"--config domain={rest} names no tenant and no folder: write domain=TENANT:PATH,"
+                " or the path of a folder with a file for each tenant."
+            )
+        return Source("domain", Path(rest), folder=True)
+    if not path or not is_valid_name(tenant):
+        raise BadSources(
+            f"--config domain={rest} is not of the form domain=TENANT:PATH, with a tenant of 1 to"
+            " 64 characters of a-z, A-Z, 0-9, '_' and '-'."
+        )
+    return Source("domain", Path(path), tenant)
+
+
+def _check(sources: Sequence[Source]) -> None:
+    bases = [source for source in sources if _RANK[source.kind] == 1]
+    if len(bases) > 1:
+        named = " and ".join(str(source.path) for source in bases)
+        raise BadSources(
+            f"--config names two files that declare servers, {named}; one can lie below the"
+            " others. Say which of them are domain=TENANT:PATH or session=PATH."
+        )
+    if sum(source.kind == "session" for source in sources) > 1:
+        raise BadSources("--config names two session layers; there is one.")
+    tenants = [source.tenant for source in sources if source.tenant]
+    twice = next((tenant for tenant in tenants if tenants.count(tenant) > 1), None)
+    if twice is not None:
+        raise BadSources(f"--config names two domains of the tenant '{twice}'; each has one.")
+
+
+def _inherited(sources: Iterable[Source]) -> Source | None:
+    """Return the system file that the domains say they inherit."""
+    domains = [source for source in sources if source.kind == "domain"]
+    files = [path for each in domains for path in _paths(each)]
+    found = {path: inherit for path in files if (inherit := _inherit(path)) is not None}
+    named = {path.resolve() for path in found.values()}
+    if len(named) > 1:
+        raise BadSources(
+            "The domains inherit different files:"
+            f" {', '.join(sorted(map(str, named)))}. Name one with --config system=PATH."
+        )
+    if found:
+        return Source("system", next(iter(found.values())))
+    if domains:
+        raise BadSources("A domain needs a system layer below it: add --config system=PATH.")
+    return None
+
+
+def _paths(domain: Source) -> list[Path]:
+    return files_in(domain.path) if domain.folder else [domain.path]
+
+
+def _inherit(path: Path) -> Path | None:
+    try:
+        root = load_file(read_config(path), str(path))
+    except (OSError, Unreadable, BadText):
+        return None  # said when the file is read as a layer
+    for entry in root.entries if isinstance(root, Table) else ():
+        if entry.name == "inherit" and isinstance(entry.value, Leaf) and entry.value.text:
+            named = Path(entry.value.text)
+            beside = path.parent / named
+            return beside if beside.is_file() and not named.is_file() else named
+    return None
+
+
+def _same(path: Path, sources: Iterable[Source]) -> bool:
+    return any(source.path.resolve() == path.resolve() for source in sources)
+
+
+def tenant_file(folder: Source, path: Path) -> Source:
+    """Return the domain that one file of a folder is."""
+    return replace(folder, path=path, tenant=path.stem, folder=False)

@@ -1,0 +1,186 @@
+"""One server's entry: from its keys, in the native spelling, to a typed spec (DESIGN §2).
+
+Every format ends up here: what other clients write is put into native keys first, and layers are
+merged key by key before an entry is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from leaseway.control_plane.config.schema.filters import for_server
+from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, shown
+from leaseway.control_plane.config.schema.keys import OPEN_TRANSPORTS, ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
+from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.transports import is_available, is_known, known_transports
+from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.names import is_valid_name, nearest
+
+_INSTANCES: Final = "instances."
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What `defaults:` says: its transforms serve the servers that have no `transform`.
+
+    Where it was refused, those servers are refused too: they must not change their tools' names
+    because of a typing error. A misspelt `defaults` counts as refused.
+    """
+
+    transforms: tuple[Transform, ...] = ()
+    refused: bool = False
+    given: bool = False
+    at: Position = START
+
+
+NO_DEFAULTS: Final = Defaults()
+
+
+def read_defaults(log: IssueLog, entries: Sequence[Entry], values: dict[str, Any]) -> Defaults:
+    """Return a file's defaults, from its root's entries and what was read of them."""
+    unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
+    misspelt = any(nearest(name, ROOT_KEYS, 1) == ["defaults"] for name in unknown)
+    refused = any(
+        issue.severity == "error" and re.match(r"defaults\b", issue.key) for issue in log.issues()
+    )
+    defaults: dict[str, Any] = values.get("defaults", {})
+    at = next((entry.at for entry in entries if entry.name == "defaults"), None)
+    given = misspelt or at is not None
+    return Defaults(defaults.get("transforms", ()), misspelt or refused, given, at or START)
+
+
+def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec | None:
+    """Return a server's spec; None where it is disabled, or refused and so in `log.failed`.
+
+    Args:
+        entry: The server's id and its keys.
+        servers: The place that the entry is in.
+        defaults: What the file says for every server.
+    """
+    server_id = entry.name
+    child = servers.child(server_id, entry.value.at)
+    where = replace(child, server_id=server_id)
+    _check_id(entry, where)
+    table = mapping(entry.value, where)
+    if table is None:
+        return None
+    entries = unique_entries(table, where)
+    transport = _transport_of(entries)
+    where = replace(where, transport=transport)
+    known = [each for each in entries if each.name in SERVER_KEYS]
+    judged = known if transport in OPEN_TRANSPORTS else entries
+    judged = [each for each in judged if not _is_misplaced(each.name, transport)]
+    values = read_table(judged, SERVER_KEYS, where, "a server")
+    _check_keys(entry, {each.name: each for each in known}, where)
+    if values.pop("enabled", True) is False:
+        where.log.failed.discard(server_id)
+        return None
+    if defaults.refused and not any(each.name == "transform" for each in known):
+        message = (
+            f"The server {shown(server_id)} has no 'transform' of its own, and 'defaults' has an"
+            " error; mend 'defaults' first."
+        )
+        where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
+    _check_together(entry, values, where)
+    if server_id in where.log.failed:
+        return None
+    return _spec(server_id, values, defaults)
+
+
+def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerSpec:
+    transforms = values.pop("transforms", defaults.transforms)
+    instances = {
+        name.removeprefix(_INSTANCES): values.pop(name)
+        for name in list(values)
+        if name.startswith(_INSTANCES)
+    }
+    return ServerSpec(
+        key=VariantKey(server_id),
+        instances=InstancePolicy(**instances),
+        transforms=for_server(transforms, server_id),
+        **values,
+    )
+
+
+def _check_id(entry: Entry, where: Where) -> None:
+    if entry.name == ADMIN_TOOLSET:
+        message = f"The server id '{ADMIN_TOOLSET}' is reserved; choose another."
+    elif not is_valid_name(entry.name):
+        message = (
+            f"The server id {shown(entry.name)} is not valid: write 1 to 64 characters of a-z,"
+            " A-Z, 0-9, '_' and '-'."
+        )
+    else:
+        return
+    where.error(entry.at, IssueReason.INVALID_SERVER_ID, message)
+
+
+def _transport_of(entries: Sequence[Entry]) -> str | None:
+    for entry in entries:
+        if entry.name == "transport":
+            name = getattr(entry.value, "value", None)
+            return name if is_known(name) else None
+    return None
+
+
+def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
+    transport = where.transport
+    if "transport" not in present:
+        where.missing(server.at, "transport", _no_transport(server.name, present))
+    if transport is None or transport in OPEN_TRANSPORTS:
+        return
+    for key in SERVER_KEYS.values():
+        entry = present.get(key.name)
+        if entry is None and transport in key.required_by:
+            text = f"The server {shown(server.name)} needs {key.name!r} for '{transport}'."
+            where.missing(server.at, key.name, text)
+        elif entry is not None and _is_misplaced(key.name, transport):
+            place = where.child(key.name, entry.value.at)
+            message = _misplaced(key, transport)
+            place.error(entry.at, IssueReason.KEY_NOT_FOR_TRANSPORT, message)
+
+
+def _check_together(server: Entry, values: dict[str, Any], where: Where) -> None:
+    warm, most = values.get("instances.warm", 0), values.get("instances.max_instances")
+    place = replace(where, key=f"{where.key}.warm")
+    at = where.log.places.get(place.key, server.at)
+    if most is not None and warm > most:
+        message = f"'warm' is {warm}, above 'max_instances', which is {most}."
+        place.error(at, IssueReason.BAD_VALUE, message)
+    elif warm and values.get("truely_stateless"):
+        message = "'warm' has no effect: a server with 'truely-stateless: true' is never leased."
+        place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
+
+
+def _missing(server_id: str, name: str, known: Sequence[str]) -> str:
+    return f"The server {shown(server_id)} needs '{name}'; it is one of {', '.join(known)}."
+
+
+def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
+    runnable = [name for name in known_transports() if is_available(name)]
+    text = _missing(server_id, "transport", runnable)
+    if "command" in present:
+        return f"{text} With 'command', write 'transport: stdio'."
+    if "url" not in present:
+        return text
+    url = str(getattr(present["url"].value, "value", ""))
+    likely = "websocket" if url.startswith(("ws://", "wss://")) else "streamable_http"
+    return f"{text} With this 'url', write 'transport: {likely}'."
+
+
+def _is_misplaced(name: str, transport: str | None) -> bool:
+    """Say whether a key is none of a transport's, so that its value is not judged either."""
+    key = SERVER_KEYS.get(name)
+    if key is None or transport is None or transport in OPEN_TRANSPORTS:
+        return False
+    return not key.is_for(transport)
+
+
+def _misplaced(key: Key, transport: str) -> str:
+    wanted = " or ".join(f"'{each}'" for each in sorted(key.transports or ()))
+    return f"'{key.name}' is not for the transport '{transport}', only for {wanted}; remove it."

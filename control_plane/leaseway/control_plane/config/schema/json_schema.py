@@ -1,0 +1,192 @@
+"""The JSON Schema of the native file, made from the tables that the parser reads it by.
+
+Editors complete and check with it. It says what can be said of single keys and of keys for one
+transport; patterns across values (a `warm` above `max_instances`) are the parser's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leaseway.control_plane.config.layers.document import MAX_SERVERS
+from leaseway.control_plane.config.schema.filters import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
+from leaseway.control_plane.config.schema.keys import (
+    OPEN_TRANSPORTS,
+    PROTOCOLS,
+    ROOT_KEYS,
+    SERVER_KEYS,
+)
+from leaseway.spec.sizes import SIZE_PATTERN
+from leaseway.spec.transports import known_transports
+from leaseway.wire.names import SECRET_NAME
+
+Schema = dict[str, Any]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_SECRET: Final[Schema] = {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_DURATION: Final[Schema] = {
+    "description": "Seconds, or a text such as 500ms, 30s, 15m, 1h30m.",
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^(\d{1,12}(\.\d{1,9})?(ms|s|m|h|d))+$"},
+    ],
+}
+_SIZE: Final[Schema] = {
+    "description": "Bytes, or a text such as 512MiB or 2GB.",
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "string", "pattern": f"^{SIZE_PATTERN}$"},
+    ],
+}
+_PATTERNS: Final[Schema] = {
+    "type": "array",
+    "maxItems": MAX_PATTERNS,
+    "items": {"type": "string", "minLength": 1, "pattern": "^[a-zA-Z0-9_*-]*$"},
+}
+_URI_PATTERNS: Final[Schema] = _PATTERNS | {
+    "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}
+}
+_NAME_PART: Final[Schema] = {
+    "type": "string",
+    "pattern": r"^([a-zA-Z0-9_-]|\{server\})*$",
+}
+
+
+def _object(properties: Mapping[str, Schema], *, required: tuple[str, ...] = ()) -> Schema:
+    made: Schema = {
+        "type": "object",
+        "properties": dict(properties),
+        "additionalProperties": False,
+    }
+    return made | ({"required": list(required)} if required else {})
+
+
+def _only(name: str, schema: Schema) -> Schema:
+    return _object({name: schema}, required=(name,))
+
+
+def _choice(*names: str) -> Schema:
+    return {"enum": list(names)}
+
+
+def _whole(smallest: int, largest: int) -> Schema:
+    return {"type": "integer", "minimum": smallest, "maximum": largest}
+
+
+_VALUE: Final[Schema] = {
+    "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
+    "anyOf": [_TEXT, _only("env", _TEXT), _only("secret", _SECRET), _only("file", _TEXT)],
+}
+_VALUES: Final[Schema] = {"type": "object", "additionalProperties": _VALUE}
+_TRANSFORM: Final[Schema] = {
+    "type": "array",
+    "maxItems": MAX_TRANSFORMS,
+    "items": {
+        "anyOf": [
+            _only("suffix", _NAME_PART),
+            _only(
+                "prefix",
+                {
+                    "anyOf": [
+                        _NAME_PART,
+                        _object({"remove": _NAME_PART, "add": _NAME_PART}, required=("remove",)),
+                    ]
+                },
+            ),
+        ]
+    },
+}
+
+_SERVER: Final[Mapping[str, Schema]] = {
+    "enabled": _FLAG,
+    "description": {"type": "string", "maxLength": 4096},
+    "truely-stateless": _FLAG
+    | {"description": "true: calls share an instance. false: each session leases its own."},
+    "transport": _TEXT,
+    "protocol": _choice(*PROTOCOLS),
+    "command": {"type": "string", "minLength": 1},
+    "args": {"type": "array", "items": _TEXT},
+    "env": _VALUES,
+    "inherit_env": _choice("safe", "all", "none"),
+    "limits": _object(
+        {
+            "memory": _SIZE,
+            "cpu": {"type": "number", "minimum": 0.01},
+            "open_files": _whole(1, 1_048_576),
+            "processes": _whole(1, 1_048_576),
+        }
+    ),
+    "sandbox": {
+        "anyOf": [_FLAG, _object({"network": _FLAG, "writable": {"type": "array", "items": _TEXT}})]
+    },
+    "url": {"type": "string", "minLength": 1},
+    "headers": _VALUES,
+    "sessionId": _TEXT,
+    "tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+    "prompts": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+    "resources": _object({"whitelist": _URI_PATTERNS, "blacklist": _URI_PATTERNS}),
+    "transform": _TRANSFORM,
+    "startup_timeout": _DURATION,
+    "call_timeout": _DURATION,
+    "lease_drain_timeout": _DURATION,
+    "start": _choice("eager", "lazy"),
+    "warm": _whole(0, 4096),
+    "max_instances": _whole(1, 4096),
+    "idle_timeout": _DURATION,
+    "max_age": _DURATION,
+    "restart": _object(
+        {
+            "initial": _DURATION,
+            "max": _DURATION,
+            "multiplier": {"type": "number", "minimum": 1, "maximum": 100},
+        }
+    ),
+}
+# A transport that the parser knows a new key for may come with keys that no table here describes.
+_ANY: Final[Schema] = {}
+
+
+def native_schema() -> Schema:
+    """Return the JSON Schema (draft 2020-12) of the native configuration file.
+
+    Of transports it names those built in and those registered in this environment.
+    """
+    transports = known_transports()
+    properties = {name: _SERVER.get(name, _ANY) for name in SERVER_KEYS}
+    properties["transport"] = _choice(*transports)
+    root = {
+        "version": {"const": 1, "type": "integer"},
+        "defaults": _object({"transform": _TRANSFORM}),
+        "servers": {
+            "type": "object",
+            "maxProperties": MAX_SERVERS,
+            "propertyNames": {"pattern": "^[a-zA-Z0-9_-]{1,64}$", "not": {"const": "mcp_admin"}},
+            "additionalProperties": {"$ref": "#/$defs/server"},
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Leaseway: servers",
+        **_object({name: root[name] for name in ROOT_KEYS}, required=("version", "servers")),
+        "$defs": {
+            "server": {
+                "type": "object",
+                "properties": properties,
+                "required": ["transport"],
+                "allOf": [_for_transport(name) for name in transports],
+            }
+        },
+    }
+
+
+def _for_transport(transport: str) -> Schema:
+    """Say which keys one transport needs and takes; of open ones not all are known."""
+    keys = SERVER_KEYS.values()
+    then: Schema = {"required": [key.name for key in keys if transport in key.required_by]}
+    if transport not in OPEN_TRANSPORTS:
+        taken = [key.name for key in keys if key.is_for(transport)]
+        then |= {"properties": dict.fromkeys(taken, True), "additionalProperties": False}
+    chosen = {"properties": {"transport": {"const": transport}}, "required": ["transport"]}
+    return {"if": chosen, "then": then}

@@ -1,0 +1,230 @@
+"""Every key of a configuration file, as data: its name, its reader, its place in the model.
+
+Nothing here decides anything: `native` walks these tables, and whatever describes the file to
+people or editors can be made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Final
+
+from leaseway.control_plane.config.schema import fields
+from leaseway.control_plane.config.schema import filters as naming
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.tables import Key, record
+from leaseway.control_plane.config.schema.values import (
+    boolean,
+    choice,
+    duration,
+    integer,
+    list_of,
+    number,
+    plain_text,
+    size,
+    suggestion,
+)
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.model import AVAILABLE_TRANSPORTS, TRANSPORTS, Limits, Sandbox
+from leaseway.spec.transports import is_available, is_known, known_transports
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.bounds import MIB
+
+PROTOCOLS: Final = (
+    "auto",
+    "legacy",
+    "2026-07-28",
+    "2025-11-25",
+    "2025-06-18",
+    "2025-03-26",
+    "2024-11-05",
+)
+"""What `protocol:` may say."""
+
+OPEN_TRANSPORTS: Final = frozenset({"http_api", "python", "builtin"})
+"""Transports whose own keys this version does not know, and so does not judge."""
+
+_DAY: Final = 86_400.0
+_YEAR: Final = 365 * _DAY
+_INSTANT: Final = 0.001
+_MOST_INSTANCES: Final = 4_096
+_MOST_MEMORY: Final = 1024**5
+
+_STDIO: Final = frozenset({"stdio"})
+_NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
+_HTTP: Final = frozenset({"streamable_http"})
+
+# What people write for a transport whose name they know from elsewhere.
+_TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
+    "http": "streamable_http",
+    "https": "streamable_http",
+    "ws": "websocket",
+    "wss": "websocket",
+    "process": "stdio",
+    "command": "stdio",
+}
+
+
+def _transport(node: Tree, where: Where) -> str | None:
+    name: str | None = plain_text(longest=1_024)(node, where)
+    if name is None:
+        return None
+    if not is_known(name):
+        near = _TRANSPORT_SYNONYMS.get(name.lower())
+        hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
+        message = f"{shown(name)} is no transport: {hint}"
+        where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
+    elif not is_available(name):
+        message = (
+            f"This version can't run the transport '{name}' yet; it runs"
+            f" {', '.join(sorted(AVAILABLE_TRANSPORTS))}."
+        )
+        where.error(node.at, IssueReason.TRANSPORT_NOT_AVAILABLE, message)
+    return name
+
+
+def _restart(node: Tree, where: Where) -> Backoff | None:
+    policy: Backoff | None = _RESTART(node, where)
+    if policy is None or policy.initial <= policy.maximum:
+        return policy
+    message = (
+        f"{shown(where.key)} starts at {policy.initial:g} s, above its maximum of"
+        f" {policy.maximum:g} s; raise 'max' or lower 'initial'."
+    )
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
+def _sandbox(node: Tree, where: Where) -> Sandbox | None:
+    if isinstance(node, Leaf) and isinstance(node.value, bool):
+        return Sandbox(enabled=node.value)
+    if isinstance(node, Table):
+        sandbox: Sandbox | None = _SANDBOX(node, where)
+        return sandbox
+    message = f"{shown(where.key)} must be true, false or {{network: …, writable: […]}}."
+    where.error(node.at, IssueReason.WRONG_TYPE, message)
+    return None
+
+
+def _writable_path(node: Tree, where: Where) -> str | None:
+    path: str | None = plain_text(longest=4_096, empty=False)(node, where)
+    if path is None:
+        return None
+    if path.startswith("/") and ".." not in PurePosixPath(path).parts:
+        if path.strip("/"):
+            return path
+        message = f"{shown(where.key)} is the root: a sandbox that may write everywhere is none."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    message = f"{shown(where.key)} must be an absolute path without '..', but is {shown(path)}."
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
+def _enabled_sandbox(network: bool = False, writable_paths: tuple[str, ...] = ()) -> Sandbox:
+    return Sandbox(enabled=True, network=network, writable_paths=writable_paths)
+
+
+_RESTART: Final = record(
+    (
+        Key("initial", duration(_INSTANT, _DAY), "initial"),
+        Key("max", duration(_INSTANT, _DAY), "maximum"),
+        Key("multiplier", number(1, 100), "multiplier"),
+    ),
+    Backoff,
+    "'restart'",
+)
+
+_LIMITS: Final = record(
+    (
+        Key("memory", size(MIB, _MOST_MEMORY), "memory_bytes"),
+        Key("cpu", number(0.01, 1_024), "cpu_cores"),
+        Key("open_files", integer(1, 1_048_576), "open_files"),
+        Key("processes", integer(1, 1_048_576), "processes"),
+    ),
+    Limits,
+    "'limits'",
+)
+
+_SANDBOX: Final = record(
+    (
+        Key("network", boolean, "network"),
+        Key("writable", list_of(_writable_path, 100), "writable_paths"),
+    ),
+    _enabled_sandbox,
+    "'sandbox'",
+)
+
+_KEYS: Final = (
+    Key("enabled", boolean, "enabled"),
+    Key("description", plain_text(longest=4_096), "description"),
+    Key("truely-stateless", boolean, "truely_stateless"),
+    Key("transport", _transport, "transport", required_by=frozenset(TRANSPORTS)),
+    Key("protocol", choice(*PROTOCOLS), "protocol", _STDIO | _NETWORK),
+    Key("command", fields.command, "command", _STDIO, required_by=_STDIO),
+    Key("args", fields.arguments, "args", _STDIO),
+    Key("env", fields.environment, "env", _STDIO),
+    # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
+    Key(
+        "inherit_env",
+        choice("safe", "all", "none"),
+        "inherit_env",
+        _STDIO,
+        reaches_registered=False,
+    ),
+    Key("limits", _LIMITS, "limits", _STDIO, reaches_registered=False),
+    Key("sandbox", _sandbox, "sandbox", _STDIO, reaches_registered=False),
+    Key("url", fields.url, "url", _NETWORK, required_by=_NETWORK),
+    Key("headers", fields.headers, "headers", _NETWORK),
+    Key("sessionId", fields.session_id, "session_id", _HTTP),
+    Key("tools", naming.tools, "tools"),
+    Key("prompts", naming.prompts, "prompts"),
+    Key("resources", naming.resources, "resources"),
+    Key("transform", naming.transforms, "transforms"),
+    Key("startup_timeout", duration(_INSTANT, _DAY), "startup_timeout"),
+    Key("call_timeout", duration(_INSTANT, _DAY), "call_timeout"),
+    Key("lease_drain_timeout", duration(0, 7 * _DAY), "lease_drain_timeout"),
+    Key("start", choice("eager", "lazy"), "instances.start"),
+    Key("warm", integer(0, _MOST_INSTANCES), "instances.warm"),
+    Key("max_instances", integer(1, _MOST_INSTANCES), "instances.max_instances"),
+    Key("idle_timeout", duration(_INSTANT, _YEAR), "instances.idle_timeout"),
+    Key("max_age", duration(_INSTANT, _YEAR), "instances.max_age"),
+    Key("restart", _restart, "instances.restart"),
+)
+
+SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}
+"""The keys of one server; a field `instances.x` is one of its `InstancePolicy`."""
+
+
+def _version(node: Tree, where: Where) -> int | None:
+    value = node.value if isinstance(node, Leaf) else None
+    if value == 1 and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = shown(node.text) if isinstance(node, Leaf) else "that"
+    message = f"The version {found} is not supported: write 'version: 1', without quotes."
+    where.fatal(node.at, IssueReason.UNSUPPORTED_VERSION, message)
+    return None
+
+
+def _servers(node: Tree, where: Where) -> Table | None:
+    table = node if isinstance(node, Table) else None
+    if table is None:
+        message = "'servers' must be a mapping of server ids; write 'servers: {}' for none."
+        where.fatal(node.at, IssueReason.WRONG_TYPE, message)
+    return table
+
+
+ROOT_KEYS: Final[Mapping[str, Key]] = {
+    key.name: key
+    for key in (
+        Key("version", _version, "version"),
+        Key(
+            "defaults",
+            record((Key("transform", naming.transforms, "transforms"),), dict, "'defaults'"),
+            "defaults",
+        ),
+        Key("servers", _servers, "servers"),
+    )
+}
+"""The keys of the file."""

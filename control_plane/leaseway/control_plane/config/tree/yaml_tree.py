@@ -1,0 +1,239 @@
+"""YAML as a tree in which every value knows its line and column.
+
+PyYAML parses and composes; this module bounds what it is given, resolves plain scalars as YAML
+1.2 does (`yes`, `on` and dates are text), and keeps the marks. It never makes an object that a
+tag asks for. What keys mean is not its business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import yaml
+
+MAX_DEPTH: Final = 32
+"""How deep mappings and lists may nest."""
+
+MAX_NODES: Final = 250_000
+"""Values in one file, each use of an alias counted as if it were written out."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A line and a column, both counted from 1.
+
+    `file` is what they are counted in, or empty where there is but one file; where a value stands
+    is no part of what it is, so it does not count in comparisons.
+    """
+
+    line: int
+    column: int
+    file: str = field(default="", compare=False, repr=False)
+
+
+START: Final = Position(1, 1)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A scalar: its value, and its text as written."""
+
+    at: Position
+    value: str | int | float | bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list."""
+
+    at: Position
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of a mapping, its text as written, with its value."""
+
+    name: str
+    at: Position
+    value: Tree
+
+
+@dataclass(frozen=True)
+class Table:
+    """A mapping, in the order of the file, repeated keys included."""
+
+    at: Position
+    entries: tuple[Entry, ...]
+
+
+Tree = Leaf | Items | Table
+
+
+class BadText(Exception):
+    """A text that is no configuration, whatever its keys mean; where it is wrong, and why."""
+
+    def __init__(self, at: Position, message: str) -> None:
+        super().__init__(message)
+        self.at = at
+        self.message = message
+
+
+class BadYaml(BadText):
+    """A text that is not the YAML that a configuration may be."""
+
+
+def load_tree(text: str, file: str = "") -> Tree | None:
+    """Return a text's tree, or None where it holds nothing but comments.
+
+    Args:
+        text: YAML.
+        file: What the positions of the values say they are in.
+
+    Raises:
+        BadYaml: It is not YAML, holds several documents, nests too deep, or is too large once
+            its aliases are written out.
+    """
+    strange = _NOT_YAML.search(text)
+    if strange:
+        raise BadYaml(_place(text, strange.start()), f"{strange[0]!a} may not be in YAML.")
+    try:
+        _guard(text)
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        raise BadYaml(_position(error.problem_mark), _said(error)) from None
+    except yaml.YAMLError as error:
+        raise BadYaml(START, f"This is not valid YAML: {error}.") from None
+    return None if node is None else _Converter(file).convert(node, 1)
+
+
+# What YAML lets into a file, less lone surrogates, which no encoding of it can hold.
+_NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# libyaml where PyYAML was built with it: ten times as fast, with the same marks.
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_TAG: Final = "tag:yaml.org,2002:"
+_NULL, _BOOL, _INT, _FLOAT = (_TAG + name for name in ("null", "bool", "int", "float"))
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML's safe loader with the plain scalars of YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+_FLOATS: Final = (
+    r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))"
+)
+for _tag, _expression, _first in (
+    (_NULL, r"(?:~|null|Null|NULL|)", ["~", "n", "N", ""]),
+    (_BOOL, r"(?:true|True|TRUE|false|False|FALSE)", list("tTfF")),
+    (_INT, r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)", list("-+0123456789")),
+    (_FLOAT, _FLOATS, list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(_expression + r"\Z"), _first)
+
+
+def _guard(text: str) -> None:
+    # The composer recurses, in C without a limit, so depth is bounded on the flat events first.
+    depth = nodes = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            _bound(event.start_mark, depth, nodes)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _bound(mark: Any, depth: int, nodes: int) -> None:
+    if depth > MAX_DEPTH:
+        message = f"Mappings and lists nest deeper than {MAX_DEPTH} levels here."
+        raise BadYaml(_position(mark), message)
+    if nodes > MAX_NODES:
+        message = f"The file holds more than {MAX_NODES} values, aliases written out."
+        raise BadYaml(_position(mark), message)
+
+
+class _Converter:
+    """Turns composed nodes into a tree; counts, because aliases may repeat them endlessly."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._nodes = 0
+
+    def convert(self, node: yaml.Node, depth: int) -> Tree:
+        self._nodes += 1
+        _bound(node.start_mark, depth - 1, self._nodes)
+        at = _position(node.start_mark, self._file)
+        if isinstance(node, yaml.ScalarNode):
+            return Leaf(at, _scalar(node, at), node.value)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return Items(at, tuple(self.convert(item, depth + 1) for item in node.value))
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return Table(at, tuple(self._entries(node, depth)))
+        raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
+
+    def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[Entry]:
+        for name, value in node.value:
+            at = _position(name.start_mark, self._file)
+            if not isinstance(name, yaml.ScalarNode):
+                raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
+            if name.value == "<<" and not name.style:
+                raise BadYaml(at, "Merge keys ('<<') are not supported; write the keys out.")
+            yield Entry(name.value, at, self.convert(value, depth + 1))
+
+
+def _scalar(node: yaml.ScalarNode, at: Position) -> str | int | float | bool | None:
+    text = node.value
+    try:
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return str(text)
+            case "int":
+                return _integer(text)
+            case "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            case "bool":
+                return {"true": True, "false": False}[text.lower()]
+            case "null":
+                return None
+            case _:
+                raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
+    except (ValueError, KeyError):
+        raise BadYaml(at, f"This value is no {node.tag.removeprefix(_TAG)}.") from None
+
+
+def _integer(text: str) -> int:
+    for prefix, base in (("0x", 16), ("0o", 8)):
+        if text.startswith(prefix):
+            return int(text.removeprefix(prefix), base)
+    return int(text)
+
+
+def _position(mark: Any, file: str = "") -> Position:
+    return START if mark is None else Position(mark.line + 1, mark.column + 1, file)
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    context = f" ({error.context})" if error.context else ""
+    return f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}."
+
+
+def _place(text: str, index: int) -> Position:
+    line_start = text.rfind("\n", 0, index) + 1
+    return Position(text.count("\n", 0, index) + 1, index - line_start + 1)
+
+
+def _tag_name(tag: str) -> str:
+    return ascii(tag.replace(_TAG, "!!")[:80])

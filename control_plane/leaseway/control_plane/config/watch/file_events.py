@@ -1,0 +1,102 @@
+"""Events of the directory that a configuration file is in, where the system gives any.
+
+The directory is watched, not the file: editors replace the file, and a mounted ConfigMap swaps
+the symlink `..data` beside it. Whatever is missed here is found by the polling behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import watchfiles
+
+_log = logging.getLogger(__name__)
+
+_STEP_MS: Final = 25
+"""How often the watching thread hands over what it has; the debounce proper is elsewhere."""
+
+Identity = tuple[int, int] | None
+
+
+class FileEvents:
+    """Says when something may have changed a file; never more than one wake-up is waiting.
+
+    Args:
+        path: The file, whose directory is watched.
+        any_name: Whether its neighbours count as well.
+    """
+
+    def __init__(self, path: Path, *, any_name: bool = False) -> None:
+        self._path = path
+        self._any_name = any_name
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._watched: Identity = None
+        self._said = ""
+
+    async def ensure(self) -> None:
+        """Watch the directory, anew where it is another one by now or watching had failed."""
+        identity = await asyncio.to_thread(_identity, self._path.parent)
+        if identity is None:
+            self._say("the directory does not exist")
+            return
+        if self._task is not None and not self._task.done() and identity == self._watched:
+            return
+        await self.close()
+        self._watched = identity
+        self._task = asyncio.create_task(self._watch(), name=f"events of {self._path}")
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait for an event for at most so many seconds; return whether there was one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        happened = self._changed.is_set()
+        self._changed.clear()
+        return happened
+
+    async def close(self) -> None:
+        """Stop watching."""
+        if self._task is not None:
+            self._task.cancel()
+            # Waited for, not awaited: a cancellation of the caller must stay the caller's.
+            await asyncio.wait({self._task})
+            self._task = None
+
+    async def _watch(self) -> None:
+        try:
+            async for changes in watchfiles.awatch(
+                self._path.parent,
+                watch_filter=None,
+                debounce=_STEP_MS,
+                step=_STEP_MS,
+                recursive=False,
+            ):
+                if self._concerns(path for _, path in changes):
+                    self._changed.set()
+        except Exception as error:  # whatever ends the events, polling goes on
+            self._say(str(error) or type(error).__name__)
+
+    def _concerns(self, paths: Iterable[str]) -> bool:
+        if self._any_name:
+            return True
+        names = {Path(path).name for path in paths}
+        return self._path.name in names or any(name.startswith("..") for name in names)
+
+    def _say(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            _log.warning("No file events for %s (%s); polling goes on.", self._path, reason)
+
+
+def _identity(directory: Path) -> Identity:
+    try:
+        found = directory.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)

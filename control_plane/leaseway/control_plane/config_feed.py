@@ -1,0 +1,84 @@
+"""From the watched files to the coordinator: parse, say what is wrong, hand over (DESIGN §3.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+from opentelemetry.trace import Span
+
+from leaseway.control_plane.config.layers.sources import Source, parse_sources
+from leaseway.control_plane.config.loading import Found, parse_found
+from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.watch.all_files import watch_sources
+from leaseway.control_plane.plane import Plane
+from leaseway.telemetry.tracing import traceparent_of, tracer
+from leaseway.wire.span_attributes import Attr
+
+_logger = logging.getLogger(__name__)
+
+
+async def follow_config(plane: Plane, config: Path | Sequence[Source]) -> None:
+    """Give a plane each new content of its configuration, until cancelled.
+
+    One change is parsed and handed over before the next is looked at, so that none overtakes
+    another; those that come meanwhile are one.
+
+    Args:
+        plane: Who gets it.
+        config: One file, or the files of all layers.
+    """
+    sources = parse_sources([str(config)]) if isinstance(config, Path) else config
+    watch = watch_sources(sources)
+    async with aclosing(watch):
+        async for found in watch:
+            await take_config(plane, found)
+
+
+async def take_config(plane: Plane, found: Mapping[Source, Found]) -> None:
+    """Give a plane one observation of its configuration, in a trace of its own."""
+    files = ", ".join(str(source.path) for source in found)
+    with tracer(__name__).start_as_current_span(
+        "config reload", attributes={Attr.CONFIG_PATH: files}
+    ) as span:
+        with tracer(__name__).start_as_current_span("parse"):
+            parsed = await asyncio.to_thread(parse_found, found)
+        for issue in parsed.issues:
+            _log(issue)
+        if plane.meters is not None:
+            plane.meters.reloaded(taken=not parsed.broken)
+        if parsed.broken:
+            problems = [issue.problem for issue in parsed.issues]
+            _logger.error(
+                "the configuration was refused; what was served goes on", extra=_at(files)
+            )
+            plane.act(lambda state, now: state.config_failed(problems, now))
+            return
+        if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
+            _logger.warning("a configuration file is missing", extra=_at(files))
+        servers = len({key.server_id for key in parsed.servers})
+        _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
+        _hand_over(plane, parsed, span)
+
+
+def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:
+    trace = traceparent_of(span)
+    problems = [issue.problem for issue in parsed.issues]
+    with tracer(__name__).start_as_current_span("diff"):
+        plane.act(
+            lambda state, now: state.config_loaded(
+                parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
+            )
+        )
+
+
+def _log(issue: ConfigIssue) -> None:
+    level = logging.ERROR if issue.severity == "error" else logging.WARNING
+    _logger.log(level, "%s", issue)
+
+
+def _at(files: str) -> dict[str, str]:
+    return {"config": files}

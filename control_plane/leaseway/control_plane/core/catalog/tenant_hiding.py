@@ -1,0 +1,52 @@
+"""What a tenant has while its own variant of a server was never up: never what others have.
+
+The common variant shows what the tenant's rules may hide. So the server is hidden from the tenant
+until its own variant is up, or has the common one's listing if it is launched in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.variants import Good, Served, make_good
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+
+
+class TenantSpecs:
+    """The variants of their own that tenants are to have, by server."""
+
+    def __init__(self, desired: Iterable[ServerSpec] = ()) -> None:
+        self._by_server: dict[str, list[ServerSpec]] = {}
+        for spec in desired:
+            if spec.key.tenant and not spec.hidden:
+                self._by_server.setdefault(spec.key.server_id, []).append(spec)
+
+    def of(self, server_id: str) -> Iterable[ServerSpec]:
+        """Return those of one server."""
+        return self._by_server.get(server_id, ())
+
+    def kept_out(self, goods: Container[VariantKey]) -> Iterator[VariantKey]:
+        """Yield those that were never up, of servers whose common variant was."""
+        for server_id, specs in self._by_server.items():
+            if VariantKey(server_id) in goods:
+                yield from (spec.key for spec in specs if spec.key not in goods)
+
+
+def common_of(key: VariantKey) -> VariantKey:
+    """Return the variant of those tenants that have none of their own."""
+    return VariantKey(key.server_id)
+
+
+def nothing_for(key: VariantKey) -> Good:
+    """Return what hides a server from a tenant: workers have it too, and run nothing for it."""
+    good, _ = make_good(hidden_from(key), Listing())
+    return good
+
+
+def is_stand_in(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
+    """Say whether something hides a server from a tenant only until its own variant is up."""
+    if served is None or not served.spec.hidden:
+        return False
+    wanted = desired.get(served.key)
+    return wanted is not None and not wanted.hidden

@@ -1,0 +1,220 @@
+"""What one variant of a server is: its last good, and what is served of it.
+
+A *good* is a spec that listed once, with the names that its rules give to what it listed. A
+*served* is a good with the clashes between servers settled: what goes to workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.prompts_resources import (
+    ResourceExposure,
+    expose_recorded,
+    expose_resources,
+    resource_problems,
+)
+from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.model import NO_FILTER, NameFilter, ServerSpec, VariantKey
+
+Skipped = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Which content of a variant: compared for equality only (DESIGN §8)."""
+
+    launch: str
+    exposure: str
+    toolset: str
+
+
+@dataclass(frozen=True)
+class Exposed:
+    """A tool or prompt that the rules let through; skipped where a smaller id has its name."""
+
+    original: str
+    name: str
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Good:
+    """A variant that has listed once, and what its rules make of the listing.
+
+    The hashes are kept beside the spec because a spec that came back from a worker lacks the
+    filters and transforms that went into them.
+
+    Attributes:
+        exposed: (original, exposed name) of the tools that the rules let through, before clashes.
+        prompts: The same of prompts.
+        resource_filter: Which URIs may be read.
+        rules_known: Whether `spec` holds the rules; false for one that came from a worker.
+    """
+
+    spec: ServerSpec
+    launch_hash: str
+    exposure_hash: str
+    listing: Listing
+    exposed: tuple[tuple[str, str], ...]
+    prompts: tuple[tuple[str, str], ...] = ()
+    resource_filter: NameFilter = NO_FILTER
+    rules_known: bool = True
+
+    def names(self, kind: NamedKind) -> tuple[tuple[str, str], ...]:
+        """(original, exposed name) of one kind."""
+        return self.exposed if kind is TOOLS else self.prompts
+
+    @cached_property
+    def unclashed(self) -> Served:
+        """What is served of it where it has all its names, as nearly always: made once."""
+        return _serve(self, _settled(self, TOOLS), _settled(self, PROMPTS))
+
+
+@dataclass(frozen=True)
+class Served:
+    """What workers get of a variant.
+
+    Attributes:
+        exposed: The tools that the rules let through.
+        prompts: The prompts, likewise.
+        resource_filter: Which URIs may be read.
+    """
+
+    spec: ServerSpec
+    hashes: Hashes
+    listing: Listing
+    exposed: tuple[Exposed, ...]
+    prompts: tuple[Exposed, ...] = ()
+    resource_filter: NameFilter = NO_FILTER
+
+    @property
+    def key(self) -> VariantKey:
+        """The variant."""
+        return self.spec.key
+
+    @cached_property
+    def callable_tools(self) -> tuple[Exposed, ...]:
+        """The tools that exist for callers."""
+        return tuple(tool for tool in self.exposed if not tool.skipped)
+
+    @cached_property
+    def callable_prompts(self) -> tuple[Exposed, ...]:
+        """The prompts that exist for callers."""
+        return tuple(prompt for prompt in self.prompts if not prompt.skipped)
+
+    @cached_property
+    def readable(self) -> ResourceExposure:
+        """The resources and templates that callers see."""
+        return expose_resources(self.listing, self.resource_filter)
+
+    def names(self, kind: NamedKind) -> tuple[Exposed, ...]:
+        """What of one kind the rules let through."""
+        return self.exposed if kind is TOOLS else self.prompts
+
+    def callable(self, kind: NamedKind) -> tuple[Exposed, ...]:
+        """What of one kind exists for callers."""
+        return self.callable_tools if kind is TOOLS else self.callable_prompts
+
+
+def make_good(spec: ServerSpec, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
+    """Apply a spec's rules to a listing."""
+    tools = expose_recorded(spec, listing.tools, TOOLS)
+    prompts = expose_recorded(spec, listing.prompts, PROMPTS)
+    problems = tools.problems + prompts.problems + resource_problems(spec, listing)
+    good = Good(
+        spec,
+        spec.launch_hash,
+        spec.exposure_hash,
+        listing,
+        tools.exposed,
+        prompts.exposed,
+        spec.resources,
+    )
+    return good, problems
+
+
+def adopt(served: Served) -> Good:
+    """Make a good of what a worker holds, without the rules that it was made by."""
+    return Good(
+        served.spec,
+        served.hashes.launch,
+        served.hashes.exposure,
+        served.listing,
+        tuple((tool.original, tool.name) for tool in served.exposed),
+        tuple((prompt.original, prompt.name) for prompt in served.prompts),
+        served.resource_filter,
+        rules_known=False,
+    )
+
+
+def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
+    """Make what is served of a good, once it is known which of its names others have.
+
+    Args:
+        good: What works.
+        skipped: (server id, original name) of the tools that lost their names.
+        skipped_prompts: The same of prompts.
+    """
+    if not skipped and not skipped_prompts:  # as where every server has a prefix
+        return good.unclashed
+    exposed = _settled(good, TOOLS, skipped)
+    prompts = _settled(good, PROMPTS, skipped_prompts)
+    if not any(each.skipped for each in (*exposed, *prompts)):
+        return good.unclashed
+    return _serve(good, exposed, prompts)
+
+
+def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]) -> Served:
+    rules = good.resource_filter
+    state = hashlib.sha256(good.listing.digest.encode())
+    state.update(_in_words(exposed))
+    if prompts or rules:  # else the hash of a server with tools alone, as it has always been
+        state.update(_in_words(prompts))
+        state.update(repr((rules.whitelist, rules.blacklist)).encode())
+    hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
+    return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
+
+
+def renew(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
+    """Give a good the exposure rules of a newer spec with the same launch hash."""
+    return make_good(spec, good.listing)
+
+
+def govern(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
+    """Give a good the exposure rules of a newer spec whose launch has not come up.
+
+    What was taken from callers is gone at once, not once the new launch works (DESIGN §3.6).
+    """
+    made, problems = make_good(spec.exposure_over(good.spec), good.listing)
+    return replace(made, launch_hash=good.launch_hash), problems
+
+
+def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
+    """Give a good a newer listing of the same generation.
+
+    Where the rules are not known (the configuration could not be read since the control plane
+    started), only tools and prompts that were exposed before stay so: a filtered one must not
+    slip through. Which URIs may be read is known even then.
+    """
+    if good.rules_known:
+        return make_good(good.spec, listing)
+    tools = tuple(pair for pair in good.exposed if pair[0] in listing.by_name)
+    prompts = tuple(pair for pair in good.prompts if pair[0] in listing.prompts_by_name)
+    return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
+
+
+def _settled(good: Good, kind: NamedKind, skipped: Skipped = frozenset()) -> tuple[Exposed, ...]:
+    server_id = good.spec.key.server_id
+    return tuple(
+        Exposed(original, name, (server_id, original) in skipped)
+        for original, name in good.names(kind)
+    )
+
+
+def _in_words(exposed: tuple[Exposed, ...]) -> bytes:
+    return repr([(each.original, each.name, each.skipped) for each in exposed]).encode()

@@ -1,0 +1,79 @@
+"""Why there is no room for a lease: the limit that was hit, and what helps (DESIGN §5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import LeaseKey, PlacementTable
+from leaseway.control_plane.core.placement.wait_queue import MAX_WAITING
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+
+_RETRY: Final = 1.0
+_RELEASE: Final = "Release leases that are not needed"
+_OF_SERVER: Final = "(max_instances)"
+_WAIT: Final = "or let the request wait for room (wait=)"
+
+
+def no_room(
+    table: PlacementTable,
+    key: LeaseKey,
+    able: Sequence[str],
+    most: int,
+) -> Denied:
+    """Return the refusal for a lease that no worker has room for.
+
+    Args:
+        table: What the workers hold.
+        key: The lease.
+        able: The workers that could hold it, at least one; one with room refused it.
+        most: How many leases of its server a worker may have.
+    """
+    if table.has_all(key.tenant):
+        return _has_all(key.tenant)
+    limits = Counter(_limit(table, key.server_id, one, most) for one in able)
+    found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
+    instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
+    message = (
+        f"There is no room for another lease of server '{key.server_id}': {found}. {_RELEASE},"
+        f"{instances} add workers, {_WAIT}."
+    )
+    return Denied(Reason.CAPACITY, message, _RETRY, {"server": key.server_id})
+
+
+def too_many(server_id: str) -> Denied:
+    """Return the refusal for a lease that may not even wait."""
+    message = (
+        f"{MAX_WAITING} requests wait for room already; none is taken in for server"
+        f" '{server_id}'. Try again later, or add workers."
+    )
+    return Denied(Reason.CAPACITY, message, _RETRY, {"server": server_id})
+
+
+def _has_all(tenant: str) -> Denied:
+    message = (
+        f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may."
+        f" {_RELEASE}, {_WAIT}."
+    )
+    return Denied(Reason.CAPACITY, message, _RETRY, {"tenant": tenant})
+
+
+def _limit(table: PlacementTable, server_id: str, worker_id: str, most: int) -> str:
+    """Return what keeps a worker from taking the lease, as the end of "1 worker ..."."""
+    if table.load_of(worker_id, server_id) >= most:
+        return f"with {most} of {most} leases of it {_OF_SERVER}"
+    capacity = table.capacity(worker_id)
+    if table.load(worker_id) >= capacity:
+        return f"with {capacity} of {capacity} leases of any server (capacity)"
+    return "that just refused it or could not be reached"
+
+
+def _is_of_server(limit: str) -> bool:
+    return limit.endswith(_OF_SERVER)
+
+
+def _workers(count: int, limit: str) -> str:
+    return f"{count} worker{'' if count == 1 else 's'} {limit}"

@@ -1,0 +1,324 @@
+"""Which worker is to hold a lease: reservations and what workers report (DESIGN §5).
+
+The control plane reserves, the worker grants. A reservation counts a unit of the worker's
+capacity until the lease is reported or 10 s have passed.
+
+The workers with room for a lease, the least loaded first, in an order that is kept.
+
+A fleet of hundreds is not sorted, nor walked, for each lease: a change of one worker's load moves
+that worker, and who chooses begins at the front and mostly ends there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Protocol
+
+from leaseway.wire import bounds
+
+
+class LoadOrder:
+    """Who has room, by load and then by id. Its owner is the placement table."""
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, str]] = []
+        self._capacity: dict[str, int] = {}
+        self._load: dict[str, int] = {}  # of those in the order
+
+    def __iter__(self) -> Iterator[str]:
+        return (worker_id for _, worker_id in self._order)
+
+    def __contains__(self, worker_id: str) -> bool:
+        return worker_id in self._load
+
+    def capacity(self, worker_id: str) -> int:
+        """Return the most leases that a worker takes; 0 for one that has not joined."""
+        return self._capacity.get(worker_id, 0)
+
+    def joined(self, worker_id: str, capacity: int, load: int) -> None:
+        """Take a worker in, or take its new capacity."""
+        self._capacity[worker_id] = capacity
+        self.moved(worker_id, load)
+
+    def left(self, worker_id: str) -> None:
+        """Forget a worker; an unknown one is no error."""
+        self._capacity.pop(worker_id, None)
+        self._take_out(worker_id)
+
+    def moved(self, worker_id: str, load: int) -> None:
+        """Take a worker's new load; one that has not joined stays out."""
+        self._take_out(worker_id)
+        if load < self._capacity.get(worker_id, 0):
+            self._load[worker_id] = load
+            insort(self._order, (load, worker_id))
+
+    def _take_out(self, worker_id: str) -> None:
+        load = self._load.pop(worker_id, None)
+        if load is not None:
+            del self._order[bisect_left(self._order, (load, worker_id))]
+
+
+@dataclass(frozen=True, order=True)
+class LeaseKey:
+    """What a lease is found by."""
+
+    tenant: str
+    session: str
+    server_id: str
+
+
+@dataclass(frozen=True)
+class HeldLease:
+    """A lease as its worker reported it.
+
+    Attributes:
+        granted_at: When it was granted, on the control plane's monotonic clock.
+    """
+
+    id: str
+    key: LeaseKey
+    worker_id: str
+    granted_at: float
+    agent: str = ""
+    ttl: float = bounds.LEASE_TTL
+    launch_hash: str = ""
+    instance_id: str = ""
+
+
+class Eligible(Protocol):
+    """Which workers a lease may go to, apart from whether they have room.
+
+    Asked of few workers: most leases go to the first one that is looked at.
+    """
+
+    @property
+    def most(self) -> int:
+        """How many leases of the server in question a worker may have."""
+
+    def takes(self, worker_id: str) -> bool:
+        """Say whether a worker could hold the lease."""
+
+    def stands(self, worker_id: str) -> bool:
+        """Say whether leases that a worker has reported stand, as they do where it takes more.
+
+        They may where it does not: a holder that is behind still holds.
+        """
+
+    def suspects(self, worker_id: str) -> bool:
+        """Say whether a worker is one to turn to only where there is no other."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where to ask, and the lease that is held there already (or None)."""
+
+    worker_id: str
+    lease_id: str | None = None
+
+
+@dataclass(frozen=True)
+class _Reservation:
+    worker_id: str
+    until: float
+
+    def renewed(self, now: float) -> _Reservation:
+        return _Reservation(self.worker_id, now + bounds.RESERVATION)
+
+
+@dataclass
+class PlacementTable:
+    """Leases and reservations. Its owner is the coordinator."""
+
+    leases: dict[str, HeldLease] = field(default_factory=dict)
+    _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
+    _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
+    _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
+    _booked: dict[str, int] = field(default_factory=dict)
+    _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
+    _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    _tenants: dict[str, int] = field(default_factory=dict)
+    _asked: dict[str, float] = field(default_factory=dict)
+    _roomy: LoadOrder = field(default_factory=LoadOrder)
+
+    def knows(self, key: LeaseKey) -> bool:
+        """Say whether a worker has reported a lease for the key."""
+        return key in self._by_key
+
+    def standing(self, key: LeaseKey, stands: Callable[[str], bool]) -> HeldLease | None:
+        """Return the oldest lease of a key whose worker's leases stand."""
+        return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
+
+    def load(self, worker_id: str) -> int:
+        """Return the units of a worker that are taken."""
+        return self.held_by(worker_id) + self._booked.get(worker_id, 0)
+
+    def capacity(self, worker_id: str) -> int:
+        """Return the units of a worker, taken or not."""
+        return self._roomy.capacity(worker_id)
+
+    def load_of(self, worker_id: str, server_id: str) -> int:
+        """Return the units of a worker that leases of one server take."""
+        return self._servers.get((worker_id, server_id), 0)
+
+    def has_all(self, tenant: str) -> bool:
+        """Say whether a tenant has as many leases, reserved ones included, as it may."""
+        return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
+
+    def held_by(self, worker_id: str) -> int:
+        """Return how many leases a worker has reported."""
+        return len(self._held.get(worker_id, ()))
+
+    def unanswered_since(self, worker_id: str) -> float | None:
+        """Return when a worker was first chosen since it last said anything; None: it was not."""
+        return self._asked.get(worker_id)
+
+    def heard(self, worker_id: str) -> None:
+        """Note that a worker has said something."""
+        self._asked.pop(worker_id, None)
+
+    def worker_joined(self, worker_id: str, capacity: int) -> None:
+        """Take in a worker that leases may be placed on, with the units that it has."""
+        self.heard(worker_id)
+        self._roomy.joined(worker_id, capacity, self.load(worker_id))
+
+    def place(
+        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], now: float
+    ) -> Placement | None:
+        """Choose a worker and reserve a unit of it; None where there is no room.
+
+        There is none where every worker is full, or where the tenant has all that it may.
+
+        Args:
+            key: What the lease is found by.
+            eligible: Which workers could hold it.
+            excluded: Workers that refused or could not be reached.
+            now: When, on the control plane's monotonic clock.
+        """
+        self.expire(now)
+        for lease in self._by_key.get(key, ()):
+            if lease.worker_id not in excluded and eligible.stands(lease.worker_id):
+                return Placement(lease.worker_id, lease.id)
+        booked = self._reserved.get(key)
+        if booked is not None:
+            if booked.worker_id not in excluded and eligible.takes(booked.worker_id):
+                self._reserved[key] = self._reserved.pop(key).renewed(now)
+                return Placement(booked.worker_id)
+            self._cancel(key)
+        chosen = None if self.has_all(key.tenant) else self._choose(key, eligible, excluded)
+        if chosen is None:
+            return None
+        self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
+        self._booked[chosen] = self._booked.get(chosen, 0) + 1
+        self._asked.setdefault(chosen, now)
+        self._count(key, chosen, 1)
+        return Placement(chosen)
+
+    def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
+        """Take a reported lease; return all with its key where it has a twin, the oldest first."""
+        self.lost(lease.id)
+        booked = self._reserved.get(lease.key)
+        if booked is not None and booked.worker_id == lease.worker_id:
+            self._cancel(lease.key)
+        self.leases[lease.id] = lease
+        self._held.setdefault(lease.worker_id, {})[lease.id] = lease
+        self._count(lease.key, lease.worker_id, 1)
+        held = self._by_key.setdefault(lease.key, [])
+        held.append(lease)
+        held.sort(key=lambda one: (one.granted_at, one.id))
+        return tuple(held) if len(held) > 1 else ()
+
+    def lost(self, lease_id: str) -> None:
+        """Forget a lease that has ended; an unknown one is no error."""
+        lease = self.leases.pop(lease_id, None)
+        if lease is None:
+            return
+        mine = self._held[lease.worker_id]
+        del mine[lease_id]
+        if not mine:
+            del self._held[lease.worker_id]
+        self._count(lease.key, lease.worker_id, -1)
+        held = self._by_key[lease.key]
+        held.remove(lease)
+        if not held:
+            del self._by_key[lease.key]
+
+    def worker_gone(self, worker_id: str) -> None:
+        """Forget everything about a worker that is lost."""
+        for lease_id in list(self._held.get(worker_id, ())):
+            self.lost(lease_id)
+        for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
+            self._cancel(key)
+        self._roomy.left(worker_id)
+        self.heard(worker_id)
+
+    def replace_worker(
+        self, worker_id: str, leases: Iterable[HeldLease]
+    ) -> list[tuple[HeldLease, ...]]:
+        """Take a worker's word on all that it holds; return the twins, as `gained` does."""
+        reported = {lease.id: lease for lease in leases}
+        for lease_id in [one for one in self._held.get(worker_id, ()) if one not in reported]:
+            self.lost(lease_id)
+        found = [self.gained(lease) for lease in reported.values()]
+        return [twins for twins in found if twins]
+
+    def expire(self, now: float) -> None:
+        """Drop reservations that nobody used."""
+        while self._reserved:
+            key = next(iter(self._reserved))  # the dict is in the order of their ends
+            if self._reserved[key].until > now:
+                break
+            self._cancel(key)
+
+    def next_expiry(self) -> float | None:
+        """Return when the next reservation ends by itself; None without any."""
+        first = next(iter(self._reserved.values()), None)
+        return None if first is None else first.until
+
+    def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
+        """Return the session's worker, else the least loaded; suspect ones only after all others.
+
+        Only workers with room are looked at, in that order, up to the first that will do.
+        """
+        second_best = None
+        for worker_id in chain(self._preferred(key), self._roomy):
+            if worker_id in excluded or not eligible.takes(worker_id):
+                continue
+            if self.load_of(worker_id, key.server_id) >= eligible.most:
+                continue
+            if not eligible.suspects(worker_id):
+                return worker_id
+            second_best = second_best or worker_id
+        return second_best
+
+    def _preferred(self, key: LeaseKey) -> Iterator[str]:
+        """Yield the workers with room that the session has leases on, the least loaded first."""
+        mine = self._sessions.get((key.tenant, key.session), ())
+        roomy = [(self.load(one), one) for one in mine if one in self._roomy]
+        return (worker_id for _, worker_id in sorted(roomy))
+
+    def _cancel(self, key: LeaseKey) -> None:
+        booked = self._reserved.pop(key)
+        self._booked[booked.worker_id] -= 1
+        if not self._booked[booked.worker_id]:
+            del self._booked[booked.worker_id]
+        self._count(key, booked.worker_id, -1)
+
+    def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
+        self._roomy.moved(worker_id, self.load(worker_id))
+        server = (worker_id, key.server_id)
+        self._servers[server] = self._servers.get(server, 0) + step
+        if not self._servers[server]:
+            del self._servers[server]
+        session = (key.tenant, key.session)
+        workers = self._sessions.setdefault(session, {})
+        workers[worker_id] = workers.get(worker_id, 0) + step
+        if workers[worker_id] <= 0:
+            del workers[worker_id]
+        if not workers:
+            del self._sessions[session]
+        self._tenants[key.tenant] = self._tenants.get(key.tenant, 0) + step
+        if not self._tenants[key.tenant]:
+            del self._tenants[key.tenant]

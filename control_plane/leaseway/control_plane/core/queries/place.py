@@ -1,0 +1,210 @@
+"""What callers ask of the coordinator's state: where a lease goes, and who serves what.
+
+Where names lead is in `finding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from leaseway.control_plane.core.catalog.admin_toolset import ADMIN
+from leaseway.control_plane.core.catalog.exposure import shown
+from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.capacity_errors import no_room, too_many
+from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.placement.wait_queue import Waiter
+from leaseway.control_plane.core.queries.suggestions import alike
+from leaseway.control_plane.core.servers.probing import Outlook
+from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.spec.model import VariantKey
+from leaseway.wire.errors import Reason
+
+_NOT_READY_RETRY = 0.5
+
+
+@dataclass(frozen=True)
+class _Holders:
+    """The workers that could hold a lease of a server; see `placement.Eligible`."""
+
+    state: Coordinator
+    served: Served
+    now: float
+    most: int
+
+    def takes(self, worker_id: str) -> bool:
+        record = self.state.workers.get(worker_id)
+        return record is not None and record.takes_work and record.subscription.has(self.served)
+
+    def stands(self, worker_id: str) -> bool:
+        return _stands(self.state, worker_id)
+
+    def suspects(self, worker_id: str) -> bool:
+        since = self.state.placements.unanswered_since(worker_id)
+        return self.state.workers[worker_id].is_suspect(since, self.now)
+
+
+def place(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Placement | Waiting | Denied:
+    """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
+    return _placed(state, key, excluded, now) or _no_room(state, key)
+
+
+def _placed(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Placement | Waiting | Denied | None:
+    """Do the same; None where there is no room, or nobody serves it at the moment."""
+    served = state.visible.view(key.tenant).servers.get(key.server_id)
+    if served is None:
+        return no_server(state, key.tenant, key.server_id, now)
+    if served.spec.truely_stateless:
+        message = (
+            f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
+            " instances are shared and there is nothing to lease. Call its tools directly."
+        )
+        return Denied(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
+    left = state.settling_left(now)
+    if left > 0 and not state.placements.knows(key):
+        message = (
+            "The control plane has just started and waits for workers to say which leases they"
+            " hold. Try again in a moment."
+        )
+        return Denied(Reason.SYNCING, message, min(left, 0.25))
+    holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
+    return state.placements.place(key, holders, excluded, now.mono)
+
+
+def _no_room(state: Coordinator, key: LeaseKey) -> Denied:
+    served = state.visible.view(key.tenant).servers[key.server_id]
+    able = [record.id for record in state.serving(served) if record.takes_work]
+    if not able:
+        return not_served(key.server_id)
+    return no_room(state.placements, key, able, served.spec.instances.max_instances)
+
+
+def ask_for_room(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, *, wait: bool
+) -> Placement | Waiting | Denied | Waiter:
+    """Do the same behind those who wait already; begin to wait where there is no room yet."""
+    serve_line(state, now)
+    outcome = place(state, key, excluded, now)
+    if not wait or not isinstance(outcome, Denied) or not outcome.passes:
+        return outcome
+    return state.line.join(key, excluded, now.mono) or too_many(key.server_id)
+
+
+def serve_line(state: Coordinator, now: Moment) -> None:
+    """Answer those who wait for room, as far as there is some; the line keeps the answers."""
+
+    def attempt(waiter: Waiter) -> Placement | Denied | None:
+        outcome = _placed(state, waiter.key, waiter.avoided, now)
+        if isinstance(outcome, Waiting) or (isinstance(outcome, Denied) and outcome.passes):
+            return None
+        return outcome
+
+    if len(state.line):
+        state.placements.expire(now.mono)
+        state.line.serve(attempt, now.mono, state.placements.knows)
+
+
+def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
+    """Return the lease that a worker has reported for a key, or None; reserves nothing."""
+    lease = state.placements.standing(key, lambda worker_id: _stands(state, worker_id))
+    return Placement(lease.worker_id, lease.id) if lease is not None else None
+
+
+def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
+    """Return the workers that callers of a variant may go to; Leaseway's own is on each."""
+    if served is not ADMIN:
+        return state.serving(served)
+    return [record for _, record in sorted(state.workers.items()) if record.takes_work]
+
+
+def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
+    """Return which variant of each configured server a tenant has, hidden ones left out."""
+    desired, goods = state.servers.desired or {}, state.servers.goods
+    chosen = {
+        key.server_id: key
+        for key in sorted({*desired, *goods, *state.servers.refused})
+        if key.tenant in ("", tenant)
+    }  # the tenant's own sorts after the common one
+    specs = {key: good.spec for key, good in goods.items()} | dict(desired)
+    return {name: key for name, key in chosen.items() if key not in specs or not specs[key].hidden}
+
+
+def pending_for(state: Coordinator, tenant: str) -> list[str]:
+    """Return the ids of a tenant's servers that have no first result yet, ordered."""
+    if not state.pending:
+        return []
+    waiting = state.waiting
+    return sorted(name for name, key in variants_of(state, tenant).items() if key in waiting)
+
+
+def not_served(server_id: str) -> Denied:
+    """Return the refusal for a listed server that no worker serves at the moment."""
+    message = (
+        f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
+        " Look at `leaseway workers` and `leaseway problems`."
+    )
+    return Denied(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
+
+
+def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> Waiting | Denied:
+    """Return what is to be said of a server that is not in a tenant's view."""
+    pending = pending_for(state, tenant)
+    if server_id in pending:
+        return Waiting((server_id,))
+    key = variants_of(state, tenant).get(server_id)
+    failure = None if key is None else state.servers.failures.get(key)
+    if key is not None and failure is not None:
+        outlook = state.servers.probes.outlook(key, now.mono)
+        return _not_ready(server_id, failure.message, outlook)
+    if key in state.servers.goods:
+        return not_served(server_id)
+    own = VariantKey(server_id, tenant)
+    if server_id in state.servers.rejected or own in state.servers.refused:
+        message = "its entry in the configuration has an error; run `leaseway problems`"
+        return _not_ready(server_id, message)
+    known = list(state.visible.view(tenant).servers) + pending
+    near = alike(server_id, known)
+    message = f"There is no server {shown(server_id)}."
+    message += try_instead([repr(one) for one in near], "leaseway servers")
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def try_instead(near: list[str], listing: str) -> str:
+    """Return a sentence that leads on from a name that is not there.
+
+    Args:
+        near: The names most like it, in quotes, or none.
+        listing: The command that lists what there is.
+    """
+    if not near:
+        return f" See `{listing}`."
+    return f" Did you mean {' or '.join(near)}?"
+
+
+def _stands(state: Coordinator, worker_id: str) -> bool:
+    """Say whether a worker's leases stand: whether it neither is gone nor goes."""
+    record = state.workers.get(worker_id)
+    return record is not None and record.takes_work
+
+
+def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:
+    what = f"Server '{server_id}' is configured but has not come up"
+    metadata = {"server": server_id}
+    if outlook is None:  # only another configuration mends it
+        return Denied(Reason.SERVER_NOT_READY, f"{what}: {problem}", metadata=metadata)
+    wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
+    if outlook.wait is None:
+        when = "It is being tried again right now."
+    elif outlook.wait > 0:
+        when = f"It is tried again in {wait:.1f} s."
+    else:
+        when = "It is tried again as soon as a worker is free."
+    message = f"{what}. {when} {problem}"
+    return Denied(Reason.SERVER_NOT_READY, message, wait, metadata, in_line=False)

@@ -1,0 +1,243 @@
+"""Where names lead: of tools and prompts to what has them, of resources to whose they are.
+
+Lists of some servers only: a server that does not exist is an error, not an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from leaseway.control_plane.core.catalog.exposure import shown, transformed
+from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, Kind, NamedKind
+from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
+from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.queries.place import (
+    no_server,
+    pending_for,
+    try_instead,
+    variants_of,
+)
+from leaseway.control_plane.core.queries.suggestions import alike
+from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
+from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.bounds import MAX_URI
+from leaseway.wire.errors import Reason
+from leaseway.wire.names import split_qualified
+
+
+def unknown_server(
+    state: Coordinator, tenant: str, server_ids: Iterable[str], now: Moment
+) -> Denied | None:
+    """Return the refusal of the first server that a tenant does not have, or None (DESIGN §7).
+
+    One that has not come up exists, and has nothing to list. Before a configuration was read,
+    nobody knows what exists.
+    """
+    listed = state.visible.view(tenant).servers
+    missing = [each for each in server_ids if each not in listed and each != ADMIN_TOOLSET]
+    if not missing or state.servers.desired is None:
+        return None
+    configured = variants_of(state, tenant)
+    for server_id in missing:
+        if server_id not in configured:
+            outcome = no_server(state, tenant, server_id, now)
+            if isinstance(outcome, Denied) and outcome.reason is Reason.TOOL_NOT_FOUND:
+                return outcome
+    return None
+
+
+_SHOWN: Final = 300
+"""Characters of a name or URI that a message shows."""
+
+
+def find_name(
+    state: Coordinator,
+    tenant: str,
+    name: str,
+    now: Moment,
+    kind: NamedKind = TOOLS,
+    server_id: str = "",
+) -> NamedTarget | Waiting | Denied:
+    """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads.
+
+    Args:
+        state: What is known.
+        tenant: Whose registry.
+        name: The name; with a server given, its original name will do.
+        now: When.
+        kind: What it names.
+        server_id: Only what this server offers; empty for any.
+    """
+    view = state.visible.view(tenant)
+    target = view.named(kind).get(name)
+    if target is not None and server_id in ("", target.served.key.server_id):
+        return target
+    if kind is TOOLS and (denied := _task_only(view, name, server_id)) is not None:
+        return denied
+    split = split_qualified(name)
+    if split is None and server_id:
+        split = (server_id, name)
+    if split is not None:
+        if server_id not in ("", split[0]):
+            return _not_of_server(state, tenant, view, name, server_id, kind, now)
+        return _find_qualified(state, tenant, view, split, kind, now)
+    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    return Waiting(waiting) if waiting else _not_there(state, tenant, name, view.named(kind), kind)
+
+
+def _task_only(view: View, name: str, server_id: str) -> Denied | None:
+    """Return the refusal of a tool that would exist if it did not run as an MCP task only."""
+    for served in view.servers.values():
+        spec = served.spec
+        if server_id not in ("", spec.key.server_id):
+            continue
+        for original in served.listing.task_only:
+            names = {f"{spec.key.server_id}:{original}", transformed(original, spec.transforms)}
+            if server_id:
+                names.add(original)
+            if name in names and spec.tools.passes(original):
+                text = f"Server '{spec.key.server_id}' has no tool {shown(name, _SHOWN)} to call:"
+                return Denied(Reason.TOOL_NOT_FOUND, f"{text} {RUNS_AS_TASK}")
+    return None
+
+
+def find_resource(
+    state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str = ""
+) -> ResourceTarget | Waiting | Denied:
+    """Find out whose a URI is: whose it is listed as, else who has a template for it.
+
+    Of several servers the one with the smallest id is meant. A URI that no server lists and no
+    template stands for is its that is named, as far as that server's filter lets it pass.
+
+    Args:
+        state: What is known.
+        tenant: Whose registry.
+        uri: A resource's URI, or the text of a template itself.
+        now: When.
+        server_id: Only what this server offers; empty for any.
+    """
+    view = state.visible.view(tenant)
+    if server_id:
+        return _find_at(state, tenant, view, uri, now, server_id)
+    try:
+        target = view.by_uri.get(uri) or _by_template(view, uri)
+    except TooMuchEffort:
+        return _too_many_templates(uri)
+    if target is not None:
+        return target
+    waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
+    if waiting:
+        return Waiting(waiting)
+    return _not_there(state, tenant, uri, view.by_uri, RESOURCES)
+
+
+def _find_at(
+    state: Coordinator, tenant: str, view: View, uri: str, now: Moment, server_id: str
+) -> ResourceTarget | Waiting | Denied:
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    key = (server_id, uri)
+    listed = view.resources.get(key) or view.templates.get(key)
+    if listed is not None:
+        return listed
+    if len(uri) <= MAX_URI and served.readable.allows(uri):
+        return ResourceTarget(served, uri)
+    known = [one.name for one in served.readable.resources]
+    near = alike(uri, known)
+    message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
+    message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+
+
+def _by_template(view: View, uri: str) -> ResourceTarget | None:
+    if len(uri) > MAX_URI:
+        return None
+    compared = ComparedUri(uri)
+    for _, served in sorted(view.servers.items()):
+        templates = served.readable.every_template
+        if any(compared.matches(one.name) for one in templates) and (served.readable.allows(uri)):
+            return ResourceTarget(served, uri)
+    return None
+
+
+def _too_many_templates(uri: str) -> Denied:
+    message = (
+        f"Whose resource {shown(uri, _SHOWN)} is would take too long to find out: there are too"
+        " many templates that it could be one of, or they are too long. Name the server."
+    )
+    return Denied(Reason.TOOL_NOT_FOUND, message)
+
+
+def _find_qualified(
+    state: Coordinator,
+    tenant: str,
+    view: View,
+    name: tuple[str, str],
+    kind: NamedKind,
+    now: Moment,
+) -> NamedTarget | Waiting | Denied:
+    server_id, original = name
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    target = view.qualified(server_id, original, kind)
+    if target is not None:
+        return target
+    qualified = f"{server_id}:{original}"
+    for item in served.names(kind):
+        if item.skipped and item.original == original:
+            return _name_taken(view, qualified, item.name, kind)
+    known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
+    return _not_there(state, tenant, qualified, known, kind)
+
+
+def _name_taken(view: View, name: str, exposed: str, kind: NamedKind) -> Denied:
+    target = view.named(kind).get(exposed)
+    owner = target.served.key.server_id if target is not None else "another server"
+    message = (
+        f"The {kind.noun} '{name}' is left out because '{owner}' has the name '{exposed}', which a"
+        f" {kind.noun} needs for itself. Give one of the two servers a prefix (transform)."
+    )
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
+
+
+def _not_of_server(
+    state: Coordinator,
+    tenant: str,
+    view: View,
+    name: str,
+    server_id: str,
+    kind: NamedKind,
+    now: Moment,
+) -> Waiting | Denied:
+    """Return the refusal of a qualified name of another server than the one that is meant."""
+    served = view.servers.get(server_id)
+    if served is None:
+        return no_server(state, tenant, server_id, now)
+    known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
+    return _not_there(state, tenant, name, known, kind)
+
+
+def _not_there(
+    state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
+) -> Denied:
+    is_uri = kind is RESOURCES
+    near = alike(name, known)
+    message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
+    message += try_instead([shown(one, _SHOWN) for one in near], kind.listing)
+    if is_uri:
+        message += " To read a URI that no server lists, name the server."
+    listed = state.visible.view(tenant).servers
+    failed = [
+        server_id
+        for server_id, key in variants_of(state, tenant).items()
+        if key in state.servers.failures and server_id not in listed
+    ]
+    if failed and (is_uri or split_qualified(name) is None):
+        message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
+    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})

@@ -1,0 +1,285 @@
+"""The configured servers: what is desired, what was last good, what has to be tried (DESIGN §3).
+
+One half of the control plane's state; the other half, the workers, is in `roster`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.tenant_hiding import TenantSpecs, common_of
+from leaseway.control_plane.core.catalog.variants import (
+    Good,
+    Served,
+    adopt,
+    govern,
+    make_good,
+    relist,
+    renew,
+)
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.servers.probing import ProbeJob, ProbeSchedule, StartedProbe
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+
+
+@dataclass
+class Servers:
+    """What is known of each server. Its owner is the coordinator.
+
+    Attributes:
+        desired: What the newest usable configuration wants; None before there was one.
+        rejected: Ids whose entry has an error: they keep what they last had.
+        refused: Variants of tenants whose overrides have an error: they keep what they last had,
+            or are hidden; the tenant does not get the common variant in their place.
+        goods: What each variant last was when it worked.
+        failures: Why the newest try of a variant failed.
+        changed: Whether goods have changed since the owner last looked.
+        withdrawn: Probes to take back, for the owner to send.
+        troubled: Variants that have an open problem of a try or a listing that failed.
+    """
+
+    problems: ProblemTable
+    desired: dict[VariantKey, ServerSpec] | None = None
+    rejected: frozenset[str] = frozenset()
+    refused: frozenset[VariantKey] = frozenset()
+    goods: dict[VariantKey, Good] = field(default_factory=dict)
+    failures: dict[VariantKey, Problem] = field(default_factory=dict)
+    probes: ProbeSchedule = field(default_factory=ProbeSchedule)
+    changed: bool = False
+    withdrawn: list[StartedProbe] = field(default_factory=list)
+    troubled: set[VariantKey] = field(default_factory=set)
+    _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
+    _kept_out: frozenset[VariantKey] = frozenset()
+
+    @property
+    def kept_out(self) -> frozenset[VariantKey]:
+        """Variants of tenants that were never up; the common one does not take their place."""
+        return frozenset(self._of_tenants.kept_out(self.goods))
+
+    def configure(
+        self,
+        servers: Mapping[VariantKey, ServerSpec],
+        rejected: frozenset[str],
+        refused: frozenset[VariantKey] = frozenset(),
+    ) -> None:
+        """Take what a configuration wants; `plan` brings it about."""
+        before = self.desired or {}
+        kept = {
+            key: spec
+            for key, spec in before.items()
+            if (key.server_id in rejected or key in refused) and key not in servers
+        }
+        # A spec that has not changed stays the same object, which knows its hashes already.
+        wanted = {
+            key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
+        }
+        self.desired = dict(sorted({**kept, **wanted}.items()))
+        self._of_tenants = TenantSpecs(self.desired.values())
+        self.rejected = rejected
+        self.refused = refused
+
+    def plan(self, owed: Collection[VariantKey], trace: str, now: Moment) -> None:
+        """Bring goods and probes in line with what is desired (DESIGN §3.3).
+
+        Args:
+            owed: Variants whose content a worker is about to send: not tried yet.
+            trace: The trace of the change behind new probes.
+            now: When.
+        """
+        if self.desired is None:
+            return
+        self._forget_undesired(now)
+        unknown = (self.refused - self.desired.keys()) - self.goods.keys() - set(owed)
+        hidden = [hidden_from(key) for key in sorted(unknown)]
+        for spec in (*self.desired.values(), *hidden):
+            key = spec.key
+            if not spec.hidden:
+                self._show(key)
+                self._take_common_listing(spec, now)
+            good = self.goods.get(key)
+            if good is not None and good.launch_hash == spec.launch_hash:
+                self._expose_anew(good, spec, now)
+            elif spec.hidden:
+                self._hide(spec, now)
+            else:
+                if good is not None:
+                    self._expose_meanwhile(good, spec, now)
+                if key in owed:
+                    self._withdraw(self.probes.drop(key))
+                else:
+                    self._have_tried(spec, trace)
+        kept_out = self.kept_out
+        self.changed = self.changed or kept_out != self._kept_out
+        self._kept_out = kept_out
+
+    def adopt(self, served: Served) -> None:
+        """Take what a worker holds, if it is nearer to what is desired than what is known."""
+        good = self.goods.get(served.key)
+        wanted = (self.desired or {}).get(served.key)
+        stood_in = good is not None and good.spec.hidden and served.key in self.refused
+        nearer = (good is None or stood_in) or (
+            wanted is not None
+            and good.launch_hash != wanted.launch_hash
+            and served.hashes.launch == wanted.launch_hash
+        )
+        if nearer:
+            self.goods[served.key] = adopt(served)
+            self.changed = True
+
+    def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
+        """Take the end of a probe; one that was taken back changes nothing."""
+        job = self.probes.ended(probe_id)
+        if job is None:
+            return
+        if isinstance(outcome, Listing):
+            self.probes.drop(job.spec.key)
+            self.failures.pop(job.spec.key, None)
+            self._listed(job.spec.key, make_good(job.spec, outcome), now)
+            if not job.spec.key.tenant:
+                for spec in self._of_tenants.of(job.spec.key.server_id):
+                    self._take_common_listing(spec, now)
+        else:
+            self._failed(job, _on_worker(outcome, job.last_worker), now)
+
+    def relisted(
+        self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
+    ) -> None:
+        """Take a new listing of a live shared instance; a failed one changes no tool."""
+        good = self.goods.get(key)
+        if good is None or good.launch_hash != launch_hash:
+            return
+        if isinstance(outcome, Listing):
+            self._listed(key, relist(good, outcome), now)
+        else:
+            self._show_trouble(key, outcome, now)
+
+    def give_up_overdue(self, now: Moment) -> None:
+        """Have probes that no worker answered tried again."""
+        for job in self.probes.overdue(now.mono):
+            probe, key = job.running, job.spec.key
+            assert probe is not None
+            self.withdrawn.append(probe)
+            job.running = None
+            message = (
+                f"Worker '{probe.worker_id}' did not say how trying server '{key}' ended. The try"
+                " is repeated; look at that worker's log if this stays."
+            )
+            problem = Problem("server", "PROBE_OVERDUE", message, key.server_id, key.tenant)
+            self._failed(job, problem, now)
+
+    def without_result(self) -> set[VariantKey]:
+        """Return the variants whose first try has not ended."""
+        return {
+            key for key in self.desired or {} if key not in self.failures and key not in self.goods
+        }
+
+    def _forget_undesired(self, now: Moment) -> None:
+        desired = self.desired or {}
+        for key in [key for key in self.goods if key not in desired and not self._keeps(key)]:
+            del self.goods[key]
+            self.problems.replace(f"exposure:{key}", (), now.unix)
+            self.changed = True
+        for key in [key for key in self.probes.jobs if key not in desired]:
+            self._withdraw(self.probes.drop(key))
+        known = self.failures.keys() | (self.troubled - self.goods.keys())
+        for key in known - desired.keys():
+            self._forgive(key, now)
+
+    def _keeps(self, key: VariantKey) -> bool:
+        return key.server_id in self.rejected or key in self.refused
+
+    def _hide(self, spec: ServerSpec, now: Moment) -> None:
+        # Nothing is there to be tried: its listing is known to be empty.
+        self._withdraw(self.probes.drop(spec.key))
+        self._forgive(spec.key, now)
+        self._listed(spec.key, make_good(spec, Listing()), now)
+
+    def _show(self, key: VariantKey) -> None:
+        """Forget that a server was hidden from a tenant that is to have it now."""
+        good = self.goods.get(key)
+        if good is not None and good.spec.hidden:
+            del self.goods[key]
+            self.changed = True
+
+    def _take_common_listing(self, spec: ServerSpec, now: Moment) -> None:
+        """Give a tenant's variant that was never up what the common one of equal launch listed."""
+        common = self.goods.get(common_of(spec.key))
+        if not spec.key.tenant or spec.key in self.goods or common is None:
+            return
+        if common.launch_hash == spec.launch_hash:
+            self._withdraw(self.probes.drop(spec.key))
+            self._forgive(spec.key, now)
+            self._listed(spec.key, make_good(spec, common.listing), now)
+
+    def _expose_anew(self, good: Good, spec: ServerSpec, now: Moment) -> None:
+        self._withdraw(self.probes.drop(spec.key))
+        self._forgive(spec.key, now)  # the change that failed was undone
+        if good.rules_known and good.spec == spec:
+            return
+        self._listed(spec.key, renew(good, spec), now)
+
+    def _expose_meanwhile(self, good: Good, spec: ServerSpec, now: Moment) -> None:
+        """Give what goes on serving the newest rules, however its successor's launch ends."""
+        if not (good.rules_known and good.exposure_hash == spec.exposure_hash):
+            self._take(spec.key, govern(good, spec), now)
+
+    def _have_tried(self, spec: ServerSpec, trace: str) -> None:
+        job = self.probes.jobs.get(spec.key)
+        if job is None or job.spec.launch_hash != spec.launch_hash:
+            self.failures.pop(spec.key, None)  # what failed was another spec
+        self._withdraw(self.probes.want(spec, trace))
+
+    def _listed(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+        self._take(key, made, now)
+        self._end_trouble(key, now)
+
+    def _take(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+        good, problems = made
+        self.changed = self.changed or good != self.goods.get(key)
+        self.goods[key] = good
+        self.problems.replace(f"exposure:{key}", problems, now.unix)
+
+    def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
+        key = job.spec.key
+        if key in self._of_tenants.kept_out(self.goods):
+            problem = replace(problem, message=f"{problem.message} {_lacking(key.tenant)}")
+        self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
+        self._show_trouble(key, self.failures[key], now)
+        self.probes.retry(job, now.mono)
+
+    def _forgive(self, key: VariantKey, now: Moment) -> None:
+        self.failures.pop(key, None)
+        self._end_trouble(key, now)
+
+    def _show_trouble(self, key: VariantKey, problem: Problem, now: Moment) -> None:
+        self.troubled.add(key)
+        self.problems.replace(f"probe:{key}", [problem], now.unix, seen_again=True)
+
+    def _end_trouble(self, key: VariantKey, now: Moment) -> None:
+        if key in self.troubled:
+            self.troubled.remove(key)
+            self.problems.replace(f"probe:{key}", (), now.unix)
+
+    def _withdraw(self, probe: StartedProbe | None) -> None:
+        if probe is not None:
+            self.withdrawn.append(probe)
+
+
+def _lacking(tenant: str) -> str:
+    return (
+        f"Until it comes up, tenant '{tenant}' does not have the server: what is launched for"
+        " other tenants is not what its own configuration wants."
+    )
+
+
+def _on_worker(problem: Problem, worker_id: str) -> Problem:
+    """Return why a try failed with its worker in words only.
+
+    The tries go from worker to worker: were the worker part of the problem's identity, each of
+    them would close the last one's problem and open another.
+    """
+    message = f"The last try, on worker '{worker_id}', failed. {problem.message}"
+    return replace(problem, worker_id="", message=message)

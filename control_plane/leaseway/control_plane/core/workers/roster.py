@@ -1,0 +1,317 @@
+"""The workers that have joined, the leases on them, and what they are to be told of both.
+
+One half of the control plane's state; the other half, the servers, is in `servers`. All of it
+comes from the workers and is gone when they are (DESIGN §5, §8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
+from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.workers.actions import Action, DrainWorker, RevokeLease
+from leaseway.control_plane.core.workers.records import (
+    WorkerHello,
+    WorkerRecord,
+    WorkerRefused,
+    WorkerReport,
+)
+from leaseway.control_plane.core.workers.subscription import Push, Refusal, Subscription
+from leaseway.spec.model import VariantKey
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+
+_LOST_SHOWN = 600.0
+"""Seconds for which a lost worker is an open problem."""
+
+
+@dataclass
+class Roster:
+    """What is known of each worker. Its owner is the coordinator.
+
+    Attributes:
+        workers: By id; one whose stream has ended stays for 10 s.
+        lost_until: Until when a worker that was lost is an open problem, by id.
+        placements: The leases that they reported, and the room reserved for others.
+        moved: Those who joined, went, drained or acknowledged, for the owner to take.
+        generation: How often streams have begun and workers were forgotten.
+    """
+
+    problems: ProblemTable
+    workers: dict[str, WorkerRecord] = field(default_factory=dict)
+    placements: PlacementTable = field(default_factory=PlacementTable)
+    lost_until: dict[str, float] = field(default_factory=dict)
+    moved: dict[str, None] = field(default_factory=dict)  # in that order
+    generation: int = 0
+    _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
+    _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
+    _unsent: list[tuple[str, Action]] = field(default_factory=list)
+    _drained: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def tell(self, worker_id: str, action: Action) -> None:
+        """Have something said to a worker."""
+        self._unsent.append((worker_id, action))
+
+    def take_unsent(self) -> list[tuple[str, Action]]:
+        """Return what was to be said since the last call, each with its worker's id."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    # What workers say.
+
+    def join(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
+        """Take a worker in, with its word on all the leases that it holds.
+
+        Raises:
+            WorkerRefused: Another run of the same id may still be alive.
+        """
+        self.forget_lost(now)
+        address = hello.address
+        known = self.workers.get(address.id)
+        if known is not None and known.hello.address.incarnation != address.incarnation:
+            self._refuse_twin(known, now)
+        self._mend(address.id)  # it says anew what is wrong
+        before = known.subscription if known is not None else None
+        record = WorkerRecord(hello, Subscription.begun(hello.held, before))
+        record.instances = hello.instances
+        self.workers[address.id] = record
+        self._away.pop(address.id, None)
+        self._moved(address.id)
+        self.generation += 1
+        was_draining = known is not None and known.draining
+        if was_draining or (address.id, address.incarnation) in self._drained:
+            self._drain(record)  # what it was told may have gone down with its stream
+        self._show_refusals(record, now)
+        self.placements.worker_joined(address.id, hello.capacity)
+        for twins in self.placements.replace_worker(address.id, hello.leases):
+            self._revoke_twin(twins)
+        return record
+
+    def leave(self, record: WorkerRecord, now: Moment) -> None:
+        """Note that a worker's stream has ended; one that was to end is not waited for."""
+        record.gone_at = now.mono
+        self._away[record.id] = record
+        self._moved(record.id)
+        if record.draining and not self.placements.held_by(record.id):
+            # Its stream may just have broken: the same run must not come back as a healthy one.
+            run = (record.id, record.hello.address.incarnation)
+            self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
+            self._forget(record.id)
+
+    def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
+        """Take what a worker says has changed; say whether it serves a variant that had failed."""
+        record.calls_in_flight = report.calls_in_flight
+        if report.draining and not record.draining:
+            record.draining = True
+            self._moved(record.id)
+        if report.instances is not None:
+            record.instances = report.instances
+        self._take_leases(record, report)
+        healed = [self._clear_reported(record, problem) for problem in report.cleared]
+        self._show_refusals(record, now)
+        for problem in report.problems:
+            self.problems.report(replace(problem, worker_id=record.id), now.unix)
+        return any(healed)
+
+    def _take_leases(self, record: WorkerRecord, report: WorkerReport) -> None:
+        ended = set(report.lost)
+        for lease in report.gained:
+            if lease.id in ended:  # it came and went: what was reserved for it is free
+                self.placements.gained(lease)
+        for lease_id in report.lost:
+            self.placements.lost(lease_id)
+            record.twins_revoked.discard(lease_id)
+        for lease in report.gained:
+            if lease.id not in ended:
+                self._revoke_twin(self.placements.gained(lease))
+
+    def push(
+        self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
+    ) -> Push | None:
+        """Return what a worker is to be sent now, or None."""
+        push = record.subscription.push(snapshot, removals=removals)
+        if push is not None:
+            record.pushed_at = now.mono
+        self._show_refusals(record, now)
+        return push
+
+    def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
+        """Take an acknowledgement; False where it is stale."""
+        known = record.subscription.ack(nonce)
+        self._moved(record.id)
+        self._show_refusals(record, now)
+        return known
+
+    def nack(
+        self, record: WorkerRecord, nonce: int, refusals: Iterable[Refusal], now: Moment
+    ) -> None:
+        """Take refusals of what was sent; the acknowledgement of the rest follows."""
+        record.subscription.nack(nonce, refusals)
+        self._show_refusals(record, now)
+
+    # What operators ask for.
+
+    def drain(self, worker_id: str) -> bool:
+        """Have a worker take no more work and end; False where there is none of that id."""
+        record = self.workers.get(worker_id)
+        if record is None or not record.connected:
+            return False
+        self._drain(record)
+        return True
+
+    def revoke(self, lease_id: str, reason: str) -> bool:
+        """Have a lease ended; False where no worker has reported it."""
+        lease = self.placements.leases.get(lease_id)
+        if lease is None:
+            return False
+        self.tell(lease.worker_id, RevokeLease(lease_id, reason))
+        return True
+
+    # Time.
+
+    def forget_lost(self, now: Moment) -> None:
+        """Forget workers whose stream ended 10 s ago, and their leases.
+
+        One that did not say that it goes is a problem until it is back, or until nobody expects
+        it any more: its successor may have another id.
+        """
+        for worker_id in [one for one, until in self.lost_until.items() if now.mono >= until]:
+            self._mend(worker_id)
+        for record in list(self._away.values()):
+            if record.lost_at is not None and now.mono >= record.lost_at:
+                leases = self.placements.held_by(record.id)
+                self._forget(record.id)
+                if not record.draining:
+                    self.lost_until[record.id] = now.mono + _LOST_SHOWN
+                    self.problems.report(_lost_problem(record, leases), now.unix)
+        for run in [run for run, until in self._drained.items() if until <= now.mono]:
+            del self._drained[run]
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield when workers will count as lost, and when that is forgotten."""
+        yield from self.lost_until.values()
+        for record in self._away.values():
+            if record.lost_at is not None:
+                yield record.lost_at
+
+    # What others read.
+
+    @property
+    def connected(self) -> list[WorkerRecord]:
+        """The workers whose stream is open."""
+        return [record for record in self.workers.values() if record.connected]
+
+    @property
+    def owed(self) -> set[VariantKey]:
+        """The variants whose content some worker was asked for and has not sent yet."""
+        return {key for record in self.workers.values() for key in record.owed}
+
+    @property
+    def ordered(self) -> list[WorkerRecord]:
+        """All workers, ordered by id; not to be changed."""
+        generation, records = self._ordered
+        if generation != self.generation:
+            records = [record for _, record in sorted(self.workers.items())]
+            self._ordered = (self.generation, records)
+        return records
+
+    def serving(self, served: Served) -> list[WorkerRecord]:
+        """Return the workers that callers of a variant may go to, ordered by id.
+
+        One whose stream has ended may serve on, but only where there is no other is it named.
+        """
+        records = [
+            record
+            for record in self.ordered
+            if not record.draining and record.subscription.has(served)
+        ]
+        return [record for record in records if record.connected] or records
+
+    # Inside.
+
+    def _moved(self, worker_id: str) -> None:
+        self.moved[worker_id] = None
+
+    def _drain(self, record: WorkerRecord) -> None:
+        record.draining = True
+        self._moved(record.id)
+        self.tell(record.id, DrainWorker("An operator asked for it."))
+
+    def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
+        message = (
+            f"A second worker calls itself '{known.id}' while the first, at"
+            f" {known.hello.address.address}, is connected or left less than"
+            f" {bounds.WORKER_LOST_AFTER:.0f} s ago. Give each worker an --id of its own, or wait."
+        )
+        problem = Problem("worker", "WORKER_TWIN", message, worker_id=known.id)
+        self.problems.report(problem, now.unix)
+        raise WorkerRefused(message)
+
+    def _revoke_twin(self, twins: tuple[HeldLease, ...]) -> None:
+        """Have the younger of two leases with one key revoked (DESIGN §5).
+
+        The lease of a worker that is gone or drains is no twin: its successor took its place. If
+        that worker comes back with it, the older one stands again. Nor is one that its worker was
+        told to end: ages are only as good as the delay of the report that they came with, and
+        where a later report has them the other way round, both would go.
+        """
+        for lease in [lease for lease in twins if self._stands(lease)][1:]:
+            reason = "Another worker holds an older lease of the same session and server."
+            self.workers[lease.worker_id].twins_revoked.add(lease.id)
+            self.tell(lease.worker_id, RevokeLease(lease.id, reason))
+
+    def _stands(self, lease: HeldLease) -> bool:
+        record = self.workers[lease.worker_id]
+        return record.takes_work and lease.id not in record.twins_revoked
+
+    def _show_refusals(self, record: WorkerRecord, now: Moment) -> None:
+        """Make what a worker refuses problems, each of which names worker and server."""
+        refused = [refusal for refusal, _ in record.subscription.refused.values()]
+        if refused != record.refusals_shown:
+            record.refusals_shown = refused
+            problems = [_refusal_problem(record.id, refusal) for refusal in refused]
+            self.problems.replace(f"refused:{record.id}", problems, now.unix)
+
+    def _clear_reported(self, record: WorkerRecord, problem: Problem) -> bool:
+        self.problems.clear(
+            scope=problem.scope,
+            server_id=problem.server_id,
+            tenant=problem.tenant,
+            worker_id=record.id,
+            reason=problem.reason,
+        )
+        key = VariantKey(problem.server_id, problem.tenant)
+        return record.subscription.heal(key, problem.reason)
+
+    def _forget(self, worker_id: str) -> None:
+        del self.workers[worker_id]
+        self._away.pop(worker_id, None)
+        self._moved(worker_id)
+        self.generation += 1
+        self.placements.worker_gone(worker_id)
+        self._mend(worker_id)
+
+    def _mend(self, worker_id: str) -> None:
+        self.lost_until.pop(worker_id, None)
+        self.problems.clear(worker_id=worker_id)
+
+
+def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
+    message = (
+        f"Worker '{record.id}' at {record.hello.address.address} is lost: its stream ended more"
+        f" than {bounds.WORKER_LOST_AFTER:.0f} s ago without a word, and it has not come back."
+        f" What it held ({leases} leases) may be placed anew. See whether its process runs and"
+        " can reach the control plane, or start it again."
+    )
+    return Problem("worker", Reason.WORKER_LOST, message, worker_id=record.id)
+
+
+def _refusal_problem(worker_id: str, refusal: Refusal) -> Problem:
+    key = refusal.key
+    message = f"Worker '{worker_id}' refused server '{key}': {refusal.message}"
+    return Problem("worker", refusal.reason, message, key.server_id, key.tenant, worker_id)

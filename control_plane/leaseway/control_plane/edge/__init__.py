@@ -1,1 +1,0 @@
-"""The control plane's edges: gRPC services, and the messages they are made of."""

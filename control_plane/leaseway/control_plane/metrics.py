@@ -1,0 +1,158 @@
+"""What a control plane measures: reloads, probes, workers and how far they are (DESIGN §11).
+
+The coordinator knows nothing of it: its actions are seen as they go out, its state is read when
+somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, get_args
+
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.problems import Problem, Scope, Severity
+from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
+from leaseway.telemetry.metrics import Meter, Reading, Retention
+from leaseway.wire.span_attributes import Attr
+
+_OK: Final = "ok"
+_TAKEN_BACK: Final = "CANCELLED"
+_REFUSED: Final = "refused"
+_EXISTING: Final = "existing"
+_MOST_PROBES: Final = 4096
+_STATES: Final = ("connected", "draining", "lost")
+
+
+class PlaneMeters:
+    """The instruments of a control plane.
+
+    Args:
+        meter: Where they are registered.
+        state: What is read.
+        clock: Seconds, monotonic.
+
+    """
+
+    def __init__(
+        self, meter: Meter, state: Coordinator, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._retention = Retention()
+        self._probes: dict[int, tuple[str, float]] = {}
+        self._pushed: dict[str, float] = {}
+        self._reloads = meter.counter(
+            "leaseway.config.reloads",
+            "{reload}",
+            "Times that the configuration was read, by whether it was taken: ok or refused.",
+            Attr.OUTCOME,
+        )
+        self._durations = meter.histogram(
+            "leaseway.probe.duration",
+            "s",
+            "How long probes took, from asking a worker to its answer, by outcome.",
+            Attr.SERVER,
+            Attr.OUTCOME,
+        )
+        self._placements = meter.counter(
+            "leaseway.placements",
+            "{placement}",
+            "Requests for a worker to lease from: ok, existing, or why there was none.",
+            Attr.OUTCOME,
+        )
+        meter.observe(
+            "leaseway.placements.waiting",
+            "{request}",
+            "Requests for a worker to lease from that wait for room.",
+            lambda: [((), float(len(state.line)))],
+        )
+        meter.before_collecting(self._before)
+        meter.observe(
+            "leaseway.sync.lag",
+            "s",
+            "For how long a worker has not acknowledged what it was sent; 0 where it has it all.",
+            self._lags,
+            Attr.WORKER,
+        )
+        meter.observe(
+            "leaseway.workers", "{worker}", "Workers, by state.", self._workers, Attr.STATE
+        )
+        meter.observe(
+            "leaseway.problems",
+            "{problem}",
+            "Open problems, by what they are about and how bad they are.",
+            self._problems,
+            Attr.SCOPE,
+            Attr.SEVERITY,
+        )
+        meter.observe(
+            "leaseway.registry.version",
+            "{version}",
+            "The registry version that this process has reached.",
+            lambda: [((), float(state.committed.version))],
+        )
+
+    def reloaded(self, *, taken: bool) -> None:
+        """Note that the configuration was read."""
+        self._reloads.cell(_OK if taken else _REFUSED).add()
+
+    def placed(self, outcome: Placement | Denied) -> None:
+        """Note what became of a request for a worker to lease from."""
+        if isinstance(outcome, Denied):
+            self._placements.cell(outcome.reason.value).add()
+        else:
+            self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
+
+    def sent(self, worker_id: str, action: Action) -> None:
+        """Note what a worker is told."""
+        match action:
+            case StartProbe(probe_id, spec):
+                while len(self._probes) >= _MOST_PROBES:  # those of workers that never answered
+                    del self._probes[next(iter(self._probes))]
+                self._probes[probe_id] = (spec.key.server_id, self._clock())
+            case CancelProbe(probe_id):
+                self._end_probe(probe_id, _TAKEN_BACK)
+            case PushDelta():
+                self._pushed[worker_id] = self._clock()
+            case _:
+                pass
+
+    def probe_ended(self, probe_id: int, outcome: Listing | Problem) -> None:
+        """Note how a probe ended."""
+        self._end_probe(probe_id, outcome.reason if isinstance(outcome, Problem) else _OK)
+
+    def _end_probe(self, probe_id: int, outcome: str) -> None:
+        server_id, began = self._probes.pop(probe_id, ("", 0.0))
+        if server_id:
+            self._durations.cell(server_id, outcome).record(self._clock() - began)
+
+    def _before(self) -> None:
+        state = self._state
+        known = {*(state.servers.desired or {}), *state.servers.goods}
+        present = {key.server_id for key in known}
+        wanted = self._retention.wanted(present, self._clock())
+        self._durations.keep(Attr.SERVER, wanted)
+        self._pushed = {each: at for each, at in self._pushed.items() if each in state.workers}
+
+    def _lags(self) -> Iterator[tuple[tuple[str], float]]:
+        now = self._clock()
+        for worker_id, record in self._state.workers.items():
+            behind = record.subscription.pending is not None
+            yield (worker_id,), now - self._pushed.get(worker_id, now) if behind else 0.0
+
+    def _workers(self) -> Reading:
+        counts = Counter(record.state for record in self._state.workers.values())
+        return (((name,), float(counts[name])) for name in _STATES)
+
+    def _problems(self) -> Iterator[tuple[tuple[str, str], float]]:
+        found = Counter(
+            (each.problem.scope, each.problem.severity) for each in self._state.problems.open()
+        )
+        for scope in get_args(Scope):
+            for severity in get_args(Severity):
+                yield (scope, severity), float(found[scope, severity])

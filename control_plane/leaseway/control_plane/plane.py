@@ -1,0 +1,151 @@
+"""The loop that the coordinator runs in: one clock, one place where its actions go out.
+
+Every service calls the coordinator through `act`, on the loop's own thread and without waiting,
+so that it has one writer; what it leaves to be said is handed to the workers' streams, which
+never block (DESIGN §8: a full queue ends the stream).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
+from leaseway.control_plane.core.placement.wait_queue import Answer, Waiter
+from leaseway.control_plane.core.queries.place import serve_line
+from leaseway.control_plane.core.workers.actions import Action
+from leaseway.control_plane.core.workers.records import InForce
+from leaseway.control_plane.metrics import PlaneMeters
+from leaseway.control_plane.reload_traces import ReloadTraces
+
+T = TypeVar("T")
+
+
+def now() -> Moment:
+    """Return the present."""
+    return Moment(time.monotonic(), time.time())
+
+
+class WorkerStream(Protocol):
+    """The sending side of one worker's Sync stream."""
+
+    def send(self, action: Action) -> None:
+        """Queue an action; never blocks."""
+
+    def end(self, reason: str) -> None:
+        """End the stream; the worker joins again and resyncs by hashes."""
+
+
+class Plane:
+    """A coordinator with its clock, its streams and those who wait for a change.
+
+    Attributes:
+        meters: What measures it, or None where nobody wants that.
+        lease_ends: How leases ended that are gone since a short while.
+
+    Args:
+        epoch: Fences control planes of the past.
+        expected_workers: How many workers will join; 0 means unknown.
+        clock: Tells the present; tests have their own.
+    """
+
+    def __init__(
+        self, *, epoch: int, expected_workers: int = 0, clock: Callable[[], Moment] = now
+    ) -> None:
+        self.clock = clock
+        self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
+        self.streams: dict[str, WorkerStream] = {}
+        self.traces = ReloadTraces()
+        self.meters: PlaneMeters | None = None
+        self.lease_ends = LeaseEnds()
+        self._changed = asyncio.Event()
+        # Apart from it, since every watcher of tools waits for this and most events change nothing
+        # that they see.
+        self._in_force = asyncio.Event()
+        self._woken = asyncio.Event()
+        self._turns: dict[int, asyncio.Future[Answer]] = {}
+
+    def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
+        """Give the coordinator an event and send what it wants said; return its answer."""
+        committed, in_force = self.state.committed, self.state.in_force
+        try:
+            return event(self.state, self.clock())
+        finally:
+            if self.state.committed is not committed:
+                self.traces.committed(self.state.committed)
+            serve_line(self.state, self.clock())
+            self._send()
+            self._notify()
+            if self.state.in_force is not in_force:
+                self._in_force.set()
+                self._in_force = asyncio.Event()
+
+    def counts(self) -> dict[str, int]:
+        """Count what is known."""
+        state = self.state
+        return {
+            "workers": len(state.workers),
+            "leases": len(state.placements.leases),
+            "waiting": len(state.line),
+        }
+
+    async def changed(self, timeout: float) -> None:
+        """Wait until something has happened, for at most `timeout` seconds."""
+        event = self._changed
+        try:
+            async with asyncio.timeout(timeout):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    async def in_force(self, seen: InForce) -> InForce:
+        """Return what is in force as soon as it is not what was seen."""
+        while self.state.in_force == seen:
+            await self._in_force.wait()
+        return self.state.in_force
+
+    async def turn(self, waiter: Waiter, timeout: float) -> Answer | None:
+        """Wait until a request that waits for room has its answer; None after `timeout` seconds."""
+        turn: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._turns[waiter.id] = turn
+        try:
+            async with asyncio.timeout(timeout):
+                return await turn
+        except TimeoutError:
+            return None
+        finally:
+            del self._turns[waiter.id]
+            self.state.line.leave(waiter.id)
+
+    async def run(self) -> None:
+        """Call the coordinator when something is due, until cancelled."""
+        while True:
+            moment = self.clock()
+            due = self.state.next_deadline(moment)
+            self._woken.clear()
+            try:
+                async with asyncio.timeout(None if due is None else max(0.0, due - moment.mono)):
+                    await self._woken.wait()
+            except TimeoutError:
+                self.act(lambda state, present: state.tick(present))
+
+    def _send(self) -> None:
+        for worker_id, action in self.state.take_actions():
+            if self.meters is not None:
+                self.meters.sent(worker_id, action)
+            stream = self.streams.get(worker_id)
+            if stream is not None:
+                stream.send(self.traces.traced(action))
+        for waiter_id, answer in self.state.line.take_answers():
+            turn = self._turns.get(waiter_id)
+            if turn is not None and not turn.done():
+                turn.set_result(answer)
+
+    def _notify(self) -> None:
+        self._woken.set()
+        self._changed.set()
+        self._changed = asyncio.Event()

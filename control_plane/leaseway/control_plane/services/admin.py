@@ -1,0 +1,146 @@
+"""What operators ask the control plane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services import messages as answers
+from leaseway.control_plane.services import pages
+from leaseway.control_plane.services.requests import check_client, page_of, time_left
+from leaseway.control_plane.sync.convert import problem_from_wire
+from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import abort
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_CONFIRMED_WITHIN: Final = 5.0
+"""Seconds that a worker is given to say that a lease has ended."""
+_LONGEST_REASON: Final = 512
+_SHOWN: Final = 128
+_LISTED: Final = 20
+
+
+class AdminService(admin_pb2_grpc.AdminServiceServicer):
+    """Shows and steers a running system."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    async def GetStatus(  # noqa: N802
+        self, request: admin_pb2.GetStatusRequest, context: _Context
+    ) -> admin_pb2.GetStatusResponse:
+        """Say how far the system is."""
+        await check_client(request.client, context)
+        state = self._plane.state
+        return admin_pb2.GetStatusResponse(
+            ready=state.ready,
+            registry_version=state.visible.version,
+            config_loaded_at=answers.timestamp(state.config_loaded_at),
+            pending=state.pending,
+            workers=sum(record.connected for record in state.workers.values()),
+            package_version=user_agent(),
+            protocol_version=PROTOCOL_VERSION,
+            epoch=state.epoch,
+            settling=not state.settled,
+        )
+
+    async def ListWorkers(  # noqa: N802
+        self, request: admin_pb2.ListWorkersRequest, context: _Context
+    ) -> admin_pb2.ListWorkersResponse:
+        """List one page of workers, ordered by id."""
+        await check_client(request.client, context)
+        start = await page_of("ListWorkers", request, context)
+        workers, token = pages.workers(self._plane.state, start)
+        return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
+
+    async def ListHeldLeases(  # noqa: N802
+        self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
+    ) -> admin_pb2.ListHeldLeasesResponse:
+        """List one page of recent ends, then of the leases that workers have reported."""
+        await check_client(request.client, context, request.tenant)
+        start = await page_of("ListHeldLeases", request, context)
+        now, tenant = self._plane.clock().mono, request.tenant
+        ends = (end for end in self._plane.lease_ends.recent(now) if tenant in ("", end.tenant))
+        leases = self._plane.state.placements.leases
+        held = (lease for lease in leases.values() if tenant in ("", lease.key.tenant))
+        page, token = pages.ends_and_leases(ends, held, now, start)
+        return admin_pb2.ListHeldLeasesResponse(
+            ended=[each for each in page if isinstance(each, admin_pb2.LeaseEnd)],
+            leases=[each for each in page if isinstance(each, leases_pb2.Lease)],
+            next_page_token=token,
+        )
+
+    async def ListProblems(  # noqa: N802
+        self, request: admin_pb2.ListProblemsRequest, context: _Context
+    ) -> admin_pb2.ListProblemsResponse:
+        """List one page of open problems, the newest first."""
+        await check_client(request.client, context)
+        start = await page_of("ListProblems", request, context)
+        problems, token = pages.problems(self._plane.state.problems.open(), start)
+        return admin_pb2.ListProblemsResponse(problems=problems, next_page_token=token)
+
+    async def ReportProblem(  # noqa: N802
+        self, request: admin_pb2.ReportProblemRequest, context: _Context
+    ) -> admin_pb2.ReportProblemResponse:
+        """Take a problem that a caller met."""
+        await check_client(request.client, context)
+        if not request.problem.reason or not request.problem.message:
+            message = "A reported problem needs a reason and a message."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        # Whatever it says of itself: the other scopes are what the system itself has found.
+        problem = replace(problem_from_wire(request.problem), scope="client")
+        self._plane.act(lambda state, now: state.problem_met(problem, now))
+        return admin_pb2.ReportProblemResponse()
+
+    async def DrainWorker(  # noqa: N802
+        self, request: admin_pb2.DrainWorkerRequest, context: _Context
+    ) -> admin_pb2.DrainWorkerResponse:
+        """Tell a worker to take no more work and to end."""
+        worker_id = request.worker_id
+        if not self._plane.act(lambda state, now: state.drain_worker(worker_id, now)):
+            await abort(context, Fault(Reason.INVALID_REQUEST, self._no_worker(worker_id)))
+        return admin_pb2.DrainWorkerResponse()
+
+    async def RevokeLease(  # noqa: N802
+        self, request: admin_pb2.RevokeLeaseRequest, context: _Context
+    ) -> admin_pb2.RevokeLeaseResponse:
+        """End a lease against its holder's will, and wait for its worker to say that it ended."""
+        lease_id = request.lease_id
+        held = self._plane.state.placements.leases.get(lease_id)
+        if held is None:
+            message = f"No worker holds lease '{lease_id[:_SHOWN]}'. Look at `leaseway leases`."
+            metadata = {"lease": lease_id[:_SHOWN]}
+            await abort(context, Fault(Reason.LEASE_LOST, message, metadata=metadata))
+        if held.worker_id not in self._plane.streams:
+            message = (
+                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"
+                " cannot be told. Its leases are forgotten when it has been gone for"
+                f" {bounds.WORKER_LOST_AFTER:g} s."
+            )
+            await abort(context, Fault(Reason.WORKER_LOST, message, metadata={"lease": lease_id}))
+        reason = request.reason[:_LONGEST_REASON] or "an operator revoked it"
+        self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
+        return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
+
+    async def _ended(self, lease_id: str, context: _Context) -> bool:
+        until = self._plane.clock().mono + time_left(context, _CONFIRMED_WITHIN) * 0.9
+        while lease_id in self._plane.state.placements.leases:
+            left = until - self._plane.clock().mono
+            if left <= 0.0:
+                return False
+            await self._plane.changed(left)
+        return True
+
+    def _no_worker(self, worker_id: str) -> str:
+        state = self._plane.state
+        known = [record.id for _, record in sorted(state.workers.items()) if record.connected]
+        if not known:
+            return "No worker is connected."
+        listed = ", ".join(known[:_LISTED]) + (" and more" if len(known) > _LISTED else "")
+        return f"No worker '{worker_id[:_SHOWN]}' is connected. Connected are: {listed}."

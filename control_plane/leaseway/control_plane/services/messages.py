@@ -1,0 +1,310 @@
+"""What the core knows, as callers and operators get it; what servers offer is in `offered`.
+
+Tools, prompts and resources as callers get them, and where their names lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaseway.control_plane.core.catalog.definition import (
+    parse_definition,
+    parse_prompt,
+    parse_resource,
+)
+from leaseway.control_plane.core.catalog.kinds import TOOLS
+from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
+from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
+from leaseway.control_plane.core.catalog.variants import Good, Served
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.table import HeldLease
+from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.servers.probing import Outlook
+from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.protobuf import key_to_wire
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire import durations
+from leaseway.wire.durations import duration
+from leaseway.wire.errors import Fault
+from leaseway.wire.status import status_from_fault
+
+
+def denial(denied: Denied) -> Fault:
+    """Return the fault for a refusal of the core."""
+    return Fault(
+        denied.reason,
+        denied.message,
+        metadata={key: value for key, value in denied.metadata.items() if value},
+        retry_delay=denied.retry_delay,
+    )
+
+
+def timestamp(unix: float | None) -> Timestamp | None:
+    """Return Unix seconds as a timestamp."""
+    return None if unix is None else durations.timestamp(unix)
+
+
+def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
+    """Return where a worker is."""
+    address = record.hello.address
+    return catalog_pb2.WorkerRef(
+        id=address.id,
+        incarnation=address.incarnation,
+        address=address.address,
+        unix_socket=address.unix_socket,
+    )
+
+
+def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
+    """Return one worker."""
+    subscription = record.subscription
+    return admin_pb2.WorkerStatus(
+        worker=worker_ref(record),
+        state=record.state,
+        capacity=record.hello.capacity,
+        leases=state.placements.held_by(record.id),
+        instances=sum(one.is_live for one in record.instances),
+        sent_version=subscription.sent_version,
+        acked_version=subscription.acked_version,
+        last_error=subscription.last_error,
+        package_version=record.hello.package_version,
+        labels=record.hello.labels,
+    )
+
+
+def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
+    """Return one lease that a worker has reported."""
+    return leases_pb2.Lease(
+        id=held.id,
+        server_id=held.key.server_id,
+        worker_id=held.worker_id,
+        tenant=held.key.tenant,
+        session=held.key.session,
+        agent=held.agent,
+        ttl=duration(held.ttl),
+        launch_hash=held.launch_hash,
+        instance_id=held.instance_id,
+        age=duration(max(0.0, now - held.granted_at)),
+    )
+
+
+def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
+    """Return one open problem."""
+    what = open_problem.problem
+    return admin_pb2.Problem(
+        scope=what.scope,
+        server_id=what.server_id,
+        tenant=what.tenant,
+        worker_id=what.worker_id,
+        reason=what.reason,
+        message=what.message,
+        first_seen=timestamp(open_problem.first_seen),
+        last_seen=timestamp(open_problem.last_seen),
+        count=open_problem.count,
+        severity=what.severity,
+        subject=what.subject,
+    )
+
+
+def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[InstanceInfo]]:
+    """Return what all workers have said of their instances, gone through once."""
+    instances: dict[VariantKey, list[InstanceInfo]] = {}
+    for record in state.workers.values():
+        for one in record.instances:
+            instances.setdefault(one.key, []).append(one)
+    return instances
+
+
+def errors_by_server(state: Coordinator) -> Mapping[str, str]:
+    """Return the newest error of each server, where the entries of some have one."""
+    errors: dict[str, str] = {}
+    if state.servers.rejected:
+        for each in state.problems.open():
+            if each.problem.severity == "error":
+                errors.setdefault(each.problem.server_id, each.problem.message)
+    return errors
+
+
+def server(
+    state: Coordinator,
+    key: VariantKey,
+    now: Moment,
+    instances: Iterable[InstanceInfo],
+    errors: Mapping[str, str],
+) -> catalog_pb2.ServerStatus:
+    """Return one configured server.
+
+    Args:
+        state: What is known.
+        key: Which variant.
+        now: When.
+        instances: Those of its instances that are told.
+        errors: What is wrong with entries of the configuration, by server id.
+    """
+    served, desired = state.visible.served.get(key), state.servers.desired or {}
+    if is_stand_in(served, desired):
+        served = None
+    spec = served.spec if served else desired.get(key)
+    good = state.servers.goods.get(key)
+    failure = state.servers.failures.get(key)
+    rejected = key.server_id in state.servers.rejected
+    problem = errors.get(key.server_id, "") if rejected else ""
+    status = catalog_pb2.ServerStatus(
+        server_id=key.server_id,
+        tenant=key.tenant,
+        state=_server_state(state, key, served),
+        problem=failure.message if failure else problem,
+        instances=[instance(one) for one in instances],
+    )
+    _foretell(status, state.servers.probes.outlook(key, now.mono), now)
+    if spec is not None:
+        _describe(status, spec)
+    if good is not None:
+        _name_generation(status, good)
+        wanted = desired.get(key)
+        if wanted is not None and wanted.launch_hash != good.launch_hash:
+            status.wanted_launch_hash = wanted.launch_hash
+    elif spec is not None:
+        status.launch_hash, status.exposure_hash = spec.launch_hash, spec.exposure_hash
+    if served is not None:
+        status.tool_count = len(served.callable_tools)
+        status.prompt_count = len(served.callable_prompts)
+        status.resource_count = len(served.readable.resources) + len(served.readable.templates)
+        status.workers.extend(record.id for record in state.serving(served))
+    return status
+
+
+def _foretell(status: catalog_pb2.ServerStatus, outlook: Outlook | None, now: Moment) -> None:
+    if outlook is None:
+        return
+    status.failures = outlook.failures
+    if outlook.wait is not None:
+        status.next_try_at.CopyFrom(durations.timestamp(now.unix + outlook.wait))
+
+
+def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:
+    status.transport = spec.transport
+    status.shared = spec.truely_stateless
+    status.description = spec.description
+
+
+def _name_generation(status: catalog_pb2.ServerStatus, good: Good) -> None:
+    status.launch_hash = good.launch_hash
+    status.exposure_hash = good.exposure_hash
+    status.protocol_version = good.listing.protocol_version
+
+
+def _server_state(
+    state: Coordinator, key: VariantKey, served: Served | None
+) -> catalog_pb2.ServerState.ValueType:
+    troubled = (
+        key in state.servers.failures
+        or key.server_id in state.servers.rejected
+        or key in state.servers.refused
+    )
+    if served is not None:
+        return catalog_pb2.SERVER_STATE_DEGRADED if troubled else catalog_pb2.SERVER_STATE_READY
+    return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING
+
+
+def instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
+    """Return one live MCP client, or why there is none."""
+    return catalog_pb2.InstanceStatus(
+        worker_id=info.worker_id,
+        id=info.id,
+        state=info.state,
+        lease_id=info.lease_id,
+        pid=info.pid,
+        variant=key_to_wire(info.key),
+        starts=info.starts,
+        launch_hash=info.launch_hash,
+        role=info.role,
+        failures=info.failures,
+        circuit=info.circuit,
+        next_start_at=timestamp(info.next_start_at),
+    )
+
+
+def tool(name: str, target: NamedTarget) -> catalog_pb2.Tool:
+    """Return one exposed tool."""
+    served = target.served
+    definition = parse_definition(served.listing.by_name[target.item.original].definition)
+    return catalog_pb2.Tool(
+        name=name,
+        original_name=target.item.original,
+        server_id=served.key.server_id,
+        title=definition.title,
+        description=definition.description,
+        input_schema=definition.input_schema,
+        output_schema=definition.output_schema,
+        annotations=definition.annotations,
+        extra=definition.extra,
+        shared=served.spec.truely_stateless,
+    )
+
+
+def prompt(name: str, target: NamedTarget) -> catalog_pb2.Prompt:
+    """Return one exposed prompt."""
+    served = target.served
+    recorded = served.listing.prompts_by_name[target.item.original]
+    definition = parse_prompt(recorded.definition)
+    return catalog_pb2.Prompt(
+        name=name,
+        original_name=target.item.original,
+        server_id=served.key.server_id,
+        title=definition.title,
+        description=definition.description,
+        arguments=definition.arguments,
+        extra=definition.extra,
+        shared=served.spec.truely_stateless,
+    )
+
+
+def resource(target: ResourceTarget) -> catalog_pb2.Resource:
+    """Return one listed resource or template."""
+    assert target.recorded is not None, "what is not listed has no definition"
+    definition = parse_resource(target.recorded.definition)
+    return catalog_pb2.Resource(
+        uri=target.uri,
+        is_template=target.is_template,
+        server_id=target.served.key.server_id,
+        name=definition.name,
+        title=definition.title,
+        description=definition.description,
+        mime_type=definition.mime_type,
+        extra=definition.extra,
+        shared=target.served.spec.truely_stateless,
+    )
+
+
+def resolved(
+    name: str, outcome: NamedTarget | ResourceTarget | Denied, workers: list[WorkerRecord]
+) -> catalog_pb2.ResolvedTool:
+    """Return where a name leads, or why nowhere."""
+    if isinstance(outcome, Denied):
+        return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
+    served = outcome.served
+    answer = catalog_pb2.ResolvedTool(
+        name=name,
+        server_id=served.key.server_id,
+        original_name=_original(outcome),
+        shared=served.spec.truely_stateless,
+        workers=[worker_ref(record) for record in workers],
+        call_timeout=duration(served.spec.call_timeout),
+    )
+    if isinstance(outcome, NamedTarget) and outcome.kind is TOOLS:
+        recorded = served.listing.by_name[outcome.item.original]
+        definition = parse_definition(recorded.definition)
+        answer.idempotent, answer.read_only = definition.idempotent, definition.read_only
+    else:
+        answer.read_only = True  # what gets a prompt or reads a resource changes nothing
+    return answer
+
+
+def _original(target: NamedTarget | ResourceTarget) -> str:
+    return target.item.original if isinstance(target, NamedTarget) else target.uri

@@ -1,0 +1,52 @@
+"""What every request of a caller has: who it is, and how long it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.errors import Fault
+from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
+from leaseway.wire.pages import PageRequest, PageStart, page_start
+from leaseway.wire.status import abort
+from leaseway.wire.version import check_client_version
+
+
+async def check_client(
+    client: catalog_pb2.ClientInfo,
+    context: grpc.aio.ServicerContext[Any, Any],
+    tenant: str = "",
+    session: str = "",
+) -> None:
+    """Refuse a caller of another protocol version, and names that break the rule for them.
+
+    One that does not say its version is taken.
+    """
+    try:
+        check_client_version(client, "this control plane")
+        check_caller_names(session=session, tenant=tenant, agent=client.agent)
+    except Fault as fault:
+        await abort(context, fault)
+
+
+async def page_of(
+    listing: str, request: PageRequest, context: grpc.aio.ServicerContext[Any, Any]
+) -> PageStart:
+    """Return where the page of a listing begins that a request asks for; refuse a wrong token."""
+    try:
+        return page_start(listing, request)
+    except Fault as fault:
+        await abort(context, fault)
+
+
+def tenant_of(name: str) -> str:
+    """Return the tenant that a request is for."""
+    return name or DEFAULT_TENANT
+
+
+def time_left(context: grpc.aio.ServicerContext[Any, Any], longest: float) -> float:
+    """Return the seconds until the caller gives up, at most `longest`."""
+    left = context.time_remaining()
+    return longest if left is None else min(longest, left)

@@ -1,0 +1,162 @@
+"""Sync messages to and from what the core knows: converted once, here (DESIGN §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, cast
+
+from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
+from leaseway.control_plane.core.problems import Problem, Scope
+from leaseway.control_plane.core.workers.actions import (
+    CancelProbe,
+    DrainWorker,
+    RevokeLease,
+    StartProbe,
+    WantContent,
+)
+from leaseway.control_plane.core.workers.records import (
+    InstanceInfo,
+    WorkerAddress,
+    WorkerHello,
+    WorkerReport,
+)
+from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_wire
+from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_to_wire
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire import bounds
+from leaseway.wire.durations import seconds
+from leaseway.wire.names import DEFAULT_TENANT
+
+_LONGEST = 256
+"""Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
+
+
+def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
+    """Return how a worker introduces itself.
+
+    Raises:
+        MalformedMessage: It lacks its id, its incarnation or its address.
+    """
+    worker = message.worker
+    if not worker.id or not worker.incarnation or not worker.address:
+        raise MalformedMessage("A worker must name its id, its incarnation and its address.")
+    return WorkerHello(
+        address=WorkerAddress(worker.id, worker.incarnation, worker.address, worker.unix_socket),
+        capacity=message.capacity or bounds.MAX_LEASES,
+        package_version=message.package_version,
+        labels=dict(message.labels),
+        highest_version=message.highest_registry_version,
+        highest_epoch=message.highest_epoch,
+        held={key_from_wire(held.key): hashes_from_wire(held) for held in message.held},
+        leases=tuple(_lease_from_wire(lease, worker.id, now) for lease in message.leases),
+        instances=_instances_from_wire(message.instances, worker.id),
+    )
+
+
+def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> WorkerReport:
+    """Return what a worker says has changed."""
+    return WorkerReport(
+        gained=tuple(_lease_from_wire(one, worker_id, now) for one in message.leases_gained),
+        lost=tuple(message.leases_lost),
+        instances=_instances_from_wire(message.instances, worker_id)
+        if message.instances_changed
+        else None,
+        problems=tuple(problem_from_wire(problem) for problem in message.problems),
+        cleared=tuple(problem_from_wire(problem) for problem in message.cleared),
+        calls_in_flight=message.calls_in_flight,
+        draining=message.draining,
+    )
+
+
+def lease_ends_from_wire(message: sync_pb2.Report) -> list[LeaseEnd]:
+    """Return how leases ended that a worker reports as gone."""
+    return [
+        LeaseEnd(end.lease_id[:_LONGEST], end.tenant[:_LONGEST] or DEFAULT_TENANT, end.how[:32])
+        for end in message.lease_ends
+    ]
+
+
+def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
+    """Return why a worker did not apply one variant."""
+    failed = message.kind == sync_pb2.Refusal.KIND_FAILED
+    problem = problem_from_wire(message.problem)
+    kind: Literal["rejected", "failed"] = "failed" if failed else "rejected"
+    return Refusal(key_from_wire(message.key), kind, problem.reason, problem.message)
+
+
+def problem_from_wire(message: admin_pb2.Problem) -> Problem:
+    """Return a problem; its times and count are the control plane's own."""
+    known = ("workspace", "server", "worker", "client")
+    return Problem(
+        scope=cast("Scope", message.scope if message.scope in known else "client"),
+        reason=message.reason[:_LONGEST] or "UNSPECIFIED",
+        message=message.message,
+        server_id=message.server_id[:_LONGEST],
+        tenant=message.tenant[:_LONGEST],
+        worker_id=message.worker_id[:_LONGEST],
+        severity="warning" if message.severity == "warning" else "error",
+        subject=message.subject[:_LONGEST],
+    )
+
+
+def action_to_wire(
+    action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker,
+) -> sync_pb2.SyncResponse:
+    """Return the message that carries out an action; deltas are `delta_wire`'s."""
+    match action:
+        case WantContent(keys):
+            want = sync_pb2.Want(keys=[key_to_wire(key) for key in keys])
+            return sync_pb2.SyncResponse(want=want)
+        case StartProbe():
+            probe = sync_pb2.Probe(
+                id=action.id,
+                spec=spec_to_wire(action.spec),
+                launch_hash=action.spec.launch_hash,
+                traceparent=action.trace,
+            )
+            return sync_pb2.SyncResponse(probe=probe)
+        case CancelProbe(probe_id):
+            return sync_pb2.SyncResponse(cancel_probe=sync_pb2.CancelProbe(id=probe_id))
+        case RevokeLease(lease_id, reason):
+            return sync_pb2.SyncResponse(revoke=sync_pb2.Revoke(lease_id=lease_id, reason=reason))
+        case DrainWorker(reason):
+            return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
+
+
+def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:
+    return HeldLease(
+        id=message.id,
+        key=LeaseKey(message.tenant, message.session, message.server_id),
+        worker_id=worker_id,
+        granted_at=now - seconds(message.age),
+        agent=message.agent,
+        ttl=seconds(message.ttl),
+        launch_hash=message.launch_hash,
+        instance_id=message.instance_id,
+    )
+
+
+def _instances_from_wire(
+    messages: Iterable[catalog_pb2.InstanceStatus], worker_id: str
+) -> tuple[InstanceInfo, ...]:
+    return tuple(
+        InstanceInfo(
+            id=message.id,
+            worker_id=worker_id,
+            key=key_from_wire(message.variant),
+            state=message.state,
+            lease_id=message.lease_id,
+            pid=message.pid,
+            starts=message.starts,
+            launch_hash=message.launch_hash,
+            role=message.role,
+            failures=message.failures,
+            circuit=message.circuit,
+            next_start_at=seconds(message.next_start_at)
+            if message.HasField("next_start_at")
+            else None,
+        )
+        for message in messages
+    )

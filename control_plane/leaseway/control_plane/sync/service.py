@@ -1,0 +1,244 @@
+"""The control plane's end of the Sync stream (DESIGN §8)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.actions import Action, PushDelta
+from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.sync.convert import (
+    action_to_wire,
+    hello_from_wire,
+    lease_ends_from_wire,
+    problem_from_wire,
+    refusal_from_wire,
+    report_from_wire,
+)
+from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.toolsets import (
+    MalformedMessage,
+    listing_from_wire,
+    served_from_wire,
+)
+from leaseway.spec.protobuf import key_from_wire
+from leaseway.v1 import sync_pb2, sync_pb2_grpc
+from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.wire.message_parts import Joiner, OversizeMessage, split
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+_logger = logging.getLogger(__name__)
+_QUEUE = 1024
+_HELLO_TIMEOUT = 10.0
+
+_Context = grpc.aio.ServicerContext[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
+
+
+class _Stream:
+    """The sending side of one stream: a bounded queue that its writer drains."""
+
+    def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
+        self._plane = plane
+        self._deltas = deltas
+        self._queue: asyncio.Queue[Action] = asyncio.Queue(_QUEUE)
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def send(self, action: Action) -> None:
+        try:
+            self._queue.put_nowait(action)
+        except asyncio.QueueFull:
+            self.end(f"The worker is too slow: {_QUEUE} messages wait for it.")
+
+    def end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    async def drain(self, context: _Context) -> None:
+        while True:
+            action = await self._queue.get()
+            for message in self._messages(action):
+                await context.write(message)
+
+    def _messages(self, action: Action) -> Iterator[sync_pb2.SyncResponse]:
+        if isinstance(action, PushDelta):
+            yield from self._deltas.messages(action, self._plane.state.epoch)
+            return
+        message = action_to_wire(action)
+        if message.ByteSize() <= MAX_MESSAGE:
+            yield message
+            return
+        for part in split(message.SerializeToString()):
+            yield sync_pb2.SyncResponse(part=part)
+
+
+class SyncService(sync_pb2_grpc.SyncServiceServicer):
+    """Joins workers to the plane, one stream each."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._deltas = DeltaWriter()
+
+    async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
+        self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
+    ) -> None:
+        """Serve one worker until its stream ends."""
+        messages = _joined(request_iterator)
+        try:
+            hello = await self._greet(messages)
+        except MalformedMessage as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        stream = _Stream(self._plane, self._deltas)
+        try:
+            self._join(hello, stream)
+        except WorkerRefused as refusal:
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(refusal))
+        try:
+            await self._welcome(context)
+            await self._serve(hello, messages, stream, context)
+        finally:
+            self._leave(hello, stream)
+
+    async def _greet(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT):
+                first = await anext(messages, None)
+        except (TimeoutError, OversizeMessage) as error:
+            raise MalformedMessage("A worker must begin with its hello.") from error
+        if first is None or first.WhichOneof("message") != "hello":
+            raise MalformedMessage("A worker must begin with its hello.")
+        if first.hello.protocol_version != PROTOCOL_VERSION:
+            raise MalformedMessage(
+                f"The worker speaks protocol version {first.hello.protocol_version}, this control"
+                f" plane {PROTOCOL_VERSION}. Run the same release of both."
+            )
+        return hello_from_wire(first.hello, self._plane.clock().mono)
+
+    async def _welcome(self, context: _Context) -> None:
+        welcome = sync_pb2.Welcome(
+            protocol_version=PROTOCOL_VERSION,
+            package_version=user_agent(),
+            epoch=self._plane.state.epoch,
+        )
+        await context.write(sync_pb2.SyncResponse(welcome=welcome))
+
+    def _join(self, hello: WorkerHello, stream: _Stream) -> None:
+        worker_id = hello.address.id
+        streams = self._plane.streams
+        older = streams.get(worker_id)
+        streams[worker_id] = stream  # so that what joining leaves to be said goes out on it
+        try:
+            self._plane.act(lambda state, now: state.worker_joined(hello, now))
+        except WorkerRefused:
+            if older is None:
+                del streams[worker_id]
+            else:
+                streams[worker_id] = older
+            raise
+        if older is not None:  # the worker came back before its old stream was seen to end
+            older.end("The worker has opened a newer stream.")
+        _logger.info("worker joined", extra={"worker": worker_id, "at": hello.address.address})
+
+    def _leave(self, hello: WorkerHello, stream: _Stream) -> None:
+        worker_id = hello.address.id
+        if self._plane.streams.get(worker_id) is not stream:
+            return
+        del self._plane.streams[worker_id]
+        self._plane.act(lambda state, now: state.worker_left(worker_id, now))
+        _logger.info("worker left", extra={"worker": worker_id})
+
+    async def _serve(
+        self,
+        hello: WorkerHello,
+        messages: AsyncIterator[sync_pb2.SyncRequest],
+        stream: _Stream,
+        context: _Context,
+    ) -> None:
+        reader = asyncio.create_task(self._read(hello.address.id, messages, stream))
+        writer = asyncio.create_task(stream.drain(context))
+        try:
+            await asyncio.wait((reader, writer, stream.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            results = await asyncio.gather(reader, writer, return_exceptions=True)
+        for result in results:
+            if isinstance(result, MalformedMessage | OversizeMessage):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(result))
+            if isinstance(result, Exception) and not isinstance(result, grpc.aio.BaseError):
+                _logger.error("a Sync stream failed here", exc_info=result)
+                message = "The control plane failed to serve this stream; its log says why."
+                await context.abort(grpc.StatusCode.INTERNAL, message)
+        if stream.ended.done():
+            await context.abort(grpc.StatusCode.ABORTED, stream.ended.result())
+
+    async def _read(
+        self, worker_id: str, messages: AsyncIterator[sync_pb2.SyncRequest], stream: _Stream
+    ) -> None:
+        async for message in messages:
+            if self._plane.streams.get(worker_id) is not stream:
+                return  # a newer stream speaks for the worker; this one's nonces mean others
+            self._take(worker_id, message)
+
+    def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
+        act = self._plane.act
+        self._plane.state.heard(worker_id)
+        match message.WhichOneof("message"):
+            case "ack":
+                act(lambda state, now: state.acked(worker_id, message.ack.nonce, now))
+            case "nack":
+                nack = message.nack
+                refusals = [refusal_from_wire(refusal) for refusal in nack.refusals]
+                act(lambda state, now: state.nacked(worker_id, nack.nonce, refusals, now))
+            case "held":
+                variants = [served_from_wire(variant) for variant in message.held.variants]
+                act(lambda state, now: state.content_received(worker_id, variants, now))
+            case "probe_result":
+                self._take_probe_result(message.probe_result)
+            case "report":
+                mono = self._plane.clock().mono
+                self._plane.lease_ends.note(lease_ends_from_wire(message.report), mono)
+                report = report_from_wire(message.report, worker_id, mono)
+                act(lambda state, now: state.reported(worker_id, report, now))
+            case _:
+                raise MalformedMessage("A worker sent a message that only opens a stream.")
+
+    def _take_probe_result(self, result: sync_pb2.ProbeResult) -> None:
+        outcome: Listing | Problem
+        if result.HasField("problem"):
+            outcome = problem_from_wire(result.problem)
+        else:
+            outcome = listing_from_wire(result)
+        if result.id:
+            self._plane.traces.probe_ended(result.id, outcome)
+            if self._plane.meters is not None:
+                self._plane.meters.probe_ended(result.id, outcome)
+            self._plane.act(lambda state, now: state.probe_ended(result.id, outcome, now))
+        else:
+            key = key_from_wire(result.key)
+            self._plane.act(
+                lambda state, now: state.relisted(key, result.launch_hash, outcome, now)
+            )
+
+
+async def _joined(
+    requests: AsyncIterator[sync_pb2.SyncRequest],
+) -> AsyncIterator[sync_pb2.SyncRequest]:
+    """Yield messages whole, those in parts put together.
+
+    Raises:
+        OversizeMessage: The parts of one exceed their bound.
+    """
+    joiner = Joiner()
+    async for request in requests:
+        if request.WhichOneof("message") != "part":
+            yield request
+            continue
+        whole = joiner.add(request.part)
+        if whole is not None:
+            yield sync_pb2.SyncRequest.FromString(whole)

@@ -1,0 +1,135 @@
+"""What a server offers, as Sync carries it: listings from workers, what is served to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from leaseway.control_plane.core.catalog.kinds import (
+    PROMPTS,
+    RESOURCE_TEMPLATES,
+    RESOURCES,
+    TOOLS,
+    Kind,
+)
+from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
+from leaseway.spec.model import NameFilter
+from leaseway.spec.protobuf import key_to_wire, spec_from_wire, spec_to_wire
+from leaseway.v1 import sync_pb2
+
+
+class MalformedMessage(Exception):
+    """A worker said something that no worker of this protocol says; the message says what."""
+
+
+def listing_from_wire(message: sync_pb2.ProbeResult) -> Listing:
+    """Return what a server listed.
+
+    A tool without a name is a mistake of the worker, which refuses such lists. What else a server
+    offers may be malformed: it is taken in without a name, and left out where things are exposed.
+
+    Raises:
+        MalformedMessage: A tool is no JSON object with a name.
+    """
+    return Listing(
+        tuple(_tool_from_wire(tool) for tool in message.tools),
+        message.protocol_version,
+        _offers_from_wire(message.prompts, PROMPTS),
+        _offers_from_wire(message.resources, RESOURCES),
+        _offers_from_wire(message.resource_templates, RESOURCE_TEMPLATES),
+    )
+
+
+def served_from_wire(message: sync_pb2.Upsert) -> Served:
+    """Return a variant that a worker holds.
+
+    Raises:
+        MalformedMessage: A recorded tool is no JSON object with a name.
+    """
+    toolset = message.toolset
+    rules = toolset.resource_filter
+    return Served(
+        spec=spec_from_wire(message.spec),
+        hashes=hashes_from_wire(message.hashes),
+        listing=Listing(
+            tuple(_tool_from_wire(tool) for tool in toolset.recorded),
+            toolset.protocol_version,
+            _offers_from_wire(toolset.recorded_prompts, PROMPTS),
+            _offers_from_wire(toolset.recorded_resources, RESOURCES),
+            _offers_from_wire(toolset.recorded_templates, RESOURCE_TEMPLATES),
+        ),
+        exposed=_exposed_from_wire(toolset.exposed),
+        prompts=_exposed_from_wire(toolset.prompts),
+        resource_filter=NameFilter(tuple(rules.whitelist), tuple(rules.blacklist)),
+    )
+
+
+def served_to_wire(served: Served) -> sync_pb2.Upsert:
+    """Return what a worker gets of a variant."""
+    listing, rules = served.listing, served.resource_filter
+    return sync_pb2.Upsert(
+        spec=spec_to_wire(served.spec),
+        hashes=sync_pb2.HeldHashes(
+            key=key_to_wire(served.key),
+            launch_hash=served.hashes.launch,
+            exposure_hash=served.hashes.exposure,
+            toolset_hash=served.hashes.toolset,
+        ),
+        toolset=sync_pb2.Toolset(
+            recorded=[sync_pb2.RecordedTool(definition=t.definition) for t in listing.tools],
+            exposed=_exposed_to_wire(served.exposed),
+            protocol_version=listing.protocol_version,
+            recorded_prompts=_definitions(listing.prompts),
+            prompts=_exposed_to_wire(served.prompts),
+            recorded_resources=_definitions(listing.resources),
+            recorded_templates=_definitions(listing.templates),
+            resource_filter=sync_pb2.NameFilter(
+                whitelist=rules.whitelist, blacklist=rules.blacklist
+            )
+            if rules
+            else None,
+        ),
+    )
+
+
+def hashes_from_wire(message: sync_pb2.HeldHashes) -> Hashes:
+    """Return which content of a variant is meant."""
+    return Hashes(message.launch_hash, message.exposure_hash, message.toolset_hash)
+
+
+def _exposed_to_wire(exposed: Iterable[Exposed]) -> list[sync_pb2.ExposedTool]:
+    return [
+        sync_pb2.ExposedTool(original_name=one.original, name=one.name, skipped=one.skipped)
+        for one in exposed
+    ]
+
+
+def _exposed_from_wire(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[Exposed, ...]:
+    return tuple(Exposed(one.original_name, one.name, one.skipped) for one in messages)
+
+
+def _definitions(offers: Iterable[Recorded]) -> list[bytes]:
+    """Return definitions as workers take them; one without a name is of no use to them."""
+    return [one.definition for one in offers if one.name]
+
+
+def _tool_from_wire(tool: sync_pb2.RecordedTool) -> Recorded:
+    name = _member(tool.definition, TOOLS)
+    if name is None:
+        raise MalformedMessage("A recorded tool is not a JSON object with a name.")
+    return Recorded(name, tool.definition)
+
+
+def _offers_from_wire(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
+    return tuple(Recorded(_member(one, kind) or "", one) for one in definitions)
+
+
+def _member(definition: bytes, kind: Kind) -> str | None:
+    """Return what tells one definition of a kind from others, or None where it has no such."""
+    try:
+        name = json.loads(definition)[kind.member]
+        name.encode()  # half of a surrogate pair is JSON, but can be sent to nobody
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,170 @@
+"""Artifacts over HTTP, for pages that show them: `GET /artifacts/…` and nothing else (DESIGN §6).
+
+The tenant and the session of the call are sent as `?tenant=&session=`, or as `X-Leaseway-Tenant`
+and `X-Leaseway-Session`; where there is a key, it is sent as `Authorization: Bearer KEY`. Nothing
+that a server made is ever run as a page: the answer says so in its headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.core.artifact_index import Artifact
+from leaseway.telemetry.http_listener import ArtifactsListener
+from leaseway.wire.auth import KEY_VARIABLE
+from leaseway.wire.errors import Fault, Reason
+
+_PATIENCE: Final = 30.0
+"""Seconds that a reader may take for one part."""
+_IDLE: Final = 15.0
+"""Seconds that a connection may wait for another request."""
+_SHUTDOWN: Final = 1.0
+_MOST_CONNECTIONS: Final = 256
+_OTHER: Final = "application/octet-stream"
+_ACTIVE: Final = frozenset({"image/svg+xml", "image/svg"})
+"""Pictures that can hold scripts: saved, not shown."""
+_SAFE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Referrer-Policy": "no-referrer",
+    "Server": "leaseway",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def serve_artifacts(
+    listener: ArtifactsListener | None, store: ArtifactStore
+) -> AsyncIterator[None]:
+    """Serve artifacts at a port while the block runs; None serves nothing."""
+    if listener is None:
+        yield
+        return
+    site = _Site(listener.key, store)
+    app = web.Application(middlewares=[site.guard])
+    app.router.add_get("/artifacts/{rest:.+}", site.get)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=_IDLE
+    )
+    await runner.setup()
+    connect = partial(_connect, runner)
+    server = await asyncio.get_running_loop().create_server(connect, sock=listener.socket)
+    try:
+        yield
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+def _connect(runner: web.AppRunner) -> asyncio.Protocol:
+    """Return what serves a new connection; beyond the bound, what closes it."""
+    server = runner.server
+    assert server is not None
+    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Site:
+    def __init__(self, key: str | None, store: ArtifactStore) -> None:
+        self._expected = f"Bearer {key}".encode() if key is not None else None
+        self._store = store
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Want the key, and say why a request fails."""
+        sent = request.headers.get("Authorization", "").encode(errors="replace")
+        if self._expected is not None and not hmac.compare_digest(sent, self._expected):
+            sentence = f"Send the key: Authorization: Bearer, then what {KEY_VARIABLE} holds."
+            return _plain(401, sentence, {"WWW-Authenticate": "Bearer"})
+        try:
+            return await handler(request)
+        except Fault as fault:
+            if fault.reason is Reason.OVERLOADED:
+                return _plain(503, fault.message, {"Retry-After": "1"})
+            return _plain(404, fault.message)
+        except web.HTTPException as refusal:
+            allow = refusal.headers.get("Allow")
+            return _plain(refusal.status, "", {"Allow": allow} if allow else None)
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Send an artifact, or the part of it that is asked for."""
+        artifact = self._store.find(
+            f"artifacts/{request.match_info['rest']}",
+            _said(request, "tenant"),
+            _said(request, "session"),
+        )
+        whole = range(artifact.byte_length)
+        try:
+            wanted = whole[request.http_range] if "Range" in request.headers else whole
+        except ValueError:  # ranges of which no part is understood are to be ignored
+            wanted = whole
+        if not wanted and whole:
+            return _plain(416, "", {"Content-Range": f"bytes */{len(whole)}"})
+        response = web.StreamResponse(
+            status=200 if wanted == whole else 206, headers=self._headers(artifact)
+        )
+        response.content_length = len(wanted)
+        if wanted != whole:
+            response.headers["Content-Range"] = (
+                f"bytes {wanted[0]}-{wanted[-1]}/{artifact.byte_length}"
+            )
+        if request.method == "HEAD":
+            return response
+        await self._send(request, response, artifact, wanted)
+        return response
+
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, artifact: Artifact, wanted: range
+    ) -> None:
+        async with aclosing(self._store.parts(artifact, wanted.start, wanted.stop)) as parts:
+            # The first part comes before the head: until then a failure has a status of its own.
+            part = await anext(parts, b"")
+            await response.prepare(request)
+            try:
+                while part:
+                    async with asyncio.timeout(_PATIENCE):
+                        await response.write(part)
+                    part = await anext(parts, b"")
+            except (Fault, TimeoutError):
+                # Only a connection that breaks tells that this is not all.
+                if request.transport is not None:
+                    request.transport.abort()
+
+    def _headers(self, artifact: Artifact) -> dict[str, str]:
+        shown = artifact.mime_type.startswith(("image/", "audio/"))
+        name = artifact.ref.rpartition("/")[2]
+        place = "inline" if shown and artifact.mime_type not in _ACTIVE else "attachment"
+        age = max(0, int(self._store.remaining(artifact)))
+        return {
+            "Content-Type": artifact.mime_type if shown else _OTHER,
+            "Content-Disposition": f'{place}; filename="{name}"',
+            "Cache-Control": f"private, max-age={age}",
+            "Accept-Ranges": "bytes",
+            "Vary": "Authorization, X-Leaseway-Tenant, X-Leaseway-Session",
+            **_SAFE,
+        }
+
+
+def _said(request: web.Request, name: str) -> str:
+    return request.query.get(name, "") or request.headers.get(f"X-Leaseway-{name.title()}", "")
+
+
+def _plain(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        status=status,
+        text=f"{sentence}\n" if sentence else "",
+        headers={"Cache-Control": "no-store", **_SAFE, **(headers or {})},
+    )

@@ -1,0 +1,129 @@
+"""The `mcp_admin` toolset on a worker: it needs no process and is always there (DESIGN §5).
+
+Its calls pass through the same chain as every other call; what is here is only what the chain
+ends in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.core.calls import Outcome
+from leaseway.data_plane.core.lease_table import LeaseKey
+from leaseway.data_plane.core.toolset import Exposed, ToolPlan, compile_toolset
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.v1 import execution_pb2
+from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT, nearest
+
+_MOST_NAMED: Final = 20
+_TOOLSET: Final = compile_toolset(
+    TOOL_DEFINITIONS.values(), [Exposed(name, name) for name in TOOL_DEFINITIONS], ""
+)
+
+
+class AdminTools:
+    """Runs calls of Leaseway's own tools.
+
+    Args:
+        pool: What is served.
+        leases: Who holds what.
+
+    """
+
+    def __init__(self, pool: Pool, leases: LeaseKeeper) -> None:
+        self._pool = pool
+        self._leases = leases
+
+    @staticmethod
+    def plan(tool: str) -> ToolPlan:
+        """Return what a call of a tool needs to know beforehand.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND.
+
+        """
+        return _TOOLSET.find(ADMIN_TOOLSET, tool)
+
+    def run(self, call: execution_pb2.Call, arguments: Mapping[str, Any]) -> Outcome:
+        """Run a call that was admitted.
+
+        Raises:
+            Fault: SESSION_REQUIRED.
+
+        """
+        if not call.session:
+            raise Fault(
+                Reason.SESSION_REQUIRED,
+                f"{RELEASE_TOOL} releases a lease of the session that calls it: name a session.",
+            )
+        tenant = call.tenant or DEFAULT_TENANT
+        key = LeaseKey(tenant, call.session, arguments["serverId"])
+        return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
+
+    def _release(self, key: LeaseKey) -> Outcome:
+        lease = self._leases.find(key)
+        if lease is None:
+            return self._nothing_to_release(key)
+        self._leases.release(lease.id)
+        return _released(key)
+
+    def _release_named(self, lease_id: str, key: LeaseKey) -> Outcome:
+        """Release the one lease that the caller means: a newer one of its session stays."""
+        lease = self._leases.get(lease_id)
+        if lease is not None and lease.key == key:
+            self._leases.release(lease_id)
+            return _released(key)
+        ended = self._leases.ended_fault(lease_id)
+        if ended.reason is Reason.LEASE_RELEASED:
+            return _released(key)
+        if ended.reason is Reason.LEASE_LOST:
+            return self._nothing_to_release(key)
+        return _text(f"There is nothing to release. {ended.message}", is_error=True)
+
+    def _nothing_to_release(self, key: LeaseKey) -> Outcome:
+        held = [
+            lease.key.server_id
+            for lease in self._leases.leases
+            if (lease.key.tenant, lease.key.session) == (key.tenant, key.session)
+        ]
+        # What it holds on other workers is unknown here, so nothing is said of "none".
+        holds = f" It holds leases of: {_list(held)}." if held else ""
+        return _text(f"There is nothing to release: {self._why_none(key)}.{holds}", is_error=True)
+
+    def _why_none(self, key: LeaseKey) -> str:
+        known = {
+            variant.key.server_id: variant.spec
+            for variant in self._pool.holdings.visible_to(key.tenant)
+            if not variant.spec.hidden
+        }
+        spec = known.get(key.server_id)
+        if spec is None:
+            near = nearest(key.server_id, known)
+            hint = f" (did you mean {_list(near)}?)" if near else ""
+            return f"there is no server {key.server_id!a}{hint}"
+        if spec.truely_stateless:
+            return f"server {key.server_id} is shared and leased by nobody"
+        return f"this session holds no lease of server {key.server_id}"
+
+
+def _released(key: LeaseKey) -> Outcome:
+    return _text(
+        f"Released the lease of server {key.server_id}. What it kept for this session is gone; "
+        "the next call of one of its tools starts with a fresh client."
+    )
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _text(text: str, *, is_error: bool = False) -> Outcome:
+    result = {"content": [{"type": "text", "text": text}], "isError": is_error}
+    return Outcome(msgspec.json.encode(result), is_error)

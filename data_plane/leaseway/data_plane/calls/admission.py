@@ -1,0 +1,83 @@
+"""Whether a call may run, and as what (DESIGN §6): its server, its tool, its arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.data_plane.core.prompts_resources import Asked, admit
+from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, check_caller_names
+
+
+class Admission:
+    """Admits calls by what is served now; what decides more (policy, rate, audit) belongs here.
+
+    Args:
+        pool: What is served.
+
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def admit(self, run: Run) -> tuple[Generation, ToolPlan | Asked]:
+        """Return whom a call is for, and what to send.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST.
+
+        """
+        call = run.call
+        tenant = call.tenant or DEFAULT_TENANT
+        if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
+            check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
+        generation = self._pool.find(call.server_id, tenant)
+        toolset = generation.variant.toolset
+        if call.method:
+            asked = admit(toolset.offered, call.server_id, call.method, run.arguments)
+            call.tool = asked.name  # what the params say, whatever the caller wrote beside them
+            return generation, asked
+        plan = toolset.tools.get(call.tool)
+        if plan is None:
+            plan = toolset.find(call.server_id, call.tool)
+        check_arguments(run, plan)
+        return generation, plan
+
+    def may_know(self, run: Run, uri: str) -> bool:
+        """Say whether a resource passes its server's filter as it is now."""
+        call = run.call
+        try:
+            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+        except Fault:
+            return False
+        return generation.variant.toolset.offered.uris.allows(uri)
+
+
+def check_arguments(run: Run, plan: ToolPlan) -> dict[str, Any]:
+    """Return a call's arguments, parsed, if they fit the tool's input schema.
+
+    Line breaks in the bytes to be sent become spaces: JSON has none inside of its strings, and a
+    server that reads lines would take one for the message's end.
+
+    Raises:
+        Fault: INVALID_ARGUMENTS.
+
+    """
+    if run.arguments:
+        parsed = parse_arguments(run.arguments)
+        if b"\n" in run.arguments or b"\r" in run.arguments:
+            run.arguments = run.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
+    else:
+        run.arguments, parsed = b"{}", {}
+    if plan.check is not None and not plan.check.accepts(parsed):
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of {run.call.server_id}:{run.call.tool} do not fit its input schema.",
+            violations=plan.check.violations(parsed),
+        )
+    return parsed

@@ -1,0 +1,349 @@
+"""One call under way: what it waits for, and how it ends, exactly once.
+
+What the server of one call asks its caller, until it is answered or the call ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from leaseway.data_plane.calls.tracing import CallTrace
+from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
+from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.media import DATA_MARK
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.metrics.instruments import ToolTimer
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
+from leaseway.wire.errors import Fault, Reason, Started
+
+_logger = logging.getLogger(__name__)
+_numbers: Final = itertools.count(1)
+"""A question's id is unique in the worker, and so on every stream."""
+
+_MAX_TEXT: Final = 1024
+
+
+class OpenAsks:
+    """The open questions of one call, by their ids.
+
+    Args:
+        on_withdrawn: Called with the id of a question that the server takes back.
+
+    """
+
+    __slots__ = ("_on_withdrawn", "_open")
+
+    def __init__(self, on_withdrawn: Callable[[int], None]) -> None:
+        self._on_withdrawn = on_withdrawn
+        self._open: dict[int, Ask] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def items(self) -> list[tuple[int, Ask]]:
+        """Return them, the oldest first."""
+        return list(self._open.items())
+
+    def add(self, ask: Ask) -> int:
+        """Take a question; return its id, or 0 where it is refused at once."""
+        if len(self._open) >= MAX_ASKS:
+            text = f"{MAX_ASKS} questions of this call are open already; wait for their answers."
+            ask.refuse(INTERNAL_ERROR, text)
+            return 0
+        if len(ask.params) > MAX_ASK:
+            text = f"The params have {len(ask.params)} bytes; a question may have {MAX_ASK}."
+            ask.refuse(INVALID_PARAMS, text)
+            return 0
+        ask_id = next(_numbers)
+        self._open[ask_id] = ask
+        ask.on_withdrawn = lambda: self._withdraw(ask_id)
+        return ask_id
+
+    def _withdraw(self, ask_id: int) -> None:
+        if self._open.pop(ask_id, None) is not None:
+            self._on_withdrawn(ask_id)
+
+    def settle(self, answer: execution_pb2.Answer) -> None:
+        """Give the server its answer; one that nobody waits for any more is dropped."""
+        ask = self._open.pop(answer.ask_id, None)
+        if ask is None:
+            _logger.debug("An answer came to question %d, which is not open.", answer.ask_id)
+        elif answer.HasField("error"):
+            why = answer.error.message[:_MAX_TEXT] or "The caller has no answer and says not why."
+            ask.refuse(INTERNAL_ERROR, why)
+        else:
+            try:
+                ask.answer(parse_answer(answer.result))
+            except ValueError as error:
+                ask.refuse(INTERNAL_ERROR, f"The caller's answer can't be passed on: {error}")
+
+    def refuse(self, ask_id: int, why: str) -> None:
+        """Tell the server that one of them is not answered."""
+        ask = self._open.pop(ask_id, None)
+        if ask is not None:
+            ask.refuse(INTERNAL_ERROR, why)
+
+    def end(self) -> None:
+        """Tell the server that none is answered any more: the call has ended."""
+        asks, self._open = self._open, {}
+        for ask in asks.values():
+            ask.refuse(INTERNAL_ERROR, "The call that asked this has ended.")
+
+
+def parse_answer(result: bytes) -> bytes:
+    """Return an answer as it goes to a server: on one line.
+
+    Raises:
+        ValueError: It is no JSON object in UTF-8, or too large; the text says which.
+    """
+    if len(result) > MAX_ASK:
+        raise ValueError(f"it has {len(result)} bytes, and {MAX_ASK} is the most")
+    try:
+        parsed: Any = msgspec.json.decode(result)
+        result.decode()
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError("it is no JSON object in UTF-8")
+    # In valid JSON a line break is only whitespace, and on a pipe it would end the message.
+    return result.replace(b"\n", b" ").replace(b"\r", b" ").strip()
+
+
+class Sink(Protocol):
+    """Takes what becomes of calls; none of it may block."""
+
+    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+        """Take a call's result."""
+
+    def fail(self, run: Run, fault: Fault) -> None:
+        """Take why a call has no result."""
+
+    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+        """Take a progress report."""
+
+    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+        """Take a log message of the server."""
+
+    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+        """Take what the server asks of the caller."""
+
+    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+        """Take that the server does not want an answer any more."""
+
+    def admit_updates(self, run: Run) -> None:
+        """Make room for changes of a resource that a call follows.
+
+        Raises:
+            Fault: OVERLOADED: too many are followed.
+
+        """
+
+    def updated(self, run: Run, uri: str) -> None:
+        """Take the URI of a resource that changed; empty once a subscription holds."""
+
+
+class Run:
+    """One call under way; ends exactly once, in its sink.
+
+    Attributes:
+        number: Names it in its worker; never reused.
+        has_deadline: Whether its owner ends it in time.
+        call: What was asked.
+        arguments: Its arguments as JSON.
+        lease: The lease that it runs on, or None.
+        is_new_lease: Whether this call acquired it.
+        asks: What the server has asked and nobody answered yet, or None where it asked nothing.
+        timer: Takes the duration of the server's work, where that is measured.
+        sent_at: When the server was sent the call, as `time.perf_counter` counts.
+
+    """
+
+    __slots__ = (
+        "_owner",
+        "_pending",
+        "_sink",
+        "arguments",
+        "asks",
+        "call",
+        "has_deadline",
+        "is_new_lease",
+        "lease",
+        "live",
+        "number",
+        "over",
+        "sent_at",
+        "task",
+        "timer",
+        "trace",
+    )
+
+    def __init__(
+        self,
+        owner: RunOwner,
+        number: int,
+        call: execution_pb2.Call,
+        arguments: bytes,
+        sink: Sink,
+    ) -> None:
+        self._owner = owner
+        self.number = number
+        self._sink = sink
+        self._pending: PendingCall | None = None
+        self.call = call
+        self.arguments = arguments
+        self.live: LiveInstance | None = None
+        self.lease: Lease | None = None
+        self.is_new_lease = False
+        self.over = False
+        self.task: asyncio.Task[None] | None = None
+        self.has_deadline = False
+        self.asks: OpenAsks | None = None
+        self.trace: CallTrace | None = None
+        self.timer: ToolTimer | None = None
+        self.sent_at = 0.0
+
+    def sent(self, pending: PendingCall) -> None:
+        """Note that the instance has the call."""
+        self._pending = pending
+        if self.trace is not None:
+            self.trace.sent(getattr(pending, "id", None))
+
+    def done(self, outcome: Outcome) -> None:
+        """End with what the instance says."""
+        self._pending = None
+        fault = outcome.fault
+        if fault is not None:
+            self.fail(self._owner.explain(self, fault))
+        elif not self.over:
+            if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
+                self._pending = self._owner.keep_media(self, outcome)
+                if self._pending is None:  # else `finish` follows
+                    self.finish(outcome.payload, outcome.is_error)
+                return
+            self._end(None, outcome.is_error)
+            self._sink.finish(self, outcome.payload, outcome.is_error)
+
+    def finish(self, payload: bytes, is_error: bool) -> None:
+        """End with a result whose media were kept, or stay in it."""
+        self._pending = None
+        if len(payload) > bounds.MAX_RESULT:
+            self.fail(too_large(self.call.server_id, len(payload)))
+        elif not self.over:
+            self._end(None, is_error)
+            self._sink.finish(self, payload, is_error)
+
+    def fail(self, fault: Fault) -> None:
+        """End without a result."""
+        if not self.over:
+            self._end(fault, False)
+            self._sink.fail(self, fault)
+
+    def expire(self) -> None:
+        """End because the deadline has passed; the server is told."""
+        self.fail(
+            Fault(
+                Reason.DEADLINE_EXCEEDED,
+                f"The deadline of the call of {self.call.server_id}:{self.call.tool} has passed.",
+                self.withdraw("the deadline has passed"),
+            )
+        )
+
+    def cancel(self, reason: str) -> None:
+        """End because the caller does not wait; the server is told."""
+        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", self.withdraw(reason)))
+
+    def withdraw(self, reason: str) -> Started:
+        """Tell the server and whoever waits for it that nobody wants the result."""
+        pending, self._pending = self._pending, None
+        if self.task is not None:
+            self.task.cancel()
+        if pending is None:
+            return "no"
+        started: Started = "yes" if pending.written else "no"
+        pending.cancel(reason)
+        return started
+
+    def progress(self, progress: float, total: float | None, message: str) -> None:
+        """Pass a progress report on."""
+        if not self.over:
+            self._sink.progress(self, progress, total, message)
+
+    def log(self, level: str, logger: str, data: bytes) -> None:
+        """Pass a log message on; one that would fill the caller's stream is dropped, and said."""
+        if self.over:
+            return
+        if len(data) > bounds.BATCH_SIZE:
+            _logger.warning(
+                "A log message of %d bytes of the server %s was dropped; the bound is %d.",
+                len(data),
+                self.call.server_id,
+                bounds.BATCH_SIZE,
+            )
+            return
+        self._sink.log(self, level, logger, data)
+
+    def admit_updates(self) -> None:
+        """Make room for changes of a resource.
+
+        Raises:
+            Fault: OVERLOADED: the caller follows too many.
+
+        """
+        self._sink.admit_updates(self)
+
+    def updated(self, uri: str) -> None:
+        """Pass on that a resource changed, or by an empty URI that its subscription holds."""
+        if not self.over:
+            self._sink.updated(self, uri)
+
+    def ask(self, ask: Ask) -> None:
+        """Pass on what the server asks of the caller."""
+        if self.asks is None:
+            self.asks = OpenAsks(lambda ask_id: self._sink.withdraw_ask(self, ask_id))
+        ask_id = self.asks.add(ask)
+        if ask_id:
+            if self.trace is not None:
+                self.trace.event(f"the caller is asked: {ask.method}")
+            self._sink.ask(self, ask_id, ask)
+
+    def answer(self, answer: execution_pb2.Answer) -> None:
+        """Pass on what the caller answers."""
+        if self.asks is not None:
+            if self.trace is not None:
+                self.trace.event("the caller has answered")
+            self.asks.settle(answer)
+
+    def refuse(self, ask_id: int, why: str) -> None:
+        """Tell the server that the caller can't be asked."""
+        if self.asks is not None:
+            self.asks.refuse(ask_id, why)
+
+    def _end(self, fault: Fault | None, is_error: bool) -> None:
+        self.over = True
+        if self.asks is not None:
+            self.asks.end()
+        if self.trace is not None:
+            self.trace.end(fault, is_error)
+        self._owner.ended(self, fault, is_error)
+
+
+class RunOwner(Protocol):
+    """Whoever runs calls: the executor."""
+
+    def explain(self, run: Run, fault: Fault) -> Fault:
+        """Return what a fault of the instance means for the call."""
+
+    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+        """Begin to keep the media of a result, and `finish` the call then; None: there are none."""
+
+    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
+        """Note that a call has ended, and how."""

@@ -1,0 +1,326 @@
+"""One tool call, from its identity to its result (DESIGN §6).
+
+The way of nearly all calls, a shared instance that is up or a lease that is held, makes no task,
+awaits nothing and makes no span: `begin` looks up, checks and sends, and the instance's callback
+ends it. Whoever must wait (for a lease, a start, a registry version) waits in a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import time
+
+from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.calls.admin_tools import AdminTools
+from leaseway.data_plane.calls.admission import Admission, check_arguments
+from leaseway.data_plane.calls.call import Run, Sink
+from leaseway.data_plane.calls.subscriptions import Following
+from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, Asked, offers_nothing
+from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.mcp.protocol.server_requests import answerable
+from leaseway.telemetry.tracing import tracing_active
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.deadlines import Deadlines
+from leaseway.wire.durations import seconds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp import check_log_level
+from leaseway.wire.names import DEFAULT_TENANT
+
+_logger = logging.getLogger(__name__)
+
+
+class Executor:
+    """Runs calls.
+
+    Args:
+        pool: What is served.
+        leases: Who holds leases.
+        worker_id: For messages and spans.
+
+    Attributes:
+        meters: What is measured, or None where nobody wants that.
+        artifacts: Keeps the media of results, or None where they stay in place.
+
+    """
+
+    def __init__(self, pool: Pool, leases: LeaseKeeper, worker_id: str) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._admin = AdminTools(pool, leases)
+        self._admission = Admission(pool)
+        self._following = Following(leases, self._admission.may_know)
+        self._worker_id = worker_id
+        self._background = pool.context.background
+        self._loop = asyncio.get_running_loop()
+        self.meters = pool.context.meters
+        self.artifacts: ArtifactStore | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._traced = tracing_active()  # decided at start-up, like the exporters
+        self._runs: dict[int, Run] = {}
+        self._last_number = 0
+        self._deadlines = Deadlines(self._loop, self._runs, self._expire)
+        self._draining = False
+
+    @property
+    def draining(self) -> bool:
+        """Whether new calls are refused."""
+        return self._draining
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that have not ended."""
+        return len(self._runs)
+
+    def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> Run:
+        """Start a call; how it ends goes to the sink, perhaps before this returns."""
+        self._last_number = number = self._last_number + 1
+        run = self._runs[number] = Run(self, number, call, arguments, sink)
+        if self._traced and wants_trace(call):
+            run.trace = CallTrace(call, self._worker_id)
+        try:
+            if self._draining:
+                raise self.leaving()
+            if call.server_id == ADMIN_TOOLSET:
+                self._administer(run)
+            elif call.registry_version > self._pool.registry_version:
+                self._wait_and_send(run)
+            else:
+                generation, plan = self._admission.admit(run)
+                self._set_deadline(run, generation)
+                live = self._ready_instance(run, generation)
+                if live is None:
+                    self._wait_and_send(run)
+                else:
+                    self._send(run, live, generation.variant.toolset, plan)
+        except Fault as fault:
+            run.fail(fault)
+        except Exception:
+            _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
+            run.fail(_internal())
+        return run
+
+    def leaving(self) -> Fault:
+        """Return the refusal of new work by a worker that goes."""
+        return Fault(
+            Reason.DRAINING,
+            f"Worker {self._worker_id} takes no more calls; try another one.",
+            retry_delay=0.1,
+        )
+
+    def _administer(self, run: Run) -> None:
+        """Run a call of Leaseway's own tools; it is not of any registry version."""
+        if run.call.method:
+            raise offers_nothing(ADMIN_TOOLSET)
+        parsed = check_arguments(run, self._admin.plan(run.call.tool))
+        run.done(self._admin.run(run.call, parsed))
+
+    def _set_deadline(self, run: Run, generation: Generation) -> None:
+        if run.has_deadline:
+            return
+        if run.call.timeout_ms:
+            self._expire_after(run, run.call.timeout_ms / 1000)
+        elif run.call.method == SUBSCRIBE:  # goes on for as long as its caller likes
+            self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
+        else:
+            self._expire_after(run, generation.variant.spec.call_timeout)
+
+    def _expire_after(self, run: Run, seconds: float) -> None:
+        run.has_deadline = True
+        self._deadlines.add(self._loop.time() + min(seconds, bounds.MAX_CALL_TIMEOUT), run.number)
+
+    def _expire(self, number: int) -> None:
+        self._runs[number].expire()
+
+    def _ready_instance(self, run: Run, generation: Generation) -> LiveInstance | None:
+        """Return the instance for a call, or None where there is something to wait for."""
+        if generation.is_shared and not run.call.lease_id:
+            return generation.shared
+        key = _lease_key(run.call)
+        if run.call.lease_id:
+            lease: Lease | None = self._leases.held(run.call.lease_id, key)
+        elif not key.session:
+            raise Fault(
+                Reason.SESSION_REQUIRED,
+                f"Server {key.server_id} keeps state for each session: name a session.",
+            )
+        else:
+            lease = self._leases.find(key)
+        if lease is None:
+            return None
+        live = self._leases.live(lease)
+        if live is not None and run.lease is None:
+            run.lease = lease
+            self._leases.begin_call(lease)
+        return live
+
+    def _send(
+        self, run: Run, live: LiveInstance, toolset: CompiledToolset, plan: ToolPlan | Asked
+    ) -> None:
+        call = run.call
+        meta: dict[str, object] | None = None
+        if run.trace is not None:
+            meta = run.trace.send(live)
+        elif call.traceparent:
+            meta = {"traceparent": call.traceparent}
+            if call.tracestate:
+                meta["tracestate"] = call.tracestate
+        if isinstance(plan, ToolPlan):
+            label = plan.original_name
+            request = ToolRequest(label, live.head(toolset, label), run.arguments, meta)
+        else:
+            label = plan.method
+            meta = {**(plan.meta or {}), **(meta or {})}
+            request = ToolRequest(plan.name, b"", plan.params, meta, method=label)
+        if call.wants_progress:
+            request.on_progress = run.progress
+        if call.log_level:
+            check_log_level(call.log_level)
+            request.on_log, request.log_level = run.log, call.log_level
+        if call.answers:
+            request.on_ask, request.answers = run.ask, answerable(call.answers)
+        if self.meters is not None:
+            run.timer = self.meters.timer(live.spec, label)
+            run.sent_at = time.perf_counter()
+        if request.method == SUBSCRIBE and isinstance(plan, Asked):
+            if self.draining:  # by now: it would go on for as long as its caller likes
+                raise self.leaving()
+            self._following.begin(run, live, plan)
+            return
+        run.live = live
+        live.calls += 1
+        run.sent(live.instance.call(request, run.done))
+
+    def _wait_and_send(self, run: Run) -> None:
+        run.task = self._background.spawn(
+            self._slowly(run), f"call {run.call.server_id}:{run.call.tool}"
+        )
+
+    async def _slowly(self, run: Run) -> None:
+        try:
+            if run.call.timeout_ms and not run.has_deadline:
+                self._expire_after(run, run.call.timeout_ms / 1000)
+            await self._reach_version(run)
+            generation, _plan = self._admission.admit(run)
+            self._set_deadline(run, generation)
+            live = await self._obtain(run, generation)
+            # What was admitted may have moved on during the wait: the newest decides.
+            generation, plan = self._admission.admit(run)
+            run.task = None
+            if not run.over:
+                self._send(run, live, generation.variant.toolset, plan)
+        except Fault as fault:
+            run.task = None
+            run.fail(fault)
+        except asyncio.CancelledError:
+            run.task = None
+            run.fail(self.leaving())
+            raise
+        except Exception:
+            run.task = None
+            run.fail(_internal())
+            raise
+
+    async def _reach_version(self, run: Run) -> None:
+        if run.call.registry_version > self._pool.registry_version:
+            if run.trace is not None:
+                run.trace.event("waiting for the registry version")
+            await self._pool.wait_version(run.call.registry_version)
+
+    async def _obtain(self, run: Run, generation: Generation) -> LiveInstance:
+        live = self._ready_instance(run, generation)
+        if live is not None:
+            return live
+        if generation.is_shared and not run.call.lease_id:
+            return await self._obtain_shared(run, generation)
+        self._event(run, "waiting for a lease")
+        ttl = seconds(run.call.lease_ttl) if run.call.HasField("lease_ttl") else None
+        key = _lease_key(run.call)
+        if run.call.lease_id:
+            key = self._leases.held(run.call.lease_id, key).key
+        lease, created = await self._leases.acquire(
+            key, agent=run.call.agent, acquirer=run.call.acquirer, ttl=ttl
+        )
+        self._event(run, "the lease is held")
+        live = self._leases.live(lease)
+        if live is None:
+            raise self._leases.ended_fault(lease.id)
+        run.lease, run.is_new_lease = lease, created
+        self._leases.begin_call(lease)
+        return live
+
+    async def _obtain_shared(self, run: Run, generation: Generation) -> LiveInstance:
+        self._event(run, "waiting for the instance to start")
+        while True:
+            try:
+                live = await generation.wait_shared()
+            except Fault:
+                newer = self._pool.find(run.call.server_id, run.call.tenant or DEFAULT_TENANT)
+                if newer is generation or not newer.is_shared:
+                    raise
+                generation = newer
+            else:
+                self._event(run, "the instance is up")
+                return live
+
+    @staticmethod
+    def _event(run: Run, name: str) -> None:
+        if run.trace is not None:
+            run.trace.event(name)
+
+    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
+        """Note that a call has ended."""
+        del self._runs[run.number]
+        if self.meters is not None:
+            self.meters.call_ended(run.timer, run.sent_at, fault, is_error)
+        if run.live is not None:
+            run.live.end_call()
+        if run.lease is not None:
+            self._leases.end_call(run.lease)
+        if not self._runs:
+            self._idle.set()
+
+    def explain(self, run: Run, fault: Fault) -> Fault:
+        """Return what a fault of the instance means for a call: its lease's end, perhaps."""
+        lease = run.lease
+        if fault.reason is not Reason.SERVER_LOST or lease is None or self._leases.get(lease.id):
+            return fault
+        ended = self._leases.ended_fault(lease.id)
+        if ended.reason is Reason.LEASE_LOST:
+            return fault
+        return dataclasses.replace(ended, started=fault.started)
+
+    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+        """Begin to keep the media of a result, where it has any."""
+        return self.artifacts.keep(run, outcome) if self.artifacts is not None else None
+
+    def refuse_new(self) -> None:
+        """Begin no call any more; those in flight go on."""
+        self._draining = True
+
+    async def drain(self) -> None:
+        """Refuse new calls and wait until those in flight have ended."""
+        self.refuse_new()
+        self._following.end_all(self.leaving())
+        while self.in_flight:
+            self._idle.clear()
+            await self._idle.wait()
+
+
+def _internal() -> Fault:
+    return Fault(Reason.INTERNAL, "The worker failed to run the call; its log says why.", "unknown")
+
+
+def _lease_key(call: execution_pb2.Call) -> LeaseKey:
+    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)

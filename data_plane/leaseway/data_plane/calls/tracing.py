@@ -1,0 +1,145 @@
+"""The two spans of a call that is traced (DESIGN §11). An unsampled call never gets here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.telemetry.tracing import context_from, is_sampled, traceparent_of, tracer
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.span_attributes import Attr
+from leaseway.wire.status import code_of
+
+_TOOL_ERROR: Final = "tool_error"
+_PROMPT: Final = "prompts/get"
+_COMPLETE: Final = "completion/complete"
+_tracer = tracer("leaseway.data_plane")
+
+
+def wants_trace(call: execution_pb2.Call) -> bool:
+    """Say whether a call's caller, or else this process's sampler, is to decide for spans."""
+    return not call.traceparent or is_sampled(call.traceparent)
+
+
+class CallTrace:
+    """The worker's span of one call, and below it the span of the MCP request.
+
+    Args:
+        call: The call.
+        worker_id: This worker.
+
+    """
+
+    __slots__ = ("_call", "_request", "_worker")
+
+    def __init__(self, call: execution_pb2.Call, worker_id: str) -> None:
+        self._call = call
+        self._request: Span | None = None
+        self._worker = _tracer.start_span(
+            "leaseway.call",
+            context=context_from(call.traceparent, call.tracestate),
+            kind=SpanKind.SERVER,
+            attributes={
+                **_target(call),
+                Attr.SERVER: call.server_id,
+                Attr.WORKER: worker_id,
+                Attr.TENANT: call.tenant or DEFAULT_TENANT,
+                Attr.REGISTRY_VERSION: call.registry_version,
+                **{
+                    name: value
+                    for name, value in (
+                        (Attr.AGENT, call.agent),
+                        (Attr.SESSION, call.session),
+                        (Attr.LEASE, call.lease_id),
+                    )
+                    if value
+                },
+            },
+        )
+
+    def event(self, name: str) -> None:
+        """Note what the call waits for or has got."""
+        self._worker.add_event(name)
+
+    def send(self, live: LiveInstance) -> dict[str, object]:
+        """Open the span of the MCP request; return the `_meta` that carries it."""
+        if not self._worker.is_recording():
+            return _carrying(self._worker)  # the sampler decided for all of the call
+        instance = live.instance
+        stdio = live.spec.transport == "stdio"
+        self._request = _tracer.start_span(
+            _span_name(self._call),
+            context=trace.set_span_in_context(self._worker),
+            kind=SpanKind.CLIENT,
+            attributes={
+                Attr.MCP_METHOD_NAME: self._call.method or "tools/call",
+                **_target(self._call),
+                Attr.MCP_PROTOCOL_VERSION: instance.protocol_version,
+                Attr.NETWORK_TRANSPORT: Attr.PIPE if stdio else Attr.TCP,
+                Attr.SERVER: self._call.server_id,
+                Attr.INSTANCE: instance.id,
+                Attr.GENERATION: live.spec.launch_hash,
+                **({Attr.MCP_SESSION_ID: instance.mcp_session} if instance.mcp_session else {}),
+                **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
+            },
+        )
+        return _carrying(self._request)
+
+    def sent(self, request_id: object) -> None:
+        """Note the id of the JSON-RPC request."""
+        if self._request is not None and request_id is not None:
+            self._request.set_attribute(Attr.JSONRPC_REQUEST_ID, str(request_id))
+
+    def end(self, fault: Fault | None, is_error: bool) -> None:
+        """Close both spans with how the call ended."""
+        for span in (self._request, self._worker):
+            if span is None:
+                continue
+            if fault is not None:
+                _note_fault(span, fault)
+            elif is_error:
+                span.set_attribute(Attr.ERROR_TYPE, _TOOL_ERROR)
+                span.set_status(Status(StatusCode.ERROR, "the tool reported an error"))
+            span.end()
+
+
+def _carrying(span: Span) -> dict[str, object]:
+    """Return the `_meta` of a request that belongs to a span."""
+    meta: dict[str, object] = {"traceparent": traceparent_of(span)}
+    state = span.get_span_context().trace_state
+    if state:
+        meta["tracestate"] = state.to_header()
+    return meta
+
+
+def _span_name(call: execution_pb2.Call) -> str:
+    """Return the name of an MCP request's span; URIs have no bounds, so no name has one."""
+    if not call.method:
+        return f"tools/call {call.tool}"
+    return f"{call.method} {call.tool}" if call.method == _PROMPT else call.method
+
+
+def _target(call: execution_pb2.Call) -> dict[str, str]:
+    """Return the attributes that say what a call is about."""
+    if not call.method:
+        return {
+            Attr.GEN_AI_TOOL_NAME: call.tool,
+            Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL,
+        }
+    name = Attr.MCP_RESOURCE_URI
+    if call.method == _PROMPT or (call.method == _COMPLETE and ":" not in call.tool):
+        name = Attr.GEN_AI_PROMPT_NAME
+    return {Attr.MCP_METHOD_NAME: call.method, name: call.tool[: bounds.MAX_URI]}
+
+
+def _note_fault(span: Span, fault: Fault) -> None:
+    code = fault.metadata.get("code", "") if fault.reason is Reason.SERVER_ERROR else ""
+    span.set_attribute(Attr.ERROR_TYPE, code or fault.reason.value)
+    span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, code or code_of(fault).name)
+    span.set_status(Status(StatusCode.ERROR, fault.reason.value))

@@ -1,0 +1,208 @@
+"""What of a server's prompts and resources callers may use, and what they may ask of them.
+
+Compiled when the registry commits. Requests other than tool calls are few, so their params are
+read and written anew here: what goes to the server is one line, and says what was checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.spec.uri_filters import ALL_URIS, UriFilter
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import nearest
+
+SUBSCRIBE: Final = "resources/subscribe"
+"""The one request that goes on until it is cancelled."""
+
+_SHOWN: Final = 300
+"""Characters of a URI that a message shows."""
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What a server has besides tools.
+
+    Attributes:
+        prompts: The exposed prompts: from the server's name to the name after transforms.
+        recorded_prompts: Every definition that it listed, in its order.
+        recorded_resources: The same of resources.
+        recorded_templates: The same of templates of resources.
+        uris: Which URIs callers may use, listed or not.
+
+    """
+
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    recorded_prompts: tuple[bytes, ...] = ()
+    recorded_resources: tuple[bytes, ...] = ()
+    recorded_templates: tuple[bytes, ...] = ()
+    uris: UriFilter = ALL_URIS
+
+    def lists_other(
+        self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
+    ) -> bool:
+        """Say whether a server lists anything else than what was recorded."""
+        recorded = (self.recorded_prompts, self.recorded_resources, self.recorded_templates)
+        return recorded != (tuple(prompts), tuple(resources), tuple(templates))
+
+
+NOTHING_OFFERED: Final = Offered()
+
+
+def compile_prompts(
+    recorded: Iterable[bytes], exposed: Iterable[tuple[str, str, bool]]
+) -> dict[str, str]:
+    """Return the exposed prompts.
+
+    Args:
+        recorded: Every prompt that the server listed.
+        exposed: (the server's name, the name after transforms, whether another server has it).
+
+    Raises:
+        ValueError: A definition is not a JSON object with a name, or an exposed prompt was never
+            recorded; the message says which.
+
+    """
+    names = {_prompt_name(definition) for definition in recorded}
+    prompts: dict[str, str] = {}
+    for original, name, skipped in exposed:
+        if original not in names:
+            raise ValueError(f"It exposes prompt {original[:64]}, which is not among its prompts.")
+        if not skipped:
+            prompts[original] = name
+    return prompts
+
+
+def _prompt_name(definition: bytes) -> str:
+    try:
+        name = msgspec.json.decode(definition).get("name")
+    except (msgspec.DecodeError, AttributeError, RecursionError) as error:
+        raise ValueError("A recorded prompt is not a JSON object.") from error
+    if not isinstance(name, str):
+        raise ValueError("A recorded prompt has no name.")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One admitted request.
+
+    Attributes:
+        method: The MCP method.
+        name: The prompt, or the URI, that it is about.
+        params: Its params on one line, without `_meta`.
+        meta: What the caller put into `_meta`, or None.
+
+    """
+
+    method: str
+    name: str
+    params: bytes
+    meta: dict[str, object] | None = None
+
+
+def admit(offered: Offered, server_id: str, method: str, params: bytes) -> Asked:
+    """Return a request as it may go to the server.
+
+    Args:
+        offered: What the server has.
+        server_id: The server, for messages.
+        method: The MCP method asked for.
+        params: What the caller sent: one JSON object.
+
+    Raises:
+        Fault: INVALID_REQUEST: no such method. INVALID_ARGUMENTS: the params are not those of the
+            method. TOOL_NOT_FOUND: callers may not use the prompt or resource, or there is none.
+
+    """
+    read = _READERS.get(method)
+    if read is None:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"There is no method {method[:64]} to call; use one of {', '.join(_READERS)}, or none "
+            "for a tool.",
+        )
+    parsed = parse_arguments(params or b"{}")
+    meta = parsed.pop("_meta", None)
+    name = read(offered, server_id, parsed)
+    said = meta if isinstance(meta, dict) else None
+    return Asked(method, name, msgspec.json.encode(parsed), said)
+
+
+def offers_nothing(server_id: str) -> Fault:
+    """Return the refusal of a request to what has tools only."""
+    return Fault(
+        Reason.TOOL_NOT_FOUND,
+        f"{server_id} has no prompt and no resource, only tools.",
+    )
+
+
+def _read_prompt(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
+    return _prompt(offered, server_id, params.get("name"), "name")
+
+
+def _read_resource(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
+    return _uri(offered, server_id, params.get("uri"), "uri")
+
+
+def _read_completion(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
+    argument = params.get("argument")
+    if not isinstance(argument, dict) or not all(
+        isinstance(argument.get(key), str) for key in ("name", "value")
+    ):
+        raise _invalid("argument", "is an object with a name and a value")
+    ref = params.get("ref")
+    kind = ref.get("type") if isinstance(ref, dict) else None
+    if isinstance(ref, dict) and kind == "ref/prompt":
+        return _prompt(offered, server_id, ref.get("name"), "ref.name")
+    if isinstance(ref, dict) and kind == "ref/resource":
+        return _uri(offered, server_id, ref.get("uri"), "ref.uri")
+    raise _invalid("ref", "is an object whose type is ref/prompt or ref/resource")
+
+
+def _prompt(offered: Offered, server_id: str, name: object, where: str) -> str:
+    if not isinstance(name, str):
+        raise _invalid(where, "is the name of a prompt")
+    if name not in offered.prompts:
+        near = nearest(name[:64], offered.prompts)
+        hint = f" Did you mean {', '.join(near)}?" if near else " List the prompts to see its own."
+        raise Fault(
+            Reason.TOOL_NOT_FOUND,
+            f"Server {server_id} has no prompt {name[:64]}.{hint}",
+            metadata={"nearest": ",".join(near)} if near else {},
+        )
+    return name
+
+
+def _uri(offered: Offered, server_id: str, uri: object, where: str) -> str:
+    if not isinstance(uri, str) or not 0 < len(uri) <= bounds.MAX_URI or not uri.isprintable():
+        raise _invalid(where, f"is a URI of at most {bounds.MAX_URI} printable characters")
+    if not offered.uris.allows(uri):
+        raise Fault(
+            Reason.TOOL_NOT_FOUND,
+            f"Server {server_id} has no resource {uri[:_SHOWN]}: its `resources` filter does not "
+            "let it pass.",
+        )
+    return uri
+
+
+def _invalid(where: str, what: str) -> Fault:
+    return Fault(
+        Reason.INVALID_ARGUMENTS,
+        f"The params do not fit the method: {where} {what}.",
+        violations=((where, what),),
+    )
+
+
+_READERS: Final[Mapping[str, Callable[[Offered, str, Mapping[str, Any]], str]]] = {
+    "prompts/get": _read_prompt,
+    "resources/read": _read_resource,
+    "completion/complete": _read_completion,
+    SUBSCRIBE: _read_resource,
+}

@@ -1,0 +1,56 @@
+"""What the references of a server's configuration stood for when they were read."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+_MIN_SECRET: Final = 4
+"""Characters; to hide what is shorter would garble every text."""
+
+_SALT: Final = secrets.token_bytes(32)
+"""So that a digest says nothing outside of this process."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What a server gets. Its representation holds no values."""
+
+    command: str = field(default="", repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+    url: str = field(default="", repr=False)
+    session_id: str = field(default="", repr=False)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: frozenset[str] = field(default=frozenset(), repr=False)
+    """Values to hide from whatever the server prints."""
+    hidden: object = field(default=None, repr=False, compare=False)
+    """Keeps them out of the worker's log lines as long as a reading is in use."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the server gets: two readings with the same digest are the same."""
+        content = (self.command, self.args, self.url, self.session_id, *_pairs(self))
+        encoded = json.dumps(content).encode()
+        return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text that somebody wrote who knows the values, without the secret ones."""
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            if len(secret) >= _MIN_SECRET:
+                text = text.replace(secret, "[hidden]")
+        return text
+
+    def differs(self, other: Resolved | None) -> bool:
+        """Say whether another reading is there and has other values."""
+        return other is not None and other.digest != self.digest
+
+
+def _pairs(resolved: Resolved) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    return sorted(resolved.env.items()), sorted(resolved.headers.items())

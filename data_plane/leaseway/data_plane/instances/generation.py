@@ -1,0 +1,309 @@
+"""The instances made from one launch hash of one variant (DESIGN §§3, 9).
+
+A generation of a shared server keeps one instance up (`shared_keeper`). One of a leased server
+makes an instance for each lease (`upkeep` says when those end) and holds `spares`. A generation
+that was replaced drains: what runs on it finishes, nothing new begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from leaseway.data_plane.core.circuit_breaker import Restart
+from leaseway.data_plane.core.desired_state import HeldVariant
+from leaseway.data_plane.core.instance_policy import spares_wanted
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.expiry import Upkeep
+from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
+from leaseway.data_plane.instances.members import LiveInstances
+from leaseway.data_plane.instances.problems import ServerProblems
+from leaseway.data_plane.instances.shared import SharedKeeper
+from leaseway.data_plane.instances.spares import Spares
+from leaseway.spec.model import VariantKey
+from leaseway.wire.errors import Fault, Reason
+
+
+class Generation:
+    """All instances of one launch hash of one variant.
+
+    Attributes:
+        launch_hash: What the instances are started from.
+
+    """
+
+    def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
+        self.launch_hash = variant.launch_hash
+        self._context = context
+        self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
+        self._lives = LiveInstances(variant, context, self, self._problems)
+        self._keeper = SharedKeeper(self._lives, context)
+        self._spares = Spares(self._lives, context)
+        self._upkeep = Upkeep(self._lives, context.hooks)
+
+    @property
+    def variant(self) -> HeldVariant:
+        """What is exposed now; its launch hash never changes."""
+        return self._lives.variant
+
+    @property
+    def key(self) -> VariantKey:
+        """The variant's key."""
+        return self._lives.variant.key
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether calls of different sessions share one instance."""
+        return self._lives.variant.spec.truely_stateless
+
+    @property
+    def shared(self) -> LiveInstance | None:
+        """The instance that shared calls use, or None while there is none."""
+        return self._keeper.live
+
+    @property
+    def draining(self) -> bool:
+        """Whether a newer generation has taken over."""
+        return self._lives.draining
+
+    @property
+    def lives(self) -> Iterable[LiveInstance]:
+        """All instances that have not ended."""
+        return self._lives.all
+
+    @property
+    def starts(self) -> int:
+        """Starts so far."""
+        return self._lives.starts
+
+    @property
+    def last_id(self) -> str:
+        """The id of the newest instance; empty before the first."""
+        return self._lives.last_id
+
+    @property
+    def restart(self) -> Restart:
+        """How starts have gone, and when the next one may be."""
+        return self._lives.restart
+
+    @property
+    def is_backing_off(self) -> bool:
+        """Whether starts failed and none is under way."""
+        return (
+            self._lives.restart.failures > 0
+            and not self.draining
+            and all(live.up_since is not None for live in self._lives.all)
+        )
+
+    @property
+    def rests(self) -> bool:
+        """Whether the shared instance was ended because nobody called, until the next call."""
+        return self._keeper.rests and not self.draining
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no instance is left."""
+        return not len(self._lives)
+
+    @property
+    def reading(self) -> Resolved | None:
+        """What the references stand for here; None before the first start."""
+        return self._lives.reading
+
+    def adopt(self, live: LiveInstance) -> None:
+        """Take an instance that a probe started: as the shared one or as a spare."""
+        self._lives.adopt(live)
+        if self.is_shared:
+            self._keeper.adopt(live)
+        else:
+            self._spares.add(live)
+            self._spares.begin()
+
+    def adopt_spare(self, live: LiveInstance) -> None:
+        """Take an instance of this launch hash where there is none yet, else close it."""
+        if self.is_empty:
+            self.adopt(live)
+        else:
+            self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
+
+    def outdates(self, live: LiveInstance) -> bool:
+        """Say whether an instance was started with other values than the newest ones are."""
+        return self._lives.outdates(live)
+
+    def lags(self, reading: Resolved) -> bool:
+        """Say whether anything here has other values than these."""
+        held = [self.reading, *(live.instance.reading for live in self.lives)]
+        return any(reading.differs(each) for each in held)
+
+    def read_anew(self) -> None:
+        """Have the next start read the references again."""
+        self._lives.reading = None
+
+    def begin(self) -> None:
+        """Start what is to be up before it is needed."""
+        if not self.is_shared:
+            self._spares.begin()
+        elif self.variant.spec.starts_eagerly:
+            self._keeper.want()
+
+    def expose(self, variant: HeldVariant) -> None:
+        """Take over new tools and settings for the instances that there are."""
+        before, self._lives.variant = self.variant.spec, variant
+        for live in self.lives:
+            if live.is_ready:
+                self._compare_again(live)
+        wanted = spares_wanted(variant.spec.instances)
+        if wanted < spares_wanted(before.instances):
+            self._spares.shrink(wanted)
+        if variant.spec.starts_eagerly and not before.starts_eagerly:
+            self.begin()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._keeper.settle()
+        self._spares.settle()
+        self._upkeep.settle()
+
+    def _compare_again(self, live: LiveInstance) -> None:
+        live.compare(self.variant.toolset)
+        if live.differing:  # another worker's instance may have changed its list first
+            live.suspect = True
+            self._context.background.spawn(
+                self._relist_suspect(live), f"list the tools of {live.instance.id} again"
+            )
+        else:
+            self._problems.compared(live, self.lives, self.variant.toolset)
+
+    async def _relist_suspect(self, live: LiveInstance) -> None:
+        try:
+            await self.relist(live)
+        except Fault as fault:
+            self._problems.fault(fault)
+        finally:
+            live.suspect = False
+        if live.differing:  # it is of before the change; one that starts now may be of after it
+            self._spares.replace(live)
+
+    async def relist(self, live: LiveInstance) -> Mapping[str, bytes]:
+        """List the tools of an instance again.
+
+        Raises:
+            Fault: It could not.
+
+        """
+        tools = await live.relist()
+        self._problems.compared(live, self.lives, self.variant.toolset)
+        return tools
+
+    def listed_leased(self, live: LiveInstance, failure: Fault | None = None) -> None:
+        """Note what a leased instance lists that said that its lists changed.
+
+        Args:
+            live: The instance.
+            failure: Why it could not be listed, if so.
+
+        """
+        if self.draining or live.closed.is_set():
+            return  # nobody would take the warning back
+        if failure is not None:
+            self._problems.changed(f"could not be listed: {failure.message}")
+        elif live.lists_other(self.variant.toolset):
+            self._problems.changed("is not what was recorded.")
+        else:
+            self._problems.compared(live, self.lives, self.variant.toolset)
+
+    async def wait_shared(self) -> LiveInstance:
+        """Return the shared instance, waiting for a start that is under way.
+
+        Raises:
+            Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
+
+        """
+        return await self._keeper.wait()
+
+    async def take_for_lease(self, lease_id: str) -> LiveInstance:
+        """Return an instance of its own for a lease: a spare, else a new one.
+
+        Raises:
+            Fault: It did not come up, and why; SERVER_NOT_READY also where starts have failed so
+                often that none is tried now.
+
+        """
+        live = await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
+        self._spares.settle()
+        self._upkeep.settle()
+        return live
+
+    async def _start_for_lease(self, lease_id: str) -> LiveInstance:
+        if not self._lives.restart.admits(asyncio.get_running_loop().time()):
+            raise self._lives.refusal(Reason.SERVER_NOT_READY, "does not start")
+        limit = self.variant.spec.instances.max_instances
+        self._context.population.make_room(self.key.server_id, limit)
+        live = self._lives.open(lease_id)
+        await self._lives.bring_up(live)
+        return live
+
+    def drain(self) -> None:
+        """Begin nothing new: spares end now, the shared instance with its last call."""
+        self._lives.draining = True
+        self._keeper.stop()
+        self._spares.stop()
+        for live in self.lives:
+            if not live.lease_id:
+                self._lives.retire(live)
+        self._problems.mend_all()
+
+    def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
+        """Close an instance in the background and forget it."""
+        return self._lives.discard(live, grace)
+
+    async def close(self) -> None:
+        """End every instance."""
+        self._lives.draining = True
+        self._keeper.stop()
+        self._spares.stop()
+        self._upkeep.stop()
+        closing = [self.discard(live) for live in self.lives]
+        if closing:
+            await asyncio.wait(closing)
+
+    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+        """Forget an instance that ended by itself, and say whose lease is lost."""
+        self._lives.forget(live, "ended" if fault is None else fault.message)
+        if live.up_since is None:
+            return  # whoever starts it hears of it
+        if live.lease_id:
+            if fault is not None and not self.draining:
+                self._problems.fault(fault)
+            self._context.hooks.leased_ended(live, fault)
+            return
+        fault = fault or ended_by_itself(live.spec)
+        self._keeper.ended(live, fault)
+        self._spares.ended(live, fault)
+
+    def live_idle(self, live: LiveInstance) -> None:
+        """End an instance, or the lease of one, whose last call it waited for."""
+        if live.draining:
+            self.discard(live)
+        else:
+            self._upkeep.settle()
+
+    def live_tools_changed(self, live: LiveInstance) -> None:
+        """Pass on that the tools changed."""
+        self._context.hooks.tools_changed(self, live)
+
+    def live_disconnected(self, live: LiveInstance) -> None:
+        """Have the state of an instance reported that is about to end."""
+        self._context.reports.instances_changed()
+
+    def report(
+        self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
+    ) -> None:
+        """Tell operators of a problem of this server, until it is mended or replaced."""
+        self._problems.report(reason, message, severity)
+
+    def mend(self, *reasons: str) -> None:
+        """Tell operators that problems are over; those that were not reported are not touched."""
+        self._problems.mend(*reasons)

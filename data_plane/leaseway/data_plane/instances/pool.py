@@ -1,0 +1,270 @@
+"""Every generation of a worker, and which of them new calls use (DESIGN §3, step 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from leaseway.data_plane.core.desired_state import Changes, HeldVariant, Holdings, Update, apply
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.stderr_history import KeptLog
+from leaseway.spec.model import VariantKey
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import nearest
+
+_PROBED_FOR: Final = 60.0
+"""How long a probe's instance waits for the delta that wants it, in seconds."""
+_TRIED_AGAIN: Final = 0.5
+"""Seconds after which callers of a server that is being tried may ask again."""
+
+
+class Pool:
+    """What a worker serves: holdings, and the generations behind them.
+
+    Attributes:
+        registry_version: What callers may ask for.
+
+    Args:
+        context: What every generation needs.
+
+    """
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._holdings = Holdings()
+        self._current: dict[VariantKey, Generation] = {}
+        self._draining: list[Generation] = []
+        self._common: dict[str, Generation] = {}
+        self._own: dict[str, dict[str, Generation]] = {}
+        self._probed: dict[VariantKey, tuple[str, LiveInstance, asyncio.TimerHandle]] = {}
+        self._tried: Counter[VariantKey] = Counter()
+        self._moved: asyncio.Future[None] | None = None
+        self.registry_version = 0
+
+    @property
+    def holdings(self) -> Holdings:
+        """What is held now."""
+        return self._holdings
+
+    @property
+    def context(self) -> WorkerContext:
+        """What every generation needs."""
+        return self._context
+
+    @property
+    def generations(self) -> Iterable[Generation]:
+        """All generations that have an instance or may get one, the current ones first."""
+        self._draining = [old for old in self._draining if not old.is_empty]
+        return (*self._current.values(), *self._draining)
+
+    @property
+    def current(self) -> Iterable[Generation]:
+        """The generations that new calls use."""
+        return self._current.values()
+
+    def find(self, server_id: str, tenant: str) -> Generation:
+        """Return the generation that new calls of a tenant use.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND, with the nearest ids; or SERVER_NOT_READY: it is tried here.
+
+        """
+        if self._own:
+            own = self._own.get(server_id)
+            if own is not None and tenant in own:
+                return own[tenant]
+        generation = self._common.get(server_id)
+        if generation is None:
+            raise self._server_missing(server_id, tenant)
+        return generation
+
+    def _server_missing(self, server_id: str, tenant: str) -> Fault:
+        # No more can be said: a delta names what is up, and who tries the rest is one worker.
+        if any(key.server_id == server_id and key.tenant in ("", tenant) for key in self._tried):
+            return Fault(
+                Reason.SERVER_NOT_READY,
+                f"Server {server_id} has not come up yet: worker {self._context.worker_id} is "
+                "trying it. Call again in a moment; `leaseway problems` says why if it does not.",
+                metadata={"server": server_id},
+                retry_delay=_TRIED_AGAIN,
+            )
+        near = nearest(server_id[:64], self._common)
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        return Fault(
+            Reason.TOOL_NOT_FOUND,
+            f"Worker {self._context.worker_id} serves no server {server_id[:64]}.{hint} One that "
+            "is not up yet is not known here; ask the control plane (ResolveTools).",
+            metadata={"nearest": ",".join(near)} if near else {},
+        )
+
+    @contextlib.contextmanager
+    def trying(self, key: VariantKey) -> Iterator[None]:
+        """Have callers of a server that is not up yet told that it is being tried."""
+        self._tried[key] += 1
+        try:
+            yield
+        finally:
+            self._tried[key] -= 1
+            if not self._tried[key]:
+                del self._tried[key]
+
+    def get(self, key: VariantKey) -> Generation | None:
+        """Return the current generation of a variant."""
+        return self._current.get(key)
+
+    def commit(self, update: Update) -> Changes:
+        """Apply an update: new calls use the new generations from now on."""
+        self._holdings, changes = apply(self._holdings, update)
+        for variant in changes.removed:
+            self._retire(variant.key)
+            self._forget_probed(variant.key)
+        for variant in changes.launched:
+            self._retire(variant.key)
+            self._launch(variant)
+        for variant in changes.exposed:
+            self._current[variant.key].expose(variant)
+            self._report_schemas(variant)
+        self._index()
+        self.registry_version = self._holdings.registry_version
+        if self._moved is not None:
+            self._moved.set_result(None)
+            self._moved = None
+        return changes
+
+    def _launch(self, variant: HeldVariant) -> None:
+        generation = self._current[variant.key] = Generation(variant, self._context)
+        probed = self._probed.get(variant.key)
+        if probed is not None and probed[0] == variant.launch_hash:
+            _, live, timer = self._probed.pop(variant.key)
+            timer.cancel()
+            generation.adopt(live)
+        else:
+            self._forget_probed(variant.key)
+        self._report_schemas(variant)
+        generation.begin()
+
+    def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
+        """Have a new generation of the same definition take over (DESIGN §3, local generations).
+
+        Args:
+            old: What is replaced; it drains.
+            live: The first instance of the new one, up already; or None to start with none.
+
+        Returns:
+            False where something newer has taken over already; nothing is done then.
+
+        """
+        if self._current.get(old.key) is not old:
+            return False
+        self._retire(old.key)
+        fresh = self._current[old.key] = Generation(old.variant, self._context)
+        if live is not None:
+            fresh.adopt(live)
+        self._index()
+        fresh.begin()
+        return True
+
+    def _retire(self, key: VariantKey) -> None:
+        generation = self._current.pop(key, None)
+        if generation is not None:
+            generation.drain()
+            self._draining.append(generation)
+
+    def _report_schemas(self, variant: HeldVariant) -> None:
+        found = variant.toolset.schema_problems
+        problem = Problem(
+            "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
+        )
+        if found:
+            self._context.reports.see(problem)
+        else:
+            self._context.reports.clear(problem)
+
+    def _index(self) -> None:
+        self._common = {
+            key.server_id: generation for key, generation in self._current.items() if not key.tenant
+        }
+        self._own = {}
+        for key, generation in self._current.items():
+            if key.tenant:
+                self._own.setdefault(key.server_id, {})[key.tenant] = generation
+
+    def keep_probed(self, launch_hash: str, live: LiveInstance) -> None:
+        """Keep a probe's instance for the delta that wants it, for at most 60 s.
+
+        One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
+        """
+        key = live.spec.key
+        self._forget_probed(key)
+        if not live.spec.outlives_probe:
+            self._context.background.spawn(live.close(), f"close the probe's instance of {key}")
+            return
+        current = self._current.get(key)
+        if current is not None and current.launch_hash == launch_hash:
+            current.adopt_spare(live)
+            return
+        timer = asyncio.get_running_loop().call_later(_PROBED_FOR, self._forget_probed, key)
+        self._probed[key] = (launch_hash, live, timer)
+
+    def _forget_probed(self, key: VariantKey) -> None:
+        probed = self._probed.pop(key, None)
+        if probed is not None:
+            _, live, timer = probed
+            timer.cancel()
+            self._context.background.spawn(live.close(), f"close the unused instance of {key}")
+
+    def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
+        """Return what the instances of a server wrote to stderr, the oldest first.
+
+        Raises:
+            Fault: TOOL_NOT_FOUND: neither is it served nor has it written anything.
+
+        """
+        try:
+            key = self.find(server_id, tenant).key
+        except Fault:
+            key = VariantKey(server_id)
+            if not self._context.logs.read(key):
+                raise
+        running = [
+            KeptLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
+            for generation in self.generations
+            if generation.key == key
+            for live in generation.lives
+            if (lines := live.instance.stderr.lines())
+        ]
+        return [*self._context.logs.read(key), *running]
+
+    async def wait_version(self, version: int) -> None:
+        """Wait until a registry version is reached, for at most 2 s.
+
+        Raises:
+            Fault: NOT_APPLIED: this worker is behind.
+
+        """
+        try:
+            async with asyncio.timeout(bounds.BEHIND_WAIT):
+                while self.registry_version < version:
+                    if self._moved is None:
+                        self._moved = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._moved)
+        except TimeoutError:
+            raise Fault(
+                Reason.NOT_APPLIED,
+                f"Worker {self._context.worker_id} has reached registry version "
+                f"{self.registry_version} and not yet {version}; try another worker.",
+                retry_delay=0.5,
+            ) from None
+
+    async def close(self) -> None:
+        """End every instance."""
+        for key in tuple(self._probed):
+            self._forget_probed(key)
+        await asyncio.gather(*(generation.close() for generation in self.generations))

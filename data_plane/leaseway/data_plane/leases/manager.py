@@ -1,0 +1,307 @@
+"""The leases of a worker: the lease table, with time and with what happens around (DESIGN §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from leaseway.data_plane.core.lease_errors import lease_ended, no_room, not_leasable, not_theirs
+from leaseway.data_plane.core.lease_table import How, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.instances import LeaseInstances
+from leaseway.data_plane.leases.waiters import RoomLine
+from leaseway.data_plane.metrics.instruments import lease_wait
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.lease_ttl import check_lease_ttl
+from leaseway.wire.names import check_caller_names
+
+
+class LeaseKeeper:
+    """Grants, renews and ends leases.
+
+    Args:
+        pool: Where instances come from.
+        table: What is held; nobody else writes it.
+        clock: Seconds, monotonic; the event loop's own.
+
+    """
+
+    def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._table = table
+        self._clock = clock
+        self._context = pool.context
+        self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
+        self._lives = self._instances.up
+        self._line = RoomLine()
+        self._leaving: Fault | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._context.hooks.leased_ended = self._instance_ended
+        self._context.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
+
+    @property
+    def waiting(self) -> int:
+        """How many callers wait for room."""
+        return len(self._line)
+
+    @property
+    def leases(self) -> Iterable[Lease]:
+        """The leases held, the oldest first."""
+        return self._table.leases
+
+    def get(self, lease_id: str) -> Lease | None:
+        """Return a lease that is held."""
+        return self._table.get(lease_id)
+
+    def find(self, key: LeaseKey) -> Lease | None:
+        """Return the lease of a key."""
+        return self._table.find(key)
+
+    def live(self, lease: Lease) -> LiveInstance | None:
+        """Return the instance of a lease, or None while it is starting."""
+        entry = self._lives.get(lease.id)
+        return entry[0] if entry is not None else None
+
+    def held(self, lease_id: str, key: LeaseKey) -> Lease:
+        """Return the lease that a caller names, which need not name its session as well.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
+
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            raise self.ended_fault(lease_id)
+        named = key if key.session else replace(key, session=lease.key.session)
+        if lease.key != named:  # ids can be guessed: they are counted
+            raise not_theirs(lease_id, f"of server {key.server_id[:64]} for")
+        return lease
+
+    def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
+        """See to it that a lease, if it is held, is its caller's.
+
+        Args:
+            lease_id: The lease.
+            tenant: Whose it is to be, or empty for anybody's.
+            session: The same of its session.
+
+        Raises:
+            Fault: LEASE_LOST.
+
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            return
+        if tenant not in ("", lease.key.tenant) or session not in ("", lease.key.session):
+            raise not_theirs(lease_id, "of")
+
+    def ended_fault(self, lease_id: str) -> Fault:
+        """Return why a lease is not held."""
+        return lease_ended(lease_id, self._table.how_ended(lease_id, self._clock()))
+
+    async def acquire(
+        self,
+        key: LeaseKey,
+        *,
+        agent: str = "",
+        acquirer: str = "",
+        ttl: float | None = None,
+        wait: float = 0.0,
+    ) -> tuple[Lease, bool]:
+        """Return the lease of a key with its instance up, and whether it is new.
+
+        Args:
+            key: Whose lease for what.
+            agent: Who asks.
+            acquirer: How its client calls itself, or empty.
+            ttl: The time to live asked for in seconds, or None for 60 s.
+            wait: Seconds to wait for room.
+
+        Raises:
+            Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
+                TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
+
+        """
+        check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
+        if ttl is not None:
+            check_lease_ttl(ttl)
+        with lease_wait(self._context.meters, key.server_id) as granted:
+            lease, created = await self._grant(key, agent, acquirer, ttl, wait)
+            await self._instances.until_up(lease.id)
+            granted(lease, created, self.live(lease))
+        return lease, created
+
+    async def _grant(
+        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
+    ) -> tuple[Lease, bool]:
+        def attempt() -> tuple[Lease, bool]:
+            return self._take_room(key, agent, acquirer, ttl)
+
+        try:
+            return attempt()
+        except NoRoom as full:
+            why = full
+        try:
+            return await self._line.wait(key, attempt, why, wait)
+        except NoRoom as full:
+            raise no_room(key.server_id, full) from None
+
+    def _take_room(
+        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None
+    ) -> tuple[Lease, bool]:
+        if self._leaving is not None:
+            raise self._leaving
+        generation = self._leasable(key)
+        lease, created = self._table.acquire(
+            key,
+            self._clock(),
+            variant=generation.key,
+            launch_hash=generation.launch_hash,
+            ttl=ttl,
+            agent=agent,
+            acquirer=acquirer,
+            server_limit=generation.variant.spec.instances.max_instances,
+        )
+        if created:
+            self._begin(lease, generation)
+        else:
+            self._context.reports.lease_gained(lease)  # its time to live, perhaps
+        return lease, created
+
+    def _leasable(self, key: LeaseKey) -> Generation:
+        generation = self._pool.find(key.server_id, key.tenant)
+        if generation.is_shared and self._table.find(key) is None:
+            raise not_leasable(key.server_id)
+        return generation
+
+    def _begin(self, lease: Lease, generation: Generation) -> None:
+        # The start counts as a call, so that a short time to live does not end the lease first.
+        self._table.begin_call(lease, self._clock())
+        self._instances.start(lease, generation)
+        # A start may take longer than the control plane keeps room for a lease that it placed.
+        self._context.reports.lease_gained(lease)
+        self._schedule()
+
+    def _is_up(self, lease: Lease, generation: Generation) -> None:
+        self.end_call(lease)
+        self._context.reports.lease_gained(lease)
+        if generation.draining:  # replaced while the instance was starting
+            self.follow()
+
+    def _not_up(self, lease: Lease, fault: Fault) -> None:
+        self._end(lease.id, "lost", fault.message)
+
+    def begin_call(self, lease: Lease) -> None:
+        """Note that a call is in flight on a lease."""
+        self._table.begin_call(lease, self._clock())
+
+    def end_call(self, lease: Lease) -> None:
+        """Note that a call on a lease ended."""
+        if self._table.end_call(lease, self._clock()):
+            self._tick()
+
+    def renew(self, lease_id: str) -> Lease:
+        """Renew a lease.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
+
+        """
+        lease = self._table.renew(lease_id, self._clock())
+        if lease is None:
+            raise self.ended_fault(lease_id)
+        return lease
+
+    def release(self, lease_id: str) -> bool:
+        """End a lease for its holder; False where it had been released before.
+
+        Raises:
+            Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
+
+        """
+        if self._end(lease_id, "released"):
+            return True
+        fault = self.ended_fault(lease_id)
+        if fault.reason is not Reason.LEASE_RELEASED:
+            raise fault
+        return False
+
+    def revoke(self, lease_id: str, why: str) -> None:
+        """End a lease against its holder's will; one that is not held is left as it ended."""
+        self._end(lease_id, "revoked", why)
+
+    def leave(self, refusal: Fault) -> None:
+        """Grant nothing more: refuse whoever asks, and whoever waits for room."""
+        self._leaving = refusal
+        self._line.fail(refusal)
+
+    def revoke_all(self, why: str) -> None:
+        """End every lease."""
+        for lease in self._table.leases:
+            self._end(lease.id, "revoked", why)
+
+    def follow(self) -> None:
+        """Compare what is held and waited for with what is served now: after each update."""
+        now = self._clock()
+        for lease in self._table.leases:
+            try:
+                current = self._pool.find(lease.key.server_id, lease.key.tenant)
+            except Fault:
+                self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
+                continue
+            what = "the configuration"
+            if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):
+                live = self.live(lease)
+                if live is None or not current.outdates(live):
+                    self._table.keep(lease)
+                    continue
+                what = "a secret or file"
+            self._table.end_by(
+                lease,
+                now + current.variant.spec.lease_drain_timeout,
+                f"{what} of server {lease.key.server_id} has changed and the time for leases of "
+                "the old one is over",
+            )
+        self._tick()
+        self._line.serve()  # there may be more room by now, or nothing to wait for
+
+    def _instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+        why = fault.message if fault is not None else "its instance ended"
+        self._instances.forget(live.lease_id)
+        self._end(live.lease_id, "lost", why)
+
+    def _end(self, lease_id: str, how: How, why: str = "") -> bool:
+        lease = self._table.end(lease_id, how, self._clock(), why)
+        if lease is None:
+            return False
+        self._clean_up(lease, how)
+        return True
+
+    def _clean_up(self, lease: Lease, how: How) -> None:
+        if self._context.meters is not None:
+            self._context.meters.lease_ended(lease, how)
+        self._instances.end(lease.id, self.ended_fault(lease.id))
+        self._context.reports.lease_lost(lease, how)
+        self._line.serve()
+
+    def _tick(self) -> None:
+        for lease, ended in self._table.tick(self._clock()):
+            self._clean_up(lease, ended.how)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        at = self._table.next_tick(self._clock())
+        if at is not None:
+            self._timer = asyncio.get_running_loop().call_at(at, self._tick)
+
+    def stop(self) -> None:
+        """Let no further lease expire; the worker is gone next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

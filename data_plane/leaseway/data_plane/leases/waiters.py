@@ -1,0 +1,103 @@
+"""Callers that wait for room for a lease, served in the order in which they came (DESIGN §5).
+
+Whoever frees a place calls `serve`, which hands it to the first who can use it before anybody
+else runs: a newcomer never overtakes those who wait, and one place wakes one caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from leaseway.data_plane.core.lease_table import Lease, LeaseKey, NoRoom
+from leaseway.wire.errors import Fault
+
+_MOST: Final = 1024
+
+Granted = tuple[Lease, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiter:
+    key: LeaseKey
+    attempt: Callable[[], Granted]
+    turn: asyncio.Future[Granted] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class RoomLine:
+    """A line of at most 1,024 callers."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[_Waiter, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    async def wait(
+        self, key: LeaseKey, attempt: Callable[[], Granted], full: NoRoom, seconds: float
+    ) -> Granted:
+        """Return what the attempt returns as soon as there is room.
+
+        Args:
+            key: Whose lease for what.
+            attempt: Takes the room; must not wait.
+            full: Why there is none.
+            seconds: How long to wait.
+
+        Raises:
+            NoRoom: There was none in time, or too many wait already.
+            Fault: The attempt was refused, or `fail` ended the wait.
+
+        """
+        if seconds <= 0 or len(self._waiters) >= _MOST:
+            raise full
+        waiter = _Waiter(key, attempt)
+        self._waiters[waiter] = None
+        try:
+            await asyncio.wait([waiter.turn], timeout=seconds)
+        finally:
+            self._waiters.pop(waiter, None)
+        if not waiter.turn.done():
+            raise full
+        return waiter.turn.result()
+
+    def serve(self) -> None:
+        """Let everybody try whom the room that there is now may suffice, the first one first."""
+        full: set[tuple[str, str]] = set()
+        granted: set[LeaseKey] = set()
+        nowhere = False
+        for waiter in tuple(self._waiters):
+            wanted = (waiter.key.tenant, waiter.key.server_id)
+            # Who shares a lease that was granted just now needs no room of its own.
+            if (nowhere or wanted in full) and waiter.key not in granted:
+                continue
+            try:
+                taken = waiter.attempt()
+            except NoRoom as none:
+                nowhere = none.everywhere
+                full.add(wanted)
+            except Fault as fault:
+                self._end(waiter).set_exception(fault)
+            else:
+                granted.add(waiter.key)
+                self._end(waiter).set_result(taken)
+
+    def fail(self, fault: Fault) -> None:
+        """End every wait."""
+        for waiter in tuple(self._waiters):
+            self._end(waiter).set_exception(fault)
+
+    def _end(self, waiter: _Waiter) -> asyncio.Future[Granted]:
+        del self._waiters[waiter]
+        waiter.turn.add_done_callback(_seen)
+        return waiter.turn
+
+
+def _seen(turn: asyncio.Future[Granted]) -> None:
+    # A caller that was cancelled at this moment does not look at it any more.
+    if not turn.cancelled():
+        turn.exception()

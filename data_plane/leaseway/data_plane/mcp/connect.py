@@ -1,0 +1,153 @@
+"""How an instance gets its connection: one connector for each transport, by its name.
+
+A name that is not built in is one that another package registers (see `transport`).
+
+What all instances of a worker share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.mcp.http.connection import HttpConnection
+from leaseway.data_plane.mcp.process.launch import prepare
+from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.protocol.connection import Peer
+from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
+from leaseway.data_plane.mcp.protocol.transport import Transport
+from leaseway.data_plane.mcp.transports.plugins import make_registered
+from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
+from leaseway.data_plane.mcp.transports.sse import SseTransport
+from leaseway.data_plane.mcp.transports.stdio import StdioTransport
+from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
+from leaseway.data_plane.references.environment import child_environment
+from leaseway.data_plane.references.resolve import NO_VAULT, Vault
+from leaseway.spec.model import ServerSpec
+
+
+@dataclass(frozen=True)
+class Host:
+    """The worker process, as its instances see it.
+
+    Attributes:
+        environment: The worker's environment, for references and for processes.
+        reaper: Keeps processes from outliving the worker.
+        http: The worker's pooled HTTP client.
+        vault: Where secrets are that the environment does not have.
+    """
+
+    environment: Mapping[str, str]
+    reaper: Reaper
+    http: aiohttp.ClientSession
+    vault: Vault = NO_VAULT
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a connector gets.
+
+    Attributes:
+        spec: The server.
+        resolved: What its references stand for.
+        host: The worker process.
+        stderr: Where the last lines of a process's standard error go.
+        on_tools_changed: Called when the server says that its tools changed.
+    """
+
+    spec: ServerSpec
+    resolved: Resolved
+    host: Host
+    stderr: StderrTail
+    on_tools_changed: Callable[[], None]
+
+    @property
+    def server(self) -> str:
+        """The server's id, for messages."""
+        return self.spec.key.server_id
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A connection that is not open yet; whoever has it closes it, also if opening fails.
+
+    Attributes:
+        peer: The connection.
+        pid: The process behind it, or None where there is none.
+        warnings: (reason, sentence) about what does not hold on this worker as configured.
+    """
+
+    peer: Peer
+    pid: int | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
+
+
+async def connect(wanted: Wanted) -> Connected:
+    """Return a server's connection, to be opened with `Peer.open`.
+
+    Raises:
+        Fault: SERVER_NOT_READY; its `problem` says why.
+    """
+    connector = _CONNECTORS.get(wanted.spec.transport, _connect_registered)
+    return await connector(wanted)
+
+
+async def _connect_stdio(wanted: Wanted) -> Connected:
+    spec, resolved = wanted.spec, wanted.resolved
+    host = wanted.host
+    environment = child_environment(host.environment, spec.inherit_env, resolved.env)
+    command = (resolved.command, *resolved.args)
+    launch = await prepare(spec, command, environment, host.reaper.cgroups)
+    process = ServerProcess(wanted.server, launch, wanted.stderr, host.reaper)
+    transport = StdioTransport(wanted.server, process, wanted.stderr)
+    peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
+    return Connected(peer, process.pid, launch.warnings)
+
+
+async def _connect_http(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    peer = HttpConnection(
+        wanted.server,
+        resolved.url,
+        wanted.host.http,
+        headers=resolved.headers,
+        session_id=resolved.session_id,
+        on_tools_changed=wanted.on_tools_changed,
+        renews=wanted.spec.truely_stateless,
+    )
+    return Connected(peer)
+
+
+async def _connect_sse(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    http = wanted.host.http
+    return _over(wanted, SseTransport(wanted.server, resolved.url, http, resolved.headers))
+
+
+async def _connect_websocket(wanted: Wanted) -> Connected:
+    resolved = wanted.resolved
+    http = wanted.host.http
+    socket = WebSocketTransport(wanted.server, resolved.url, http, resolved.headers)
+    return _over(wanted, Pulled(wanted.server, socket))
+
+
+async def _connect_registered(wanted: Wanted) -> Connected:
+    return _over(wanted, await make_registered(wanted.spec, wanted.resolved))
+
+
+def _over(wanted: Wanted, transport: Transport) -> Connected:
+    return Connected(StreamPeer(wanted.server, transport, wanted.on_tools_changed))
+
+
+_CONNECTORS: Final[Mapping[str, Callable[[Wanted], Awaitable[Connected]]]] = {
+    "stdio": _connect_stdio,
+    "streamable_http": _connect_http,
+    "sse": _connect_sse,
+    "websocket": _connect_websocket,
+}

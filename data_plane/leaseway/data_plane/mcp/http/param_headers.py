@@ -1,0 +1,74 @@
+"""Arguments of modern HTTP calls that go into headers, as tools' schemas ask for it. Pure."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from mcp.shared.inbound import (
+    NAME_BEARING_METHODS,
+    encode_header_value,
+    find_invalid_x_mcp_header,
+    mcp_param_headers,
+    x_mcp_header_map,
+)
+
+from leaseway.data_plane.core.calls import ToolRequest
+
+_logger = logging.getLogger(__name__)
+
+
+class ParamHeaders:
+    """What the listed tools want in headers.
+
+    Args:
+        server: The server's id, for messages.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+        self._paths: dict[str, dict[tuple[str, ...], str]] = {}
+
+    def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
+        """Note which arguments go into headers; leave out tools that ask for impossible ones."""
+        schemas = {name: _input_schema(definition) for name, definition in tools.items()}
+        invalid = {name: find_invalid_x_mcp_header(schema) for name, schema in schemas.items()}
+        for name, why in invalid.items():
+            if why is not None:
+                _logger.warning(
+                    "The tool %s of the server %s is left out: %s", name, self._server, why
+                )
+        kept = {name: tools[name] for name, why in invalid.items() if why is None}
+        paths = {name: x_mcp_header_map(schemas[name]) for name in kept}
+        self._paths = {name: found for name, found in paths.items() if found}
+        return kept
+
+    def of(self, request: ToolRequest) -> dict[str, str]:
+        """Return the headers of one call.
+
+        Raises:
+            ValueError: Its arguments are no JSON.
+        """
+        if request.method:
+            return _plain_headers(request)
+        headers = {
+            "mcp-method": "tools/call",
+            "mcp-name": encode_header_value(request.name),
+            **request.param_headers,
+        }
+        paths = self._paths.get(request.name)
+        if paths:
+            arguments = msgspec.json.decode(request.arguments or b"{}")
+            headers.update(mcp_param_headers(paths, arguments))
+        return headers
+
+
+def _plain_headers(request: ToolRequest) -> dict[str, str]:
+    headers = {"mcp-method": request.method, **request.param_headers}
+    if request.method in NAME_BEARING_METHODS:
+        headers["mcp-name"] = encode_header_value(request.name)
+    return headers
+
+
+def _input_schema(definition: bytes) -> object:
+    return msgspec.json.decode(definition).get("inputSchema")

@@ -1,0 +1,120 @@
+"""Server-sent events, read from a byte stream in pieces of any size. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SseEvent:
+    """One event.
+
+    Attributes:
+        data: Its data lines, joined by newlines.
+        event: Its type; `message` where none was given.
+        id: The last event id so far; None before the first.
+        retry: Seconds to wait before reconnecting, as the server last asked; None before.
+    """
+
+    data: bytes
+    event: str = "message"
+    id: str | None = None
+    retry: float | None = None
+
+
+class SseTooLarge(Exception):
+    """An event exceeds its bound."""
+
+
+class SseParser:
+    """Cuts a byte stream into events, in time linear in the bytes.
+
+    Args:
+        limit: The most bytes of one event.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._size = 0
+        self._event = ""
+        self._after_return = False
+        self._first = True
+        self.last_id: str | None = None
+        self.retry: float | None = None
+
+    def restart(self) -> None:
+        """Begin a new stream; the last event id and the delay stay known."""
+        self._line.clear()
+        self._data.clear()
+        self._size = 0
+        self._event = ""
+        self._after_return = False
+        self._first = True
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Return the events that end in `data`.
+
+        Raises:
+            SseTooLarge: An event exceeds the bound; the stream can't be read on.
+        """
+        *ended, rest = self._normalised(data).split(b"\n")
+        events = []
+        for piece in ended:
+            self._line.append(piece)
+            self._grow(len(piece))
+            line = b"".join(self._line)
+            self._line.clear()
+            event = self._take(line)
+            if event is not None:
+                events.append(event)
+        if rest:
+            self._line.append(rest)
+            self._grow(len(rest))
+        return events
+
+    def _normalised(self, data: bytes) -> bytes:
+        """Make every line end a newline: CR and CRLF are ends too, also across two pieces."""
+        if self._after_return and data:
+            data = data.removeprefix(b"\n")
+            self._after_return = False
+        if b"\r" in data:
+            self._after_return = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return data
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > self._limit:
+            raise SseTooLarge
+
+    def _take(self, line: bytes) -> SseEvent | None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+        elif field == b"event":
+            self._event = value.decode(errors="replace")
+        elif field == b"id" and b"\0" not in value:
+            self.last_id = value.decode(errors="replace")
+        elif field == b"retry" and value.isdigit():
+            self.retry = int(value[:9]) / 1000
+        if not self._data:
+            self._size = 0  # comments and other fields are kept nowhere
+        return None
+
+    def _dispatch(self) -> SseEvent | None:
+        event = None
+        if self._data:
+            data = b"\n".join(self._data)
+            event = SseEvent(data, self._event or "message", self.last_id, self.retry)
+        self._data.clear()
+        self._event = ""
+        self._size = 0
+        return event

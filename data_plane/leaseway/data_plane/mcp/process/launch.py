@@ -1,0 +1,94 @@
+"""What is really started for a server: its command, in its sandbox, behind its limits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
+from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
+from leaseway.data_plane.mcp.process.sandbox import sandboxed
+from leaseway.spec.model import Limits, ServerSpec
+from leaseway.wire.errors import Fault, Reason
+
+_LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+_NO_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start a server's process.
+
+    Attributes:
+        command: What is executed. Values of the environment are never in it.
+        environment: All that the process gets.
+        cgroup: Holds its limits, and is to be removed after its end; or None.
+        sandboxed: Whether the first process is the sandbox's keeper, with the server below it.
+        limits: What the cgroup was made for.
+        warnings: (reason, sentence) about limits that do not hold here as configured.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    cgroup: Cgroup | None = None
+    sandboxed: bool = False
+    limits: Limits = _NO_LIMITS
+    warnings: tuple[tuple[str, str], ...] = ()
+
+
+async def prepare(
+    spec: ServerSpec, command: tuple[str, ...], environment: Mapping[str, str], cgroups: Cgroups
+) -> Launch:
+    """Return how to start a server; whoever gets a cgroup with it has to remove it.
+
+    A server with neither limits nor sandbox is started as it stands.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE or
+            SANDBOX_PATH_MISSING.
+    """
+    limits, server = spec.limits, spec.key.server_id
+    if limits == _NO_LIMITS and not spec.sandbox.enabled:
+        return Launch(command, environment)
+    command = (_found(server, command[0], environment), *command[1:])
+    if spec.sandbox.enabled:
+        command = await sandboxed(server, spec.sandbox, command)
+    # Nothing is awaited from here on: nobody would remove the cgroup of a cancelled start.
+    cgroup, plan = _confine(limits, cgroups)
+    if plan.steps:
+        launcher = (sys.executable, "-I", "-S", str(_LAUNCHER))
+        command = (*launcher, *plan.steps, "--", *command)
+    return Launch(command, environment, cgroup, spec.sandbox.enabled, limits, plan.warnings)
+
+
+def _confine(limits: Limits, cgroups: Cgroups) -> tuple[Cgroup | None, LimitPlan]:
+    if limits == _NO_LIMITS:
+        return None, LimitPlan()
+    cgroup = cgroups.confine(limits)
+    return cgroup, plan_limits(limits, cgroup.entrances, cgroup.missing, this_host())
+
+
+def _found(server: str, program: str, environment: Mapping[str, str]) -> str:
+    """Return the path of a program, as starting it with this environment would find it."""
+    path = os.pathsep.join(os.get_exec_path(dict(environment)))
+    found = shutil.which(program, path=path)
+    if found is None:
+        there = os.sep in program and Path(program).exists()
+        raise command_fault(server, program, PermissionError() if there else FileNotFoundError())
+    return str(Path(found).absolute())
+
+
+def command_fault(server: str, program: str, error: OSError) -> Fault:
+    """Return why a program can't be executed: it is not there, or it may not be."""
+    why = "may not be executed" if isinstance(error, PermissionError) else "was not found"
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: its command {program!r} {why} on this worker."
+        " Install it, or give the full path of one that is there.",
+        metadata={"server": server, "problem": "COMMAND_NOT_FOUND"},
+    )

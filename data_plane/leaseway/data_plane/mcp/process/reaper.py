@@ -1,0 +1,192 @@
+"""Keeps servers from outliving their worker (DESIGN §9).
+
+A worker that is killed can't clean up, so a small process of its own holds a pipe from it and
+does it in its place; `reaper_main` is that process's program. It has its own session and ignores
+SIGINT and SIGTERM: Ctrl-C on the worker must not take it first.
+
+Waiting for a process that was killed, and for no longer than the loop can stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from leaseway.data_plane.mcp.process.cgroups import Cgroups
+
+_AT_ONCE: Final = 0.5
+"""Seconds; what was killed is gone in milliseconds, unless it hangs in the kernel."""
+
+
+def reap_killed(process: subprocess.Popen[bytes]) -> bool:
+    """Wait for a process after SIGKILL, for at most 0.5 s; say whether it has ended.
+
+    What has not is reaped by `subprocess` whenever it ends after all.
+    """
+    try:
+        process.wait(_AT_ONCE)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+_logger = logging.getLogger(__name__)
+MARK_VARIABLE: Final = "_LEASEWAY_MARK"
+"""Set for every server's process; children inherit it wherever they go."""
+
+_PROGRAM: Final = Path(__file__).with_name("reaper_main.py")
+_END_TIMEOUT: Final = 5.0
+_BETWEEN_DEATHS: Final = 1.0
+"""Seconds after a replacement before which another death is not answered with the next one."""
+
+
+class Reaper:
+    """The worker's side: tells the reaper process what lives. One a worker process.
+
+    Attributes:
+        cgroups: The worker's cgroups; the reaper process removes them.
+    """
+
+    def __init__(self) -> None:
+        self.cgroups = Cgroups(self._register_cgroup)
+        self._token = secrets.token_hex(16)
+        self._groups: set[int] = set()
+        self._folders: list[Path] = []
+        self._marks = 0
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._watch = -1
+        self._replaced_at = -math.inf
+        self._revival: asyncio.TimerHandle | None = None
+        self._process = self._start()
+
+    @property
+    def pid(self) -> int:
+        """The reaper process."""
+        return self._process.pid
+
+    def mark(self) -> str:
+        """Return a new value of `MARK_VARIABLE`, for one server's process."""
+        self._marks += 1
+        return f"{self._token}.{self._marks}."
+
+    def register(self, group: int) -> None:
+        """A process group was started.
+
+        Raises:
+            OSError: There is no reaper process, and none can be started.
+        """
+        self._groups.add(group)
+        self._tell(f"+{group}\n")
+
+    def release(self, group: int, mark: str) -> None:
+        """A process group has ended; what left it goes too."""
+        self._groups.discard(group)
+        try:
+            self._tell(f"-{group} {mark}\n")
+        except OSError as error:
+            _logger.error("The reaper process can't be started: %s.", error.strerror)
+
+    async def close(self) -> None:
+        """End the reaper process; groups that are still registered are killed. Idempotent."""
+        self._closed = True
+        self._stop_watching()
+        pipe = self._process.stdin
+        if pipe is not None and not pipe.closed:
+            with contextlib.suppress(OSError):
+                pipe.close()
+        try:
+            await asyncio.to_thread(self._process.wait, _END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            _logger.warning("The reaper process %s does not end; it is killed.", self.pid)
+            self._kill()
+        finally:
+            self.cgroups.close()
+
+    def _register_cgroup(self, folder: Path) -> None:
+        self._folders.append(folder)
+        self._tell(f"cgroup {folder}\n")
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(  # noqa: S603 - our own file, run by our own interpreter
+            [sys.executable, "-I", "-S", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+            bufsize=0,
+            start_new_session=True,
+        )
+        lines = [
+            f"mark {self._token}.\n",
+            *(f"cgroup {folder}\n" for folder in self._folders),
+            *(f"+{group}\n" for group in self._groups),
+        ]
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and is seen to below
+            process.stdin.write("".join(lines).encode())
+        os.set_blocking(process.stdin.fileno(), False)
+        if hasattr(os, "pidfd_open"):  # elsewhere its death is seen when it is told something
+            self._watch = os.pidfd_open(process.pid)
+            self._loop.add_reader(self._watch, self._ended)
+        return process
+
+    def _tell(self, line: str) -> None:
+        if not self._closed and not self._write(line):
+            self._replace("is gone, or does not read what it is told")
+            self._write(line)
+
+    def _write(self, line: str) -> bool:
+        assert self._process.stdin is not None
+        try:
+            # A line is shorter than what a pipe takes whole or not at all.
+            return self._process.stdin.write(line.encode()) is not None
+        except (OSError, ValueError):  # the other end is closed, or this one
+            return False
+
+    def _ended(self) -> None:
+        # One that cannot live here must not keep this process busy with starting it.
+        again_at = self._replaced_at + _BETWEEN_DEATHS
+        if self._loop.time() >= again_at:
+            self._revive()
+        else:
+            self._stop_watching()
+            self._revival = self._loop.call_at(again_at, self._revive)
+
+    def _revive(self) -> None:
+        try:
+            self._replace("is gone")
+        except OSError as error:  # tried again when the next server starts
+            _logger.error("The reaper process can't be started: %s.", error.strerror)
+
+    def _replace(self, why: str) -> None:
+        """Start another, which is told all that lives: the worker itself must never wait for it."""
+        _logger.warning("The reaper process %s %s; another is started.", self.pid, why)
+        self._stop_watching()
+        self._replaced_at = self._loop.time()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._kill()
+        self._process = self._start()
+
+    def _kill(self) -> None:
+        self._process.kill()
+        if not reap_killed(self._process):
+            _logger.error("The reaper process %s survives SIGKILL; it is left alone.", self.pid)
+
+    def _stop_watching(self) -> None:
+        if self._revival is not None:
+            self._revival.cancel()
+            self._revival = None
+        if self._watch >= 0:
+            self._loop.remove_reader(self._watch)
+            os.close(self._watch)
+            self._watch = -1

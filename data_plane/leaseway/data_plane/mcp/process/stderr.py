@@ -1,0 +1,81 @@
+"""The last lines that a server wrote to its standard error (DESIGN §10). Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from leaseway.wire import bounds
+
+_HIDDEN: Final = "[hidden]"
+_MIN_SECRET: Final = 4
+
+
+class StderrTail:
+    """A ring of lines, each cut to a bound, without the secrets that the server was given.
+
+    Args:
+        secrets: Values to hide. Of a value with several lines each line is hidden. What is
+            shorter than 4 characters is not: hiding it would garble every line.
+        lines: How many lines are kept.
+        line_bytes: How much of a line is kept.
+    """
+
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        lines: int = bounds.STDERR_LINES,
+        line_bytes: int = bounds.STDERR_LINE_BYTES,
+    ) -> None:
+        self._lines: deque[str] = deque(maxlen=lines)
+        self._line_bytes = line_bytes
+        self._partial = bytearray()
+        self._cut = False
+        self._secrets: tuple[str, ...] = ()
+        self._room = line_bytes
+        self.hide(secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """Hide more values from now on."""
+        pieces = {line.strip() for value in secrets for line in value.splitlines()}
+        found = {piece for piece in pieces if len(piece) >= _MIN_SECRET} | set(self._secrets)
+        # The longest first: one may contain another.
+        self._secrets = tuple(sorted(found, key=len, reverse=True))
+        # A value that straddles the cut must be seen whole to be recognised.
+        self._room = self._line_bytes + max((len(s.encode()) for s in found), default=0)
+
+    def feed(self, data: bytes) -> None:
+        """Take what the server wrote, in pieces of any size."""
+        *ended, rest = data.split(b"\n")
+        for piece in ended:
+            self._add(piece)
+            self._close_line()
+        self._add(rest)
+
+    def lines(self) -> list[str]:
+        """Return the kept lines, the oldest first, an unfinished one included."""
+        return [*self._lines, self._shown()] if self._partial else list(self._lines)
+
+    def last(self, lines: int, size: int) -> str:
+        """Return at most so many of the last lines, at most `size` characters of them."""
+        return "\n".join(self.lines()[-lines:])[-size:]
+
+    def _add(self, piece: bytes) -> None:
+        room = self._room - len(self._partial)
+        self._cut = self._cut or len(piece) > room
+        self._partial += piece[:room]
+
+    def _close_line(self) -> None:
+        self._lines.append(self._shown())
+        self._partial.clear()
+        self._cut = False
+
+    def _shown(self) -> str:
+        text = self._partial.decode(errors="replace").rstrip("\r")
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        encoded = text.encode()
+        if len(encoded) > self._line_bytes or self._cut:
+            return encoded[: self._line_bytes - 3].decode(errors="ignore") + "…"
+        return text

@@ -1,0 +1,90 @@
+"""Why an instance did not start, as one fault with one sentence.
+
+The official package reports failures as groups within groups; what counts is the first cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from mcp.shared.exceptions import MCPError
+
+from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.protocol.listing import ListingFailed
+from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
+from leaseway.spec.model import ServerSpec
+from leaseway.wire.errors import Fault, Reason
+
+Phase = Literal["connect", "negotiate", "list"]
+_DOING = {
+    "connect": "open a connection",
+    "negotiate": "agree on a protocol version",
+    "list": "list its tools",
+}
+
+_OF_ANOTHER_TRANSPORT = frozenset({"400", "404", "405"})
+"""What servers answer as a rule to the first message of a transport that they do not speak."""
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first error in a group of groups that is not a mere cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next(
+            (e for e in error.exceptions if not isinstance(e, asyncio.CancelledError)),
+            error.exceptions[0],
+        )
+    return error
+
+
+def start_fault(spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail) -> Fault:
+    """Return the fault that says why a server did not start or list."""
+    cause = first_cause(error)
+    if isinstance(cause, Fault):
+        return cause
+    server = spec.key.server_id
+    problem, text, known = _describe(spec, cause, phase)
+    last_words = stderr.last(lines=10, size=2048)
+    metadata = {"server": server, **known, "problem": problem}
+    if last_words:
+        metadata["stderr"] = last_words
+        if "wrote last" not in text:
+            text += f" It wrote last: {last_words.splitlines()[-1][:300]}"
+    return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
+
+
+def _describe(
+    spec: ServerSpec, cause: BaseException, phase: Phase
+) -> tuple[str, str, dict[str, str]]:
+    """Return the problem, its sentence, and facts that are known already."""
+    server = spec.key.server_id
+    failed = "LIST_FAILED" if phase == "list" else "START_FAILED"
+    head = f"The server {server} did not {_DOING[phase]}"
+    match cause:
+        case ConnectionLost(fault=fault):
+            known = dict(fault.metadata)
+            problem = "EXITED" if "exit_status" in known else failed
+            return problem, _with_hint(spec, fault, phase), known
+        case Unanswered(fault=fault):
+            return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
+        case TimeoutError():
+            text = f"{head} within {spec.startup_timeout:g} s. Look at what it writes to stderr, "
+            return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
+        case MCPError(error=answer):
+            text = (
+                f"{head}: it answered with error {answer.code}: {answer.message[:500].rstrip('.')}."
+            )
+            return failed, text, {"code": str(answer.code)}
+        case ListingFailed():
+            return failed, f"{head}: {cause}.", {}
+        case asyncio.CancelledError():
+            return "START_FAILED", f"{head}: the start was called off.", {}
+        case _:
+            return failed, f"{head}: its answer is not what MCP asks for ({cause!s:.300}).", {}
+
+
+def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:
+    """Return a fault's message; a refusal that often means another transport asks about it."""
+    if phase == "list" or fault.metadata.get("http_status") not in _OF_ANOTHER_TRANSPORT:
+        return fault.message
+    return f"{fault.message.rstrip('.')}; is its transport really {spec.transport}?"

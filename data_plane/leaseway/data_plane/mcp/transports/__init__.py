@@ -1,0 +1,4 @@
+"""The transports: stdio, HTTP+SSE, websocket, and those that packages register.
+
+Imports `protocol`, `http` and `process`.
+"""

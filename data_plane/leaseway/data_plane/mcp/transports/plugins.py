@@ -1,0 +1,72 @@
+"""Transports that other packages register (see `transport`), made for one server."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import EntryPoint
+
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.mcp.protocol.transport import PullTransport, ServerView, Transport
+from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.transports import TRANSPORT_GROUP, registered_transports
+from leaseway.wire.errors import Fault, Reason
+
+_MAX_TEXT = 500
+
+
+async def make_registered(spec: ServerSpec, resolved: Resolved) -> Transport:
+    """Return a server's transport, not connected; its package is imported where it was not yet.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` TRANSPORT_NOT_AVAILABLE or START_FAILED.
+    """
+    server = spec.key.server_id
+    entry = _entry(server, spec.transport)
+    view = ServerView(
+        server, spec.key.tenant, spec.transport, spec.truely_stateless, spec.startup_timeout
+    )
+    try:
+        factory = await asyncio.to_thread(entry.load)  # an import may take long
+        made = factory(view, resolved)
+    except Fault:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {resolved.without_secrets(str(error))}"
+        raise _broken(server, entry, why[:_MAX_TEXT].rstrip(".")) from error
+    if isinstance(made, PullTransport):
+        return Pulled(server, made, resolved.without_secrets)
+    if isinstance(made, Transport):
+        return made
+    why = f"it returned {type(made).__name__}, which is no Transport and no PullTransport"
+    raise _broken(server, entry, why)
+
+
+def _entry(server: str, transport: str) -> EntryPoint:
+    entries = registered_transports().get(transport, ())
+    if len(entries) == 1:
+        return entries[0]
+    if entries:
+        packages = " and ".join(sorted(_origin(entry) for entry in entries))
+        why = f"more than one package registers it: {packages}; uninstall all but one"
+        raise _broken(server, entries[0], why)
+    raise Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} wants the transport {transport[:64]}, which this worker does not "
+        f"have: install the package that registers it (entry points {TRANSPORT_GROUP}) where the "
+        "worker runs, and restart the worker.",
+        metadata={"server": server, "problem": "TRANSPORT_NOT_AVAILABLE"},
+    )
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
+
+
+def _broken(server: str, entry: EntryPoint, why: str) -> Fault:
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: the entry point {entry.name} = {entry.value} "
+        f"of {_origin(entry)} (group {TRANSPORT_GROUP}) made no transport: {why}.",
+        metadata={"server": server, "problem": "START_FAILED", "entry_point": entry.name},
+    )

@@ -1,0 +1,243 @@
+"""The pipes of a process as a transport.
+
+Messages go from the pipe to the receiver in one loop turn, without a task; everything sent in one
+turn goes out as one write. When the pipe is full, lines wait here, and can be taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess
+from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.protocol.lines import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+
+_WRITE: Final = 64 * bounds.KIB
+"""Bytes of one write: what a pipe holds. What waits behind it can still be taken back."""
+
+MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
+"""Bytes of a too long line that are read to find its end."""
+
+LITTLE_PATIENCE: Final = 0.2
+"""Seconds that a process which failed to start or broke the protocol has to end by itself."""
+
+_LAST_WORDS: Final = 0.1
+"""Seconds that an exit status and the last lines of stderr may come after the end of a pipe."""
+
+
+class StdioTransport(Transport):
+    """A process's standard input and output.
+
+    Args:
+        server: The server's id, for messages.
+        process: The process; `disconnect` stops it.
+        stderr: Its last lines, quoted when it dies.
+    """
+
+    stray_advice = "It should log to its standard error."
+
+    def __init__(self, server: str, process: ServerProcess, stderr: StderrTail) -> None:
+        self._server = server
+        self._process = process
+        self._stderr = stderr
+        self._loop = asyncio.get_running_loop()
+        self._receiver: Receiver
+        self._lines: LineSplitter
+        self._queue: dict[Receipt, bytes] = {}
+        self._queued = 0
+        self._flushing = False
+        self._paused = False
+        self._writer: asyncio.WriteTransport | None = None
+        self._reader: asyncio.ReadTransport | None = None
+        self._output_ended = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def transport_type(self) -> str:
+        """`stdio`."""
+        return "stdio"
+
+    async def connect(self, receiver: Receiver) -> None:
+        """Attach to the process's pipes."""
+        self._receiver = receiver
+        self._lines = LineSplitter(bounds.MAX_LINE, receiver.overlong, MAX_SKIPPED)
+        process = self._process
+        try:
+            await process.open()
+            self._writer, _ = await self._loop.connect_write_pipe(
+                lambda: _Writer(self), process.stdin
+            )
+            self._reader, _ = await self._loop.connect_read_pipe(
+                lambda: _Reader(self), process.stdout
+            )
+        except BaseException:
+            for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):
+                if transport is None:
+                    pipe.close()
+            raise
+        self._process.exited.add_done_callback(lambda _: self.pipe_ended())
+
+    async def disconnect(self, *, hurry: bool = False) -> None:
+        """Close the pipes, on which most servers end, and stop the process."""
+        self._closing = True
+        if self._ending is not None:
+            self._ending.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        try:
+            await self._process.stop(LITTLE_PATIENCE if hurry else PATIENCE)
+        finally:
+            if self._reader is not None:
+                self._reader.close()
+            if self._writer is not None:
+                self._writer.abort()  # what it still holds, nobody will read
+
+    # Writing.
+
+    def waiting(self) -> int:
+        """Return how many bytes wait here for the pipe."""
+        if self._paused and self._writer is not None:
+            return self._queued + self._writer.get_write_buffer_size()
+        return self._queued
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the pipe is full."""
+        return self._paused
+
+    def send(self, message: bytes, receipt: Receipt) -> None:
+        """Write a message in the next turn of the loop, or when the pipe has room again."""
+        self._queue[receipt] = message
+        self._queued += len(message)
+        if not self._flushing and not self._paused:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def withdraw(self, receipt: Receipt) -> bool:
+        """Take back what waits here."""
+        waiting = self._queue.pop(receipt, None)
+        if waiting is None:
+            return False
+        self._queued -= len(waiting)
+        return True
+
+    def _flush(self) -> None:
+        self._flushing = False
+        while self._queue and not self._paused and self._writer is not None:
+            if self._writer.is_closing():
+                return
+            self._writer.write(self._next_write())
+
+    def _next_write(self) -> bytes:
+        """Take from the queue what goes out as one write."""
+        if self._queued <= _WRITE:
+            lines, self._queue, self._queued = self._queue, {}, 0
+        else:
+            lines = self._first_lines()
+        for receipt in lines:
+            receipt.written = True
+        return b"".join(lines.values())
+
+    def _first_lines(self) -> dict[Receipt, bytes]:
+        lines: dict[Receipt, bytes] = {}
+        size = 0
+        for receipt, line in self._queue.items():
+            lines[receipt] = line
+            size += len(line)
+            if size >= _WRITE:
+                break
+        for receipt in lines:
+            del self._queue[receipt]
+        self._queued -= size
+        return lines
+
+    def pause(self) -> None:
+        """The pipe is full."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """The pipe has room again."""
+        self._paused = False
+        self._flush()
+
+    # Reading.
+
+    def received(self, data: bytes) -> None:
+        """Take what the server wrote."""
+        try:
+            lines = self._lines.feed(data)
+        except LineTooLong:
+            self._receiver.overlong(b"", b"", MAX_SKIPPED)
+            return
+        self._receiver.receive(lines)
+
+    # The end.
+
+    def pipe_ended(self) -> None:
+        """The process has ended or closed a pipe: nothing more will come."""
+        if self._ending is None and not self._closing:
+            self._receiver.ending(self._lost_fault())
+            self._ending = self._loop.create_task(self._wind_up())
+
+    def input_ended(self) -> None:
+        """Nothing can be written any more."""
+        self._writer = None
+        self.pipe_ended()
+
+    def output_ended(self) -> None:
+        """Its standard output has been read to the end."""
+        self._output_ended.set()
+        self.pipe_ended()
+
+    async def _wind_up(self) -> None:
+        """Wait a moment for the exit status and last words, then tell everyone."""
+        try:
+            async with asyncio.timeout(_LAST_WORDS):
+                await asyncio.shield(self._process.exited)
+                await self._process.stderr_ended.wait()
+                await self._output_ended.wait()
+        except TimeoutError:
+            pass
+        self._receiver.lost(self._lost_fault())
+
+    def _lost_fault(self) -> Fault:
+        metadata = {"server": self._server}
+        ended = "closed its end of the connection"
+        if self._process.exited.done():
+            status = self._process.exited.result()
+            metadata["exit_status"] = str(status)
+            ended = self._process.describe_exit()
+        last_words = self._stderr.last(lines=10, size=2048)
+        if last_words:
+            metadata["stderr"] = last_words
+        text = f"The server {self._server} {ended}"
+        text += f"; it wrote last: {last_words.splitlines()[-1][:300]}" if last_words else "."
+        return Fault(Reason.SERVER_LOST, text, metadata=metadata)
+
+
+class _Writer(asyncio.BaseProtocol):
+    def __init__(self, pipes: StdioTransport) -> None:
+        self._pipes = pipes
+
+    def pause_writing(self) -> None:
+        self._pipes.pause()
+
+    def resume_writing(self) -> None:
+        self._pipes.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pipes.input_ended()
+
+
+class _Reader(asyncio.Protocol):
+    def __init__(self, pipes: StdioTransport) -> None:
+        self.data_received = pipes.received  # type: ignore[method-assign]
+        self._pipes = pipes
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._pipes.output_ended()

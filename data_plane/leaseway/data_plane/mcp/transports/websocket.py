@@ -1,0 +1,176 @@
+"""MCP over a websocket, subprotocol `mcp`: a text frame for each JSON-RPC message.
+
+MCP itself does not define it, so there is no session, no resumption and no authorization beyond
+the configured headers: the connection is the session, and its loss is the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import WSCloseCode, WSMsgType
+from yarl import URL
+
+from leaseway.data_plane.mcp.http.endpoint import check_headers, parsed_url
+from leaseway.data_plane.mcp.http.errors import (
+    not_followed,
+    status_fault,
+    unreachable,
+    what_broke,
+)
+from leaseway.data_plane.mcp.protocol.transport import PullTransport
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+
+SUBPROTOCOL: Final = "mcp"
+_HEARTBEAT: Final = 60.0
+"""Seconds of silence after which a ping is sent; its answer may take half as long. That is more
+than a server's health check gives an idle server: one that computes may be deaf for a while."""
+
+_GOODBYE: Final = aiohttp.ClientWSTimeout(ws_close=2.0)
+_MAX_REASON: Final = 200
+
+
+class WebSocketTransport(PullTransport):
+    """A websocket.
+
+    Args:
+        server: The server's id, for messages.
+        url: Its ws or wss address.
+        http: The worker's pooled client, whose connections are used.
+        headers: Configured headers, resolved; sent with the handshake.
+
+    Raises:
+        Fault: SERVER_NOT_READY: the URL is none, or a header can't be sent.
+    """
+
+    def __init__(
+        self, server: str, url: str, http: aiohttp.ClientSession, headers: Mapping[str, str]
+    ) -> None:
+        self._server = server
+        self._url = parsed_url(server, url, ("ws", "wss"))
+        self._http = http
+        self._headers = check_headers(server, headers)
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+
+    @property
+    def transport_type(self) -> str:
+        """`websocket`."""
+        return "websocket"
+
+    async def connect(self) -> None:
+        """Make the handshake.
+
+        Raises:
+            Fault: SERVER_LOST or SERVER_ERROR with what the server, or the network, answered.
+        """
+        self._session = self._session_of_its_own()
+        try:
+            self._socket = await self._session.ws_connect(
+                self._url,
+                protocols=(SUBPROTOCOL,),
+                headers=self._headers,
+                max_msg_size=bounds.MAX_LINE,
+                heartbeat=_HEARTBEAT,
+                timeout=_GOODBYE,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status < HTTPStatus.BAD_REQUEST:
+                raise self._no_websocket(error) from None
+            raise status_fault(self._server, error.status, error.headers or {}) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise unreachable(self._server, self._url, error) from None
+
+    async def disconnect(self) -> None:
+        """Say goodbye and close."""
+        try:
+            if self._socket is not None:
+                await self._socket.close()
+        finally:  # also where the server takes no goodbye and the time for it is over
+            if self._session is not None:
+                await self._session.close()
+
+    async def send(self, message: bytes) -> None:
+        """Send one message, waiting while the server does not read."""
+        assert self._socket is not None
+        await self._socket.send_frame(message.rstrip(b"\n"), WSMsgType.TEXT)
+
+    async def receive(self) -> bytes:
+        """Return the next message."""
+        assert self._socket is not None
+        frame = await self._socket.receive()
+        if frame.type is WSMsgType.TEXT:
+            return str(frame.data).encode()
+        if frame.type is WSMsgType.BINARY:
+            return bytes(frame.data)
+        raise self._ended(frame.type, frame.data, frame.extra)
+
+    def _session_of_its_own(self) -> aiohttp.ClientSession:
+        # aiohttp follows redirects of a handshake, to wherever they lead, with all headers. What
+        # it traces can refuse that, but should cost no other request.
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(self._refuse_redirect)
+        return aiohttp.ClientSession(
+            connector=self._http.connector,
+            connector_owner=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._http.headers,
+            trace_configs=[tracing],
+        )
+
+    async def _refuse_redirect(
+        self,
+        session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        redirect: aiohttp.TraceRequestRedirectParams,
+    ) -> None:
+        target = redirect.url.join(URL(redirect.response.headers.get("location", "")))
+        redirect.response.release()
+        raise not_followed(self._server, target, redirect.response.status)
+
+    def _no_websocket(self, error: aiohttp.WSServerHandshakeError) -> Fault:
+        text = (
+            f"The server {self._server} does not open a websocket ({error.message}): check its "
+            "url and transport."
+        )
+        return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
+
+    def _ended(self, kind: WSMsgType, data: Any, reason: str | None) -> Fault:
+        metadata = {"server": self._server}
+        head = f"The websocket of the server {self._server}"
+        if kind is WSMsgType.ERROR:
+            return self._broken(head, data, metadata)
+        code = data if kind is WSMsgType.CLOSE else None
+        if code is None:
+            text = f"{head} broke: its connection ended without a goodbye."
+            return Fault(Reason.SERVER_LOST, text, metadata=metadata)
+        why = f": {reason[:_MAX_REASON].rstrip('.')}" if reason else ""
+        metadata["close_code"] = str(code)
+        text = f"{head} was closed by it with code {code}{_meaning(code)}{why}."
+        return Fault(Reason.SERVER_LOST, text, metadata=metadata)
+
+    def _broken(self, head: str, error: Any, metadata: dict[str, str]) -> Fault:
+        if getattr(error, "code", None) == WSCloseCode.MESSAGE_TOO_BIG:
+            metadata["limit"] = str(bounds.MAX_LINE)
+            text = (
+                f"{head} was closed: the server sent a message of more than {bounds.MAX_LINE} "
+                f"bytes ({bounds.MAX_LINE // bounds.MIB} MiB, the bound for one). Ask its tools "
+                "for less at a time."
+            )
+        elif isinstance(error, aiohttp.ServerTimeoutError):
+            text = f"{head} was closed: it has not answered a ping for {_HEARTBEAT / 2:g} s."
+        else:
+            text = f"{head} broke: {f'{error}'.rstrip('.') or what_broke(error)}."
+        return Fault(Reason.SERVER_LOST, text, metadata=metadata)
+
+
+def _meaning(code: int) -> str:
+    try:
+        return f" ({WSCloseCode(code).name.lower().replace('_', ' ')})"
+    except ValueError:
+        return ""

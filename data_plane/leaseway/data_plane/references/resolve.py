@@ -1,0 +1,219 @@
+"""Turns configured values into what a server gets, on the worker, when an instance starts.
+
+References stay references until here, so a value never crosses Sync and never enters a hash, a
+log or a span (DESIGN §2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from leaseway.data_plane.background import DiskThreads
+from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.references.environment import looks_secret
+from leaseway.spec.model import ServerSpec, Value
+from leaseway.spec.references import UnresolvedReference, expand, references
+from leaseway.vault.key import VAULT_VARIABLES, VaultError
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.redaction import hide
+
+_MAX_FILE: Final = 1 << 20
+_disk: Final = DiskThreads()
+"""What waits here for a disk that hangs, others that start need not wait for."""
+
+
+class Vault(Protocol):
+    """Where secrets are kept that are not in the environment."""
+
+    def get(self, name: str) -> str | None:
+        """Return a secret, or None where there is none of that name.
+
+        Raises:
+            VaultError: There is a vault, and it cannot be read.
+
+        """
+
+
+class _Empty:
+    def get(self, name: str) -> str | None:
+        return None
+
+
+NO_VAULT: Final[Vault] = _Empty()
+
+
+class _Missing(Exception):
+    """A reference can't be resolved; the text says what is missing and what to do."""
+
+
+class _Resolver:
+    def __init__(self, environment: Mapping[str, str], vault: Vault) -> None:
+        self._environment = environment
+        self._vault = vault
+        self.secrets: set[str] = set()
+        self.missing: list[tuple[str, str]] = []
+
+    def value(self, key: str, value: Value, secret: bool) -> str:
+        """Return what a value stands for; note what is missing under its key."""
+        try:
+            if value.kind == "literal":
+                return self._literal(value.text)
+            text = self._reference(value)
+        except _Missing as missing:
+            self.missing.append((key, str(missing)))
+            return ""
+        if secret or value.kind != "env" or looks_secret(value.text):
+            self.secrets.add(text)
+        return text
+
+    def text(self, key: str, text: str) -> str:
+        """Return a plain string with its `${NAME}` replaced."""
+        return self.value(key, Value("literal", text), secret=False)
+
+    def _literal(self, text: str) -> str:
+        try:
+            expanded = expand(text, self._environment)
+        except UnresolvedReference as error:
+            _refuse_vault_key(error.name)
+            raise _Missing(
+                f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
+                f"environment, or write ${{{error.name}:-default}}"
+            ) from None
+        for name, default in references(text):
+            if looks_secret(name):
+                self.secrets.add(self._environment.get(name) or default or "")
+        return expanded
+
+    def _reference(self, value: Value) -> str:
+        if value.kind == "file":
+            return self._file(value.text)
+        _refuse_vault_key(value.text)
+        found = self._environment.get(value.text)
+        if found is None and value.kind == "secret":
+            found = self._from_vault(value.text)
+        if found is None:
+            raise _Missing(
+                f"refers to the environment variable {value.text}, which is not set: set it in "
+                "the worker's environment"
+            )
+        return found
+
+    def _from_vault(self, name: str) -> str:
+        try:
+            found = self._vault.get(name)
+        except VaultError as error:
+            raise _Missing(
+                f"refers to the secret {name}, which the worker's environment does not have, and "
+                f"its vault cannot be read ({str(error).rstrip('.')})"
+            ) from None
+        if found is None:
+            raise _Missing(
+                f"refers to the secret {name}, which neither the worker's environment nor its "
+                f"vault has: set it there, with: leaseway vault set {name}"
+            )
+        return found
+
+    def _file(self, path: str) -> str:
+        try:
+            with Path(path).open("rb") as file:
+                content = file.read(_MAX_FILE + 1)
+            text = content.decode()
+        except OSError as error:
+            raise _Missing(
+                f"refers to the file {path}, which can't be read ({error.strerror}): mount it "
+                "where the worker runs"
+            ) from None
+        except UnicodeDecodeError:
+            raise _Missing(f"refers to the file {path}, which is not UTF-8 text") from None
+        if len(content) > _MAX_FILE:
+            raise _Missing(f"refers to the file {path}, which is larger than {_MAX_FILE} bytes")
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_VAULT) -> Resolved:
+    """Return what a server gets; as long as that is kept, no log line shows its secrets.
+
+    Args:
+        spec: The server.
+        environment: The worker's environment.
+        vault: Where secrets are that the environment does not have.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
+    """
+    known = {name: text for name, text in environment.items() if name not in VAULT_VARIABLES}
+    resolver = _Resolver(known, vault)
+    resolved = Resolved(
+        command=resolver.text("command", spec.command),
+        args=tuple(resolver.text(f"args[{i}]", arg) for i, arg in enumerate(spec.args)),
+        url=resolver.text("url", spec.url),
+        session_id=resolver.text("sessionId", spec.session_id),
+        env={
+            name: resolver.value(f"env.{name}", value, looks_secret(name))
+            for name, value in spec.env.items()
+        },
+        headers={
+            name: resolver.value(f"headers.{name}", value, True)
+            for name, value in spec.headers.items()
+        },
+        secrets=frozenset(resolver.secrets),
+        hidden=hide(resolver.secrets),
+    )
+    if resolver.missing:
+        raise _missing_fault(spec.key.server_id, resolver.missing)
+    return resolved
+
+
+async def read_references(
+    spec: ServerSpec, environment: Mapping[str, str], vault: Vault, timeout: float
+) -> Resolved:
+    """Return what a server gets, as `resolve` does, without holding up the loop.
+
+    Args:
+        spec: The server.
+        environment: The worker's environment.
+        vault: Where secrets are that the environment does not have, in memory.
+        timeout: Seconds that reading files may take.
+
+    Raises:
+        Fault: As `resolve` does; also where the files were not read in time.
+    """
+    files = _files(spec)
+    if not files:
+        return resolve(spec, environment, vault)
+    try:
+        async with asyncio.timeout(timeout):
+            return await _disk.run(resolve, spec, environment, vault)
+    except TimeoutError:
+        late = f"was not read within {timeout:g} s: see whether its disk answers"
+        missing = [(key, f"refers to the file {path}, which {late}") for key, path in files.items()]
+        raise _missing_fault(spec.key.server_id, missing) from None
+
+
+def _files(spec: ServerSpec) -> dict[str, str]:
+    values = {
+        **{f"env.{name}": value for name, value in spec.env.items()},
+        **{f"headers.{name}": value for name, value in spec.headers.items()},
+    }
+    return {key: value.text for key, value in values.items() if value.kind == "file"}
+
+
+def _refuse_vault_key(name: str) -> None:
+    if name in VAULT_VARIABLES:
+        raise _Missing(f"refers to {name}, which opens the vault and is given to no server")
+
+
+def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:
+    parts = "; ".join(f"{key} {what}" for key, what in missing)
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} can't start on this worker: {parts}.",
+        metadata={
+            "server": server,
+            "problem": "MISSING_REFERENCE",
+            "keys": ", ".join(key for key, _ in missing),
+        },
+    )

@@ -1,0 +1,237 @@
+"""The exchange: any number of calls and results over one stream (DESIGN §6).
+
+One reader handles frames as they come; one writer sends what goes back (`replies`). Nothing on
+the way of a call awaits.
+
+All exchange streams of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.arguments import oversize_arguments
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.services.leases import renew_all
+from leaseway.data_plane.services.replies import Context, Replies
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.outbox import Assembler, OversizePayload
+from leaseway.wire.status import abort
+from leaseway.wire.version import check_client_version
+
+_logger = logging.getLogger(__name__)
+_MOST_CHUNKED: Final = 32
+"""Arguments in chunks that may be under way on one stream."""
+
+
+class ExchangeStream:
+    """One stream, and what it reads."""
+
+    def __init__(
+        self,
+        context: Context,
+        executor: Executor,
+        leases: LeaseKeeper,
+        lease_message: Callable[[Any], leases_pb2.Lease],
+        worker: catalog_pb2.WorkerRef,
+    ) -> None:
+        self._context = context
+        self._executor = executor
+        self._leases = leases
+        self._worker = worker
+        self._replies = Replies(context, leases, lease_message, executor.meters)
+        self._calls = self._replies.calls
+        self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
+        self._refused_chunks: set[int] = set()
+
+    async def serve(self) -> None:
+        """Read and write until both sides are done; the stream's end cancels its calls."""
+        replies = self._replies
+        reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
+        try:
+            await replies.write(self._worker)
+        finally:
+            reader.cancel()
+            for run in tuple(self._calls.values()):
+                run.cancel("the caller's stream has ended")
+            await asyncio.wait([reader])
+        if replies.breach is not None:
+            replies.drop()  # the abort may wait for as long as the caller does not read
+            await abort(self._context, replies.breach)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent."""
+        return self._replies.queued_bytes
+
+    def go_away(self, reason: str) -> None:
+        """Say that no more calls are taken; the stream ends with its last result."""
+        self._replies.go_away(reason)
+
+    async def _read(self) -> None:
+        replies = self._replies
+        greeted = False
+        try:
+            while True:
+                message = await self._context.read()
+                if message is grpc.aio.EOF:
+                    break
+                if not greeted:
+                    greeted = True
+                    check_client_version(message.client, f"worker {self._worker.id}")
+                self._handle(message)
+                if replies.breach is not None:
+                    break  # the writer ends the stream with it
+                if replies.is_full:
+                    await replies.until_room()
+        except Fault as fault:
+            replies.break_off(fault)
+        except Exception:
+            _logger.exception("Reading an exchange stream failed; the stream ends.")
+            replies.break_off(
+                Fault(Reason.INTERNAL, "The worker failed to read the stream.", "unknown")
+            )
+        finally:
+            replies.close()
+
+    def _handle(self, message: execution_pb2.ExchangeRequest) -> None:
+        for chunk in message.chunks:
+            self._take_chunk(chunk)
+        for call in message.calls:
+            self._begin(call)
+        for answer in message.answers:
+            run = self._calls.get(answer.call_id)
+            if run is not None:  # of a call that has ended, nobody waits for it
+                run.answer(answer)
+        for cancel in message.cancels:
+            self._cancel(cancel)
+        if message.HasField("keep_alive"):
+            self._replies.kept_alive(renew_all(self._leases, message.keep_alive))
+        if message.HasField("going_away"):
+            self._replies.close()
+
+    def _cancel(self, cancel: execution_pb2.Cancel) -> None:
+        run = self._calls.get(cancel.call_id)
+        if run is not None:
+            run.cancel(cancel.reason[:256] or "the caller cancelled")
+        else:  # of a call that has ended, or whose frame will never follow its chunks
+            self._chunks.drop(cancel.call_id)
+            self._refused_chunks.discard(cancel.call_id)
+
+    def _take_chunk(self, chunk: execution_pb2.Chunk) -> None:
+        if chunk.call_id in self._refused_chunks:
+            return
+        try:
+            self._chunks.add(chunk)
+        except OversizePayload:
+            self._refused_chunks.add(chunk.call_id)
+            if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
+                self._replies.break_off(_too_many("chunked payloads", _MOST_CHUNKED))
+
+    def _begin(self, call: execution_pb2.Call) -> None:
+        call_id = call.id
+        if call_id in self._calls or not call_id:
+            wrong = f"Call id {call_id} is zero or in use; each call needs an id of its own."
+            self._replies.break_off(Fault(Reason.INVALID_REQUEST, wrong))
+            return
+        try:
+            arguments = self._arguments(call)
+        except Fault as fault:
+            self._replies.refuse(call_id, fault)
+            return
+        if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
+            self._replies.refuse(call_id, self._why_not())
+            return
+        run = self._executor.begin(call, arguments, self._replies)
+        if not run.over:
+            self._calls[call_id] = run
+
+    def _arguments(self, call: execution_pb2.Call) -> bytes:
+        if self._refused_chunks and call.id in self._refused_chunks:
+            self._refused_chunks.discard(call.id)
+            raise _too_many("chunked payloads", _MOST_CHUNKED)
+        try:
+            return self._chunks.take(call.id, call.arguments)
+        except OversizePayload:
+            raise oversize_arguments() from None
+
+    def _why_not(self) -> Fault:
+        if self._replies.closing:
+            return Fault(
+                Reason.DRAINING,
+                f"Worker {self._worker.id} or the caller has said goodbye on this stream; use "
+                "another worker or stream.",
+                retry_delay=0.1,
+            )
+        return _too_many("calls", bounds.MAX_CALLS_IN_FLIGHT)
+
+
+def _too_many(what: str, limit: int) -> Fault:
+    return Fault(
+        Reason.OVERLOADED,
+        f"More than {limit} {what} are under way on this stream; wait for some to end.",
+        retry_delay=0.1,
+    )
+
+
+class Exchanges:
+    """All exchange streams of a worker.
+
+    Args:
+        executor: Runs the calls.
+        leases: Renews leases.
+        lease_message: Makes the message that describes a lease.
+        worker: Who answers.
+
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        leases: LeaseKeeper,
+        lease_message: Callable[[Any], leases_pb2.Lease],
+        worker: catalog_pb2.WorkerRef,
+    ) -> None:
+        self._executor = executor
+        self._leases = leases
+        self._lease_message = lease_message
+        self._worker = worker
+        self._streams: set[ExchangeStream] = set()
+        self._leaving: str | None = None
+
+    async def serve(self, context: Context) -> None:
+        """Serve one stream until it ends."""
+        stream = ExchangeStream(
+            context, self._executor, self._leases, self._lease_message, self._worker
+        )
+        self._streams.add(stream)
+        try:
+            if self._leaving is not None:
+                stream.go_away(self._leaving)
+            await stream.serve()
+        finally:
+            self._streams.discard(stream)
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams there are."""
+        return len(self._streams)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits to be sent on all of them."""
+        return sum(stream.queued_bytes for stream in self._streams)
+
+    def go_away(self, reason: str) -> None:
+        """Tell every caller, those to come too, that no more calls are taken."""
+        self._leaving = reason
+        for stream in self._streams:
+            stream.go_away(reason)

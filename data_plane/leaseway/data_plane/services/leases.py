@@ -1,0 +1,132 @@
+"""The lease RPCs of a worker (DESIGN §5).
+
+Keep-alive, the same on an exchange and as an RPC of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.v1 import leases_pb2, leases_pb2_grpc
+from leaseway.wire.durations import duration, seconds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.pages import one_page, page_start
+from leaseway.wire.status import abort, status_from_fault
+from leaseway.wire.version import check_client_version
+
+_MOST: Final = 1024
+
+
+def renew_all(
+    leases: LeaseKeeper, request: leases_pb2.KeepAliveRequest
+) -> leases_pb2.KeepAliveResponse:
+    """Renew the leases that a caller names, and say what became of each."""
+    response = leases_pb2.KeepAliveResponse()
+    for index, lease_id in enumerate(request.lease_ids):
+        renewal = response.renewals.add(lease_id=lease_id)
+        try:
+            if index >= _MOST:
+                raise Fault(
+                    Reason.INVALID_REQUEST, f"One keep-alive renews at most {_MOST} leases."
+                )
+            renewal.ttl.CopyFrom(duration(leases.renew(lease_id).ttl))
+        except Fault as fault:
+            renewal.error.CopyFrom(status_from_fault(fault))
+    return response
+
+
+_LONGEST_WAIT: Final = 3600.0
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
+    """Grants and ends leases.
+
+    Args:
+        pool: What is served.
+        leases: Who holds what.
+        executor: Whether the worker takes new work.
+        lease_message: Describes a lease.
+
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        leases: LeaseKeeper,
+        executor: Executor,
+        lease_message: Callable[[Lease], leases_pb2.Lease],
+    ) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._executor = executor
+        self._lease_message = lease_message
+
+    async def AcquireLease(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.AcquireLeaseRequest, context: Context
+    ) -> leases_pb2.AcquireLeaseResponse:
+        """Grant the lease of a (tenant, session, server), or return the one that is held."""
+        try:
+            return await self._acquire(request)
+        except Fault as fault:
+            await abort(context, fault)
+
+    async def _acquire(
+        self, request: leases_pb2.AcquireLeaseRequest
+    ) -> leases_pb2.AcquireLeaseResponse:
+        check_client_version(request.client, "this worker")
+        if self._executor.draining:
+            raise self._executor.leaving()
+        key = LeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
+        if not key.session:
+            raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
+        await self._pool.wait_version(request.registry_version)
+        wait = seconds(request.wait) if request.HasField("wait") else 0.0
+        lease, created = await self._leases.acquire(
+            key,
+            agent=request.client.agent,
+            acquirer=request.acquirer[:LONGEST_KEY],
+            ttl=seconds(request.ttl) if request.HasField("ttl") else None,
+            wait=min(wait, _LONGEST_WAIT),
+        )
+        return leases_pb2.AcquireLeaseResponse(lease=self._lease_message(lease), created=created)
+
+    async def ReleaseLease(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.ReleaseLeaseRequest, context: Context
+    ) -> leases_pb2.ReleaseLeaseResponse:
+        """End a lease for its holder."""
+        try:
+            self._leases.check_holder(request.lease_id, request.tenant, request.session)
+            released = self._leases.release(request.lease_id)
+        except Fault as fault:
+            await abort(context, fault)
+        return leases_pb2.ReleaseLeaseResponse(released=released)
+
+    async def KeepAlive(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.KeepAliveRequest, context: Context
+    ) -> leases_pb2.KeepAliveResponse:
+        """Renew leases."""
+        return renew_all(self._leases, request)
+
+    async def ListLeases(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.ListLeasesRequest, context: Context
+    ) -> leases_pb2.ListLeasesResponse:
+        """List one page of the leases held, ordered by id."""
+        try:
+            start = page_start("ListLeases", request)
+        except Fault as fault:
+            await abort(context, fault)
+        held = sorted(self._leases.leases, key=lambda lease: lease.id)
+        wanted = (
+            ((lease.id,), lease) for lease in held if request.tenant in ("", lease.key.tenant)
+        )
+        leases, token = one_page(start, wanted, self._lease_message)
+        return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)

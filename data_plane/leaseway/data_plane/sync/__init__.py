@@ -1,0 +1,4 @@
+"""The worker's stream to the control plane: deltas, probes, status, conversion.
+
+Changes instances and leases; never imports calls.
+"""

@@ -1,0 +1,225 @@
+"""Between protobuf and the core's types: the border of the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaseway.data_plane.core.desired_state import HeldVariant, Update
+from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.prompts_resources import Offered, compile_prompts
+from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.spec.model import VariantKey
+from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_from_wire
+from leaseway.spec.transports import is_available, unavailable
+from leaseway.spec.uri_filters import UriFilter
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.admin import reminder
+from leaseway.wire.durations import duration, timestamp
+
+
+class Unrepresentable(Exception):
+    """A variant that this worker cannot serve as it was sent.
+
+    Attributes:
+        reason: A constant in capitals.
+
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> HeldVariant:
+    """Return a variant as the core holds it, its toolset compiled.
+
+    Args:
+        upsert: As it was sent.
+        previous: The toolset in force, whose compiled tools are kept where they are equal.
+
+    Raises:
+        Unrepresentable: The worker has no such transport, or the toolset makes no sense.
+
+    """
+    spec = spec_from_wire(upsert.spec)
+    if not is_available(spec.transport):
+        raise Unrepresentable(
+            "TRANSPORT_NOT_AVAILABLE",
+            f"Server {spec.key} wants {unavailable(spec.transport)}",
+        )
+    try:
+        toolset = compile_toolset(
+            (tool.definition for tool in upsert.toolset.recorded),
+            (
+                Exposed(tool.original_name, tool.name, tool.skipped)
+                for tool in upsert.toolset.exposed
+            ),
+            upsert.toolset.protocol_version,
+            previous,
+            _offered(upsert.toolset),
+        )
+    except ValueError as error:
+        raise Unrepresentable("INVALID_TOOLSET", f"Server {spec.key}: {error}") from error
+    return HeldVariant(
+        spec=spec,
+        launch_hash=upsert.hashes.launch_hash,
+        exposure_hash=upsert.hashes.exposure_hash,
+        toolset_hash=upsert.hashes.toolset_hash,
+        toolset=toolset,
+        sent=upsert.SerializeToString(),
+    )
+
+
+def _offered(toolset: sync_pb2.Toolset) -> Offered:
+    prompts = compile_prompts(
+        toolset.recorded_prompts,
+        ((prompt.original_name, prompt.name, prompt.skipped) for prompt in toolset.prompts),
+    )
+    return Offered(
+        prompts,
+        tuple(toolset.recorded_prompts),
+        tuple(toolset.recorded_resources),
+        tuple(toolset.recorded_templates),
+        UriFilter(toolset.resource_filter.whitelist, toolset.resource_filter.blacklist),
+    )
+
+
+def update(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:
+    """Return a delta as the core knows it, with those of its variants that can be served."""
+    return Update(
+        epoch=delta.epoch,
+        registry_version=delta.registry_version,
+        upserts=tuple(variants),
+        removals=tuple(key_from_wire(key) for key in delta.removals),
+    )
+
+
+def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
+    """Return which version of a variant is held."""
+    return sync_pb2.HeldHashes(
+        key=key_to_wire(variant.key),
+        launch_hash=variant.launch_hash,
+        exposure_hash=variant.exposure_hash,
+        toolset_hash=variant.toolset_hash,
+    )
+
+
+def problem_message(problem: Problem, worker_id: str) -> admin_pb2.Problem:
+    """Return a problem as it travels; its times are of now."""
+    now = timestamp(time.time())
+    key = problem.key or VariantKey("")
+    return admin_pb2.Problem(
+        scope=problem.scope,
+        server_id=key.server_id,
+        tenant=key.tenant,
+        worker_id=worker_id,
+        reason=problem.reason,
+        message=problem.message,
+        first_seen=now,
+        last_seen=now,
+        count=1,
+        severity=problem.severity,
+    )
+
+
+class LeaseMessages:
+    """Describes leases for callers and for the control plane.
+
+    Args:
+        worker_id: Who holds them.
+        leases: Knows their instances.
+        clock: Seconds, monotonic.
+
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        leases: LeaseKeeper,
+        clock: Callable[[], float],
+    ) -> None:
+        self._worker_id = worker_id
+        self._leases = leases
+        self._clock = clock
+
+    def __call__(self, lease: Lease) -> leases_pb2.Lease:
+        """Return the message of one lease."""
+        live = self._leases.live(lease)
+        return leases_pb2.Lease(
+            id=lease.id,
+            server_id=lease.key.server_id,
+            worker_id=self._worker_id,
+            tenant=lease.key.tenant,
+            session=lease.key.session,
+            agent=lease.agent,
+            ttl=duration(lease.ttl),
+            reminder=reminder(lease.key.server_id),
+            launch_hash=lease.launch_hash,
+            instance_id=live.instance.id if live is not None else "",
+            age=duration(max(0.0, self._clock() - lease.granted_at)),
+            acquirer=lease.acquirer,
+        )
+
+
+def instance_statuses(
+    generations: list[Generation], worker_id: str
+) -> list[catalog_pb2.InstanceStatus]:
+    """Return the state of every instance, and of each server that has none for a reason."""
+    found = [
+        _status(generation, worker_id, live.instance.id, _state(generation, live), live)
+        for generation in generations
+        for live in generation.lives
+    ]
+    for generation in generations:
+        if generation.is_backing_off or generation.rests:
+            state = "backoff" if generation.is_backing_off else "idle"
+            found.append(_status(generation, worker_id, generation.last_id, state, None))
+    return found
+
+
+def _state(generation: Generation, live: LiveInstance) -> str:
+    state = live.instance.state
+    if state in ("closing", "closed", "failed"):
+        return "closed"
+    draining = generation.draining or live.draining
+    return "draining" if draining and state == "ready" else state
+
+
+def _role(generation: Generation, live: LiveInstance | None) -> str:
+    if generation.is_shared:
+        return "shared"
+    return "leased" if live is not None and live.lease_id else "spare"
+
+
+def _status(
+    generation: Generation, worker_id: str, instance_id: str, state: str, live: LiveInstance | None
+) -> catalog_pb2.InstanceStatus:
+    restart = generation.restart
+    return catalog_pb2.InstanceStatus(
+        worker_id=worker_id,
+        id=instance_id,
+        state=state,
+        lease_id=live.lease_id if live is not None else "",
+        pid=(live.instance.pid or 0) if live is not None else 0,
+        variant=key_to_wire(generation.key),
+        starts=generation.starts,
+        launch_hash=generation.launch_hash,
+        role=_role(generation, live),
+        failures=restart.failures,
+        circuit=restart.circuit,
+        next_start_at=_wall_time(restart.retry_at) if restart.failures else None,
+    )
+
+
+def _wall_time(at: float) -> Timestamp:
+    """Return a time of the loop's clock as one that others can read."""
+    ahead = at - asyncio.get_running_loop().time()
+    return timestamp(time.time() + ahead)

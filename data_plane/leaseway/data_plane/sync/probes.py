@@ -1,0 +1,283 @@
+"""Probes: trying a server for the control plane, and listing again (DESIGN §3, step 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from opentelemetry import trace
+
+from leaseway.data_plane.core.ports import NO_OFFERS, InstancePort, Offers
+from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.instances.generation import Generation
+from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.sync.convert import problem_message
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_from_wire
+from leaseway.spec.transports import is_available, unavailable
+from leaseway.telemetry.tracing import context_from, tracer
+from leaseway.v1 import admin_pb2, sync_pb2
+from leaseway.wire import bounds
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.durations import duration
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.span_attributes import Attr
+
+_logger = logging.getLogger(__name__)
+_tracer = tracer("leaseway.data_plane")
+_LEAST_TO_LIST: Final = 1.0
+"""Seconds that a server has to list prompts and resources, however long its start took."""
+
+_BETWEEN_LISTINGS: Final = Backoff(1.0, 30.0)
+"""Between two listings of a server that says, again and again, that its tools changed."""
+
+
+class Prober:
+    """Runs probes, at most 16 at once, each within its server's startup timeout.
+
+    Args:
+        pool: Where a probe's instance goes.
+        send: Takes the results.
+
+    """
+
+    def __init__(self, pool: Pool, send: Callable[[sync_pb2.ProbeResult], None]) -> None:
+        self._pool = pool
+        self._send = send
+        self._context = pool.context
+        self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
+        self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
+        self._context.hooks.tools_changed = self._tools_changed
+
+    def start(self, probe: sync_pb2.Probe) -> None:
+        """Begin a probe; its result is sent when it ends."""
+        task = self._context.background.spawn(self._run(probe), f"probe {probe.spec.key.server_id}")
+        self._running[probe.id] = task
+        task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
+
+    def cancel(self, probe_id: int) -> None:
+        """Take a probe back; nothing of it is left, and no result is sent."""
+        task = self._running.get(probe_id)
+        if task is not None:
+            task.cancel()
+
+    def cancel_all(self) -> None:
+        """Take all probes back: whoever asked for them is gone."""
+        for task in self._running.values():
+            task.cancel()
+
+    def catch_up(self) -> None:
+        """List again, and send, what shared instances have and the control plane does not.
+
+        A change that a server announced while there was no Sync stream has reached nobody.
+        """
+        self._last_sent.clear()
+        for generation in self._pool.current:
+            live = generation.shared
+            if live is None or not live.is_ready:
+                continue
+            if live.lists_other(generation.variant.toolset):
+                self._tools_changed(generation, live)
+
+    async def _run(self, probe: sync_pb2.Probe) -> None:
+        key = key_from_wire(probe.spec.key)
+        with self._pool.trying(key):
+            async with self._slots:
+                await self._try(probe, key)
+
+    async def _try(self, probe: sync_pb2.Probe, key: VariantKey) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with _tracer.start_as_current_span(
+            "leaseway.probe",
+            context=context_from(probe.traceparent),
+            attributes={
+                Attr.SERVER: key.server_id,
+                Attr.WORKER: self._context.worker_id,
+                Attr.LAUNCH_HASH: probe.launch_hash,
+            },
+        ) as span:
+            result = sync_pb2.ProbeResult(
+                id=probe.id, key=key_to_wire(key), launch_hash=probe.launch_hash
+            )
+            try:
+                live = await self._relist(probe) if probe.relist else await self._open(probe)
+                _describe(result, live.instance)
+            except Fault as fault:
+                span.set_attribute(Attr.ERROR_TYPE, _reason(fault))
+                span.set_status(trace.StatusCode.ERROR, _reason(fault))
+                result.problem.CopyFrom(self._problem(key, fault))
+                if _reason(fault) == "MISSING_REFERENCE":
+                    self._context.hooks.reference_missed(spec_from_wire(probe.spec))
+        result.duration.CopyFrom(duration(loop.time() - began))
+        self._send(result)
+
+    async def _open(self, probe: sync_pb2.Probe) -> LiveInstance:
+        spec = spec_from_wire(probe.spec)
+        _check_transport(spec)
+        live = LiveInstance(self._context.open_instance, spec, None, meters=self._context.meters)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + spec.startup_timeout
+        try:
+            await live.start()
+        except Fault:
+            self._context.logs.keep(spec.key, live.instance, "did not come up")
+            raise
+        try:
+            await self._list_offers(live, max(_LEAST_TO_LIST, until - loop.time()))
+        except BaseException:
+            await asyncio.shield(live.close())
+            raise
+        self._pool.keep_probed(probe.launch_hash, live)
+        return live
+
+    async def _relist(self, probe: sync_pb2.Probe) -> LiveInstance:
+        key = key_from_wire(probe.spec.key)
+        generation = self._pool.get(key)
+        if generation is not None and generation.launch_hash == probe.launch_hash:
+            live = next((live for live in generation.lives if live.is_ready), None)
+            if live is not None:
+                await generation.relist(live)
+                await self._list_offers(live, live.spec.startup_timeout)
+                return live
+        raise Fault(
+            Reason.SERVER_NOT_READY,
+            f"Worker {self._context.worker_id} has no live instance of server {key} to list again.",
+        )
+
+    async def _list_offers(self, live: LiveInstance, timeout: float) -> None:
+        """List prompts and resources; a list that fails is a warning, for tools serve without.
+
+        Raises:
+            Fault: The instance has ended.
+
+        """
+        offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
+        key, worker = live.spec.key, self._context.worker_id
+        self._warn(
+            key,
+            "OFFERS_NOT_LISTED",
+            f"Not all that server {key} offers could be listed on worker {worker}: "
+            f"{' '.join(offers.gaps)} What was listed before stays; its tools are not affected. "
+            "See the server's own log (`leaseway logs`).",
+            bool(offers.gaps),
+        )
+        self._warn(
+            key,
+            "DEFINITIONS_LEFT_OUT",
+            f"Not all that server {key} lists on worker {worker} can be used. "
+            f"{' '.join(offers.left_out)} Mend the server.",
+            bool(offers.left_out),
+        )
+
+    def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
+        problem = Problem("server", reason, message, key, "warning")
+        if holds:
+            self._context.reports.see(problem)
+        else:
+            self._context.reports.clear(problem)
+
+    def _recorded_offers(self, spec: ServerSpec) -> Offers:
+        generation = self._pool.get(spec.key)
+        if generation is None or generation.launch_hash != spec.launch_hash:
+            return NO_OFFERS
+        offered = generation.variant.toolset.offered
+        return Offers(
+            offered.recorded_prompts, offered.recorded_resources, offered.recorded_templates
+        )
+
+    def _tools_changed(self, generation: Generation, live: LiveInstance) -> None:
+        if generation.draining or self._pool.get(generation.key) is not generation:
+            return
+        if generation in self._relisting:
+            self._relisting[generation][live] = None  # after the one under way, and a pause
+        else:
+            self._relisting[generation] = {live: None}
+            self._context.background.spawn(
+                self._relist_while_told(generation), f"list the tools of {generation.key}"
+            )
+
+    async def _relist_while_told(self, generation: Generation) -> None:
+        # A server may say so with every listing: each one in a row waits longer for the next.
+        listings = 0
+        try:
+            while changed := self._relisting[generation]:
+                self._relisting[generation] = {}
+                for live in changed:
+                    if live.closed.is_set():
+                        continue
+                    if live.lease_id:
+                        await self._relist_leased(generation, live)
+                    else:
+                        await self._relist_and_send(generation, live)
+                await asyncio.sleep(_BETWEEN_LISTINGS.ceiling(listings))
+                listings += 1
+        finally:
+            del self._relisting[generation]
+
+    async def _relist_leased(self, generation: Generation, live: LiveInstance) -> None:
+        # Many servers say so with each start: only a list that is another one is worth a warning.
+        try:
+            await generation.relist(live)
+            await self._list_offers(live, live.spec.startup_timeout)
+        except Fault as fault:
+            generation.listed_leased(live, fault)
+        else:
+            generation.listed_leased(live)
+
+    async def _relist_and_send(self, generation: Generation, live: LiveInstance) -> None:
+        result = _result_of(generation)
+        try:
+            await generation.relist(live)
+            await self._list_offers(live, live.spec.startup_timeout)
+            _describe(result, live.instance)
+        except Fault as fault:
+            result.problem.CopyFrom(self._problem(generation.key, fault))
+        self._send_new(generation, result)
+
+    def _send_new(self, generation: Generation, result: sync_pb2.ProbeResult) -> None:
+        said = result.SerializeToString(deterministic=True)
+        if self._last_sent.get(generation) != said or result.HasField("problem"):
+            self._last_sent[generation] = said
+            self._send(result)
+
+    def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
+        return problem_message(
+            Problem("server", _reason(fault), fault.message, key), self._context.worker_id
+        )
+
+
+def _result_of(generation: Generation) -> sync_pb2.ProbeResult:
+    return sync_pb2.ProbeResult(key=key_to_wire(generation.key), launch_hash=generation.launch_hash)
+
+
+def _check_transport(spec: ServerSpec) -> None:
+    if not is_available(spec.transport):
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"Server {spec.key} wants {unavailable(spec.transport)}",
+            metadata={"problem": "TRANSPORT_NOT_AVAILABLE"},
+        )
+
+
+def _reason(fault: Fault) -> str:
+    return fault.metadata.get("problem", fault.reason.value)
+
+
+def _describe(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
+    result.tools.extend(_recorded(instance.tools.values()))
+    result.protocol_version = instance.protocol_version
+    if instance.offers is not None:
+        result.prompts.extend(instance.offers.prompts)
+        result.resources.extend(instance.offers.resources)
+        result.resource_templates.extend(instance.offers.templates)
+
+
+def _recorded(definitions: Iterable[bytes]) -> Iterable[sync_pb2.RecordedTool]:
+    return (sync_pb2.RecordedTool(definition=definition) for definition in definitions)

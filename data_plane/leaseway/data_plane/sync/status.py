@@ -1,0 +1,124 @@
+"""What a worker tells its control plane of itself: at first, when asked, and as it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.sync import convert
+from leaseway.spec.protobuf import key_from_wire
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker says of itself.
+
+    Attributes:
+        worker: Its id, incarnation and address.
+        capacity: The most leases that it takes.
+        labels: For placement.
+        control_plane: Whom it joins.
+        key: The shared key, or None.
+
+    """
+
+    worker: catalog_pb2.WorkerRef
+    capacity: int
+    control_plane: Endpoint
+    key: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class WorkerStatus:
+    """Writes what a worker says of itself, as it is at that moment.
+
+    Args:
+        introduction: Who joins whom.
+        pool: What is served.
+        leases: What is held.
+        executor: What is in flight.
+        lease_message: Describes a lease.
+
+    Attributes:
+        leaving: Whether it takes no more work, and says so.
+
+    """
+
+    def __init__(
+        self,
+        introduction: Introduction,
+        pool: Pool,
+        leases: LeaseKeeper,
+        executor: Executor,
+        lease_message: Callable[[Lease], leases_pb2.Lease],
+    ) -> None:
+        self._me = introduction
+        self._pool = pool
+        self._leases = leases
+        self._executor = executor
+        self._lease_message = lease_message
+        self._reports = pool.context.reports
+        self.leaving = False
+
+    def hello(self, highest_epoch: int) -> sync_pb2.Hello:
+        """Return what begins a stream: all that is held; changes are counted from here on.
+
+        Args:
+            highest_epoch: The highest that it has seen, or 0.
+
+        """
+        holdings = self._pool.holdings
+        self._reports.start_over()
+        # A control plane that has just started knows nothing of this worker's leaving. It would
+        # take the leases that end here for the older twins of those that took their place.
+        capacity, leases = (
+            (0, ()) if self.leaving else (self._me.capacity, tuple(self._leases.leases))
+        )
+        return sync_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            package_version=user_agent(),
+            worker=self._me.worker,
+            capacity=capacity,
+            labels=self._me.labels,
+            highest_registry_version=holdings.registry_version,
+            highest_epoch=highest_epoch,
+            held=[convert.hashes(variant) for variant in holdings.variants.values()],
+            leases=[self._lease_message(lease) for lease in leases],
+            instances=self._instances(),
+        )
+
+    def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
+        """Return the content that is asked for, as far as it is held."""
+        variants = self._pool.holdings.variants
+        held = sync_pb2.Held()
+        for key in map(key_from_wire, want.keys):
+            if key in variants:
+                held.variants.append(sync_pb2.Upsert.FromString(variants[key].sent))
+        return held
+
+    def report(self) -> sync_pb2.Report:
+        """Return what has changed since the last one, or since the Hello."""
+        gained, lost, instances_changed = self._reports.take()
+        seen, mended = self._reports.problems.take()
+        worker_id = self._me.worker.id
+        return sync_pb2.Report(
+            leases_gained=[self._lease_message(lease) for lease in gained],
+            leases_lost=[end.lease_id for end in lost],
+            lease_ends=[admin_pb2.LeaseEnd(**end._asdict()) for end in lost],
+            instances=self._instances() if instances_changed else (),
+            instances_changed=instances_changed,
+            problems=[convert.problem_message(problem, worker_id) for problem in seen],
+            cleared=[convert.problem_message(problem, worker_id) for problem in mended],
+            calls_in_flight=self._executor.in_flight,
+            draining=self.leaving or self._executor.draining,
+        )
+
+    def _instances(self) -> list[catalog_pb2.InstanceStatus]:
+        return convert.instance_statuses(list(self._pool.generations), self._me.worker.id)

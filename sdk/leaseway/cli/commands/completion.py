@@ -1,0 +1,26 @@
+"""`leaseway completion`: what a shell needs to complete our commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+_HELP = """Print the completion script of SHELL.
+
+\b
+bash:  eval "$(leaseway completion bash)"
+zsh:   eval "$(leaseway completion zsh)"
+fish:  leaseway completion fish | source
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print what the shell is to evaluate."""
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(ctx.find_root().command, {}, "leaseway", "_LEASEWAY_COMPLETE")
+    # Not `source()`: it asks the bash of this machine for its version, which may not be there.
+    click.echo(complete.source_template % complete.source_vars())

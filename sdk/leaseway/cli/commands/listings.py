@@ -1,0 +1,205 @@
+"""What is configured, held and wrong: `servers`, `leases`, `workers`, `problems`, `logs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leaseway.cli.commands.lease_watch import watch_leases
+from leaseway.cli.commands.problem_watch import watch_problems
+from leaseway.cli.commands.unknown_names import require_servers
+from leaseway.cli.options.common import Connection, client_options, json_option
+from leaseway.cli.options.connection import ask
+from leaseway.cli.output import instances
+from leaseway.cli.output.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient, InstanceLog
+
+
+@click.command()
+@click.option(
+    "--instances",
+    "by_instance",
+    is_flag=True,
+    help="A row for each instance instead of each server: what it is for, its state, failures in"
+    " a row and the next start; one too for a server that has not come up. JSON has them always.",
+)
+@json_option
+@client_options
+def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
+    """List the servers and where each stands."""
+    listed = ask(connection, lambda client: client.servers())
+    now = datetime.now(UTC)
+    if by_instance and not as_json:
+        print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
+        return
+    _show(
+        listed,
+        as_json,
+        (
+            "SERVER",
+            "STATE",
+            "TRANSPORT",
+            "CALLS",
+            "TOOLS",
+            "PROMPTS",
+            "RESOURCES",
+            "WORKERS",
+            "INSTANCES",
+            "PROBLEM",
+        ),
+        lambda s: (
+            s.id,
+            s.state,
+            s.transport,
+            "shared" if s.shared else "leased",
+            s.tool_count,
+            s.prompt_count,
+            s.resource_count,
+            s.workers,
+            instances.summary(s, now),
+            s.problem,
+        ),
+        "No servers are configured.",
+    )
+
+
+@click.command()
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Then print each lease as it is gained, changes or is lost, until Ctrl-C; with --json"
+    " one object a line.",
+)
+@json_option
+@client_options
+def leases(watch: bool, as_json: bool, connection: Connection) -> None:
+    """List the leases that sessions hold."""
+    if watch:
+        watch_leases(connection, as_json=as_json)
+        return
+    listed = ask(connection, lambda client: client.leases())
+    _show(
+        listed,
+        as_json,
+        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "WORKER", "TTL", "AGE"),
+        lambda lease: (
+            lease.id,
+            lease.server_id,
+            lease.session,
+            lease.agent,
+            lease.tenant,
+            lease.worker,
+            f"{lease.ttl:.0f} s",
+            f"{lease.age:.0f} s",
+        ),
+        "No leases are held.",
+    )
+
+
+@click.command()
+@json_option
+@client_options
+def workers(as_json: bool, connection: Connection) -> None:
+    """List the workers and what they hold."""
+    listed = ask(connection, lambda client: client.workers())
+    _show(
+        listed,
+        as_json,
+        ("WORKER", "STATE", "ADDRESS", "LEASES", "INSTANCES", "VERSION", "LAST ERROR"),
+        lambda w: (
+            w.id,
+            w.state,
+            w.address,
+            f"{w.leases}/{w.capacity}",
+            w.instances,
+            w.package_version,
+            w.last_error,
+        ),
+        "No workers are connected.",
+    )
+
+
+@click.command()
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Then print each problem as it is opened, changes or is cleared, until Ctrl-C; with"
+    " --json one object a line.",
+)
+@json_option
+@client_options
+def problems(watch: bool, as_json: bool, connection: Connection) -> None:
+    """List what an operator should mend."""
+    if watch:
+        watch_problems(connection, as_json=as_json)
+        return
+    listed = ask(connection, lambda client: client.problems())
+    _show(
+        listed,
+        as_json,
+        ("SEVERITY", "SCOPE", "SERVER", "WORKER", "REASON", "COUNT", "LAST SEEN", "MESSAGE"),
+        lambda p: (
+            p.severity,
+            p.scope,
+            p.server_id,
+            p.worker,
+            p.reason,
+            p.count,
+            p.last_seen,
+            p.message,
+        ),
+        "No problems.",
+    )
+
+
+@click.command()
+@click.argument("server")
+@click.option(
+    "--lines",
+    type=click.IntRange(1, 100),
+    default=100,
+    show_default=True,
+    help="The most lines of each instance.",
+)
+@json_option
+@client_options
+def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None:
+    """Print the last stderr lines of SERVER.
+
+    Those of each of its instances, on all workers.
+    """
+
+    async def question(client: AsyncClient) -> list[InstanceLog]:
+        found = await client.logs(server, lines)
+        await require_servers(client, [] if found else [server])
+        return found
+
+    listed = ask(connection, question)
+    if as_json:
+        print_json(listed)
+        return
+    for log in listed:
+        process = f", pid {log.pid}" if log.pid else ""
+        click.echo(f"== {log.instance_id or 'worker'} on {log.worker} ({log.state}{process})")
+        for line in log.lines:
+            click.echo(line)
+    if not listed:
+        click.echo(f"leaseway: No instance of '{server}' has written to stderr.", err=True)
+
+
+def _show(
+    listed: Sequence[Any],
+    as_json: bool,
+    headers: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
+    empty: str,
+) -> None:
+    if as_json:
+        print_json(list(listed))
+    else:
+        print_table(headers, [row(item) for item in listed], empty)

@@ -1,0 +1,317 @@
+"""`leaseway control-plane` and `leaseway worker`: one process each, until they are told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
+from leaseway.cli.options.common import (
+    ENDPOINT,
+    LogOptions,
+    examples,
+    log_options,
+    metrics_option,
+    require_key_beyond_loopback,
+)
+from leaseway.cli.options.config import ConfiguredCommand, config_option, sources_of
+from leaseway.cli.options.vault import vault_option
+from leaseway.vault.key import VaultPlace
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
+
+if TYPE_CHECKING:
+    from leaseway.telemetry.http_listener import ArtifactsListener, HttpListener
+    from leaseway.telemetry.prometheus_http import MetricsListener
+
+Runner = Callable[[], Coroutine[Any, Any, int]]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+ListenerT = TypeVar("ListenerT", bound="HttpListener")
+_FILE_THREADS = 8
+"""How many files are read, names looked up and pages written at once, at most."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
+
+
+def _checked_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _ID.fullmatch(value):
+        raise click.BadParameter("write 1 to 128 letters, digits, '_', '.', ':', '@' or '-'.")
+    return value
+
+
+_exit_with_stdin = click.option(
+    "--exit-with-stdin",
+    is_flag=True,
+    hidden=True,
+    help="Stop when stdin closes: how `up` takes its children along when it is killed.",
+)
+
+
+@click.command(
+    cls=ConfiguredCommand,
+    epilog=examples("leaseway control-plane --config mcp.yaml --listen 127.0.0.1:7600"),
+)
+@config_option
+@click.option(
+    "--listen",
+    type=ENDPOINT,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="Where workers, services and commands reach it; port 0 takes any free port.",
+)
+@click.option(
+    "--expect-workers",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    help="Workers to wait for before calling itself ready.",
+)
+@metrics_option
+@_exit_with_stdin
+@log_options
+def control_plane(
+    config: tuple[str, ...],
+    listen: Endpoint,
+    expect_workers: int,
+    metrics: Endpoint | None,
+    exit_with_stdin: bool,
+    log: LogOptions,
+) -> int:
+    """Run a control plane.
+
+    It watches the configuration, has workers probe servers, and places leases. Prints
+    `ready ADDRESS` once it listens, then `metrics URL` where metrics are served.
+    """
+    key = require_key_beyond_loopback(listen)
+    from leaseway.control_plane.app import ControlPlaneOptions, run
+
+    sources = sources_of(config)
+    alone = len(sources) == 1 and sources[0].kind == "native"
+    with _metrics_listener(metrics) as listener:
+        options = ControlPlaneOptions(
+            config=sources[0].path if alone else sources,
+            listen=listen,
+            key=key,
+            expect_workers=expect_workers,
+            metrics=listener,
+        )
+        return _serve(
+            "control-plane",
+            "",
+            log,
+            lambda: run(options, ready=_announcer(listener)),
+            exit_with_stdin,
+        )
+
+
+@click.command()
+@click.option(
+    "--control-plane",
+    "control_plane",
+    type=ENDPOINT,
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="The control plane to join.",
+)
+@click.option(
+    "--listen",
+    type=ENDPOINT,
+    default="127.0.0.1:0",
+    show_default=True,
+    help="Where callers reach it; port 0 takes any free port.",
+)
+@click.option(
+    "--advertise",
+    type=ENDPOINT,
+    help="Where callers reach this worker, if not at --listen; port 0 is the port it got.",
+)
+@click.option(
+    "--id",
+    "worker_id",
+    callback=_checked_id,
+    help="The worker's name, stable over restarts; else the host's.",
+)
+@click.option(
+    "--capacity",
+    type=click.IntRange(0, 100_000),
+    default=bounds.MAX_LEASES,
+    show_default=True,
+    help="The most leases that it takes.",
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="What it says of itself."
+)
+@vault_option
+@artifact_options
+@metrics_option
+@_exit_with_stdin
+@log_options
+def worker(
+    control_plane: Endpoint,
+    listen: Endpoint,
+    advertise: Endpoint | None,
+    worker_id: str | None,
+    capacity: int,
+    labels: tuple[str, ...],
+    vault: VaultPlace,
+    artifacts: ArtifactOptions,
+    metrics: Endpoint | None,
+    exit_with_stdin: bool,
+    log: LogOptions,
+) -> int:
+    """Run a worker.
+
+    It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens, then
+    `metrics URL` where metrics and `artifacts URL` where artifacts are served.
+    """
+    key = require_key_beyond_loopback(listen)
+    from leaseway.data_plane.app import run
+    from leaseway.data_plane.core.artifact_index import Retention
+    from leaseway.data_plane.worker import WorkerOptions
+
+    with _metrics_listener(metrics) as listener, _artifacts_listener(artifacts.http) as pictures:
+        options = WorkerOptions(
+            control_plane=control_plane,
+            listen=listen,
+            advertise=advertise,
+            id=worker_id or socket.gethostname(),
+            capacity=capacity,
+            key=key,
+            labels=_labels(labels),
+            vault=vault,
+            metrics=listener,
+            artifacts=artifacts.folder,
+            retention=Retention(artifacts.age, artifacts.space),
+            artifacts_http=pictures,
+        )
+        return _serve(
+            "worker",
+            options.id,
+            log,
+            lambda: run(options, ready=_announcer(listener, pictures)),
+            exit_with_stdin,
+            loop_factory=_uvloop(),
+        )
+
+
+def _serve(
+    kind: str,
+    instance: str,
+    log: LogOptions,
+    runner: Runner,
+    exit_with_stdin: bool,
+    loop_factory: LoopFactory | None = None,
+) -> int:
+    from leaseway.telemetry.tracing import configure_telemetry
+
+    log.configure(f"{kind} {instance}".strip())
+    telemetry = configure_telemetry(f"leaseway-{kind}", instance=instance)
+    if exit_with_stdin:
+        threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as loop:
+            loop.get_loop().set_default_executor(_file_threads())
+            return loop.run(runner())
+    except OSError as error:
+        raise CliFailure(str(error), FAILED) from None
+    finally:
+        telemetry.shutdown()
+
+
+def _file_threads() -> ThreadPoolExecutor:
+    """Return the threads for what may block, all of them started.
+
+    The loop's own pool grows as it happens to be used, so that nobody who counts a process's
+    threads could tell that growth from a leak.
+    """
+    threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
+    all_run = threading.Barrier(_FILE_THREADS)
+    for _ in range(_FILE_THREADS):
+        threads.submit(all_run.wait)  # none is idle before the last one runs
+    return threads
+
+
+@contextmanager
+def _metrics_listener(endpoint: Endpoint | None) -> Iterator[MetricsListener | None]:
+    if endpoint is None:
+        yield None
+        return
+    from leaseway.telemetry.prometheus_http import MetricsListener
+
+    with _listening(MetricsListener, endpoint) as listener:
+        yield listener
+
+
+@contextmanager
+def _artifacts_listener(endpoint: Endpoint | None) -> Iterator[ArtifactsListener | None]:
+    if endpoint is None:
+        yield None
+        return
+    from leaseway.telemetry.http_listener import ArtifactsListener
+
+    with _listening(ArtifactsListener, endpoint) as listener:
+        yield listener
+
+
+@contextmanager
+def _listening(
+    kind: Callable[[Endpoint, str | None], ListenerT], endpoint: Endpoint
+) -> Iterator[ListenerT]:
+    key = require_key_beyond_loopback(endpoint)
+    try:
+        listener = kind(endpoint, key)
+    except OSError as error:
+        raise CliFailure(str(error), FAILED) from None
+    with closing(listener):
+        yield listener
+
+
+def _announcer(*listeners: HttpListener | None) -> Callable[[str], None]:
+    def announce(address: str) -> None:
+        click.echo(f"ready {address}")
+        for listener in listeners:
+            if listener is not None:
+                click.echo(f"{listener.noun} {listener.url}")
+        sys.stdout.flush()
+
+    return announce
+
+
+def _stop_at_end_of_stdin() -> None:
+    """Send this process SIGTERM when whoever holds the other end of stdin is gone.
+
+    A thread, because it must also work while the loop is busy or has not begun.
+    """
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _labels(words: tuple[str, ...]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"--label {word} is not KEY=VALUE.")
+        labels[key] = value
+    return labels
+
+
+def _uvloop() -> LoopFactory | None:
+    """Return uvloop's loop where it is installed: a worker's calls cost a tenth less with it."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,255 @@
+"""Options that many commands share, each also accepted before the command's name."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import click
+
+from leaseway.telemetry.logs import LEVELS, LogFormat, configure_logging
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.names import DEFAULT_TENANT
+
+Command = Callable[..., Any]
+
+
+class _EndpointType(click.ParamType[Endpoint]):
+    name = "HOST:PORT"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Endpoint:
+        if isinstance(value, Endpoint):
+            return value
+        try:
+            return parse_endpoint(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+ENDPOINT: Final = _EndpointType()
+"""The type of an option that takes HOST:PORT."""
+
+
+class _SecondsType(click.ParamType[float]):
+    name = "SECONDS"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (math.isfinite(seconds) and seconds > 0):
+            self.fail(f"'{value}' is no number of seconds above 0.", param, ctx)
+        return seconds
+
+
+SECONDS: Final = _SecondsType()
+"""The type of an option that takes a time."""
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where log lines go; None means not said."""
+
+    level: str | None = None
+    fmt: LogFormat | None = None
+    file: str | None = None
+
+    def configure(self, service: str, *, default_level: str = "info") -> None:
+        """Configure this process's logging.
+
+        Raises:
+            click.UsageError: The file cannot be opened.
+
+        """
+        try:
+            configure_logging(self.level or default_level, self.fmt or "text", self.file, service)
+        except OSError as error:
+            raise click.UsageError(
+                f"The log file {self.file} cannot be written: {error.strerror}."
+            ) from None
+
+    def as_arguments(self) -> list[str]:
+        """Return the options that give a child process the same."""
+        pairs = {"--log-level": self.level, "--log-format": self.fmt, "--log-file": self.file}
+        return [part for name, value in pairs.items() if value for part in (name, value)]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Which control plane to ask, for whom."""
+
+    address: Endpoint
+    tenant: str
+    log: LogOptions
+
+
+_ADDRESS = click.option(
+    "--address",
+    type=ENDPOINT,
+    help=f"The control plane; else LEASEWAY_ADDRESS, else {DEFAULT_ADDRESS}.",
+)
+_TENANT = click.option("--tenant", help=f"For whom to ask; else '{DEFAULT_TENANT}'.")
+_LOG: Final = (
+    click.option("--log-level", type=click.Choice(LEVELS), help="The least level written."),
+    click.option("--log-format", type=click.Choice(["text", "json"]), help="How lines look."),
+    click.option(
+        "--log-file",
+        type=click.Path(dir_okay=False),
+        help="A file to append log lines to, instead of stderr.",
+    ),
+)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
+)
+"""`--json`, as the argument `as_json`."""
+
+
+def examples(*lines: str) -> str:
+    """Return what a command's help ends with: lines that can be typed."""
+    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *_indented(lines)])
+
+
+def _indented(lines: tuple[str, ...]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def timeout_option(what: str, default: float | None = None) -> Callable[[Command], Command]:
+    """Return `--timeout SECONDS`, as the argument `timeout`."""
+    return click.option(
+        "--timeout", type=SECONDS, default=default, show_default=default is not None, help=what
+    )
+
+
+metrics_option = click.option(
+    "--metrics",
+    type=ENDPOINT,
+    help="Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 takes any free port.",
+)
+"""`--metrics`, as the argument `metrics`."""
+
+
+def root_options(command: Command) -> Command:
+    """Accept the shared options before the subcommand's name, too."""
+
+    @functools.wraps(command)
+    def wrapper(**_shared: Any) -> Any:
+        return command()
+
+    address = click.option(
+        "--address",
+        type=ENDPOINT,
+        envvar="LEASEWAY_ADDRESS",
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        show_envvar=True,
+        help="The control plane to ask.",
+    )
+    return with_options(wrapper, (address, _TENANT, *_LOG))
+
+
+def log_options(command: Command) -> Command:
+    """Add `--log-level`, `--log-format` and `--log-file`, as the argument `log`."""
+
+    @functools.wraps(command)
+    def wrapper(**kwargs: Any) -> Any:
+        log = _log_options(kwargs)
+        return command(log=log, **kwargs)
+
+    return with_options(wrapper, _LOG)
+
+
+def client_options(command: Command) -> Command:
+    """Add what each command that asks a running system takes, as the argument `connection`."""
+
+    @functools.wraps(command)
+    def wrapper(**kwargs: Any) -> Any:
+        context = click.get_current_context()
+        root = {**context.find_root().params, **_sendable(context.find_root())}
+        kwargs |= {name: text for name, text in _sendable(context).items() if name in kwargs}
+        address = kwargs.pop("address") or root.get("address") or parse_endpoint(DEFAULT_ADDRESS)
+        tenant = kwargs.pop("tenant") or root.get("tenant") or DEFAULT_TENANT
+        log = _log_options(kwargs)
+        return command(connection=Connection(address, tenant, log), **kwargs)
+
+    return with_options(wrapper, (_ADDRESS, _TENANT, *_LOG))
+
+
+def shared_key() -> str | None:
+    """Return the shared key of this process's environment.
+
+    Raises:
+        click.UsageError: It cannot be sent as a header.
+
+    """
+    from leaseway.wire.auth import read_key
+
+    try:
+        return read_key(os.environ)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
+    """Return the shared key, which an address beyond loopback must have.
+
+    Raises:
+        click.UsageError: There is none, or it cannot be used.
+
+    """
+    from leaseway.wire.auth import check_listen
+
+    key = shared_key()
+    try:
+        check_listen(endpoint, key)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return key
+
+
+def _sendable(context: click.Context) -> dict[str, Any]:
+    """Return a command's texts that are not paths; a path may be of any bytes, a text is UTF-8."""
+    texts: dict[str, Any] = {}
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        if param.name is None or isinstance(param.type, click.Path):
+            continue
+        if isinstance(value, str):
+            texts[param.name] = _as_utf8(value, param, context)
+        elif isinstance(value, tuple):
+            texts[param.name] = tuple(
+                _as_utf8(each, param, context) if isinstance(each, str) else each for each in value
+            )
+    return texts
+
+
+def _as_utf8(value: str, param: click.Parameter, context: click.Context) -> str:
+    """Return a text with the bytes that Python could not read in this locale read as UTF-8."""
+    try:
+        return value.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        raise click.BadParameter("It is not UTF-8.", context, param) from None
+
+
+def _log_options(kwargs: dict[str, Any]) -> LogOptions:
+    root = click.get_current_context().find_root().params
+    level, fmt, file = (
+        kwargs.pop(name) or root.get(name) for name in ("log_level", "log_format", "log_file")
+    )
+    return LogOptions(level, cast("LogFormat | None", fmt), file)
+
+
+def with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
+    """Add options to a command, in the order in which its help is to show them."""
+    for option in reversed(options):
+        command = option(command)
+    return command

@@ -1,0 +1,83 @@
+"""A tool call's arguments as people write them on a command line. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
+    """Return the arguments that a command line gives.
+
+    Args:
+        words: Nothing; one JSON object; `-` for a JSON object on stdin; or `key=value` words,
+            where a value that parses as JSON is that, else text.
+        stdin: What was read for `-`.
+
+    Raises:
+        ValueError: The words are none of these; the message says what to write, and never
+            repeats a value.
+
+    """
+    words = _utf8(words)
+    if not words:
+        return {}
+    if list(words) == ["-"]:
+        return _object(stdin or "", "stdin")
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        return _object(words[0], "the argument")
+    write = 'nor a JSON object; write, for example, timezone=UTC or \'{"timezone": "UTC"}\''
+    return {key: _value(text) for key, text in _pairs(words, f"neither key=value {write}").items()}
+
+
+def parse_texts(words: Sequence[str]) -> dict[str, str]:
+    """Return the arguments that `key=value` words give, all of them texts.
+
+    Raises:
+        ValueError: A word is none; the message never repeats a value.
+
+    """
+    return _pairs(_utf8(words), "not key=value; write, for example, city=Paris")
+
+
+def _utf8(words: Sequence[str]) -> list[str]:
+    """Return words with the bytes that Python could not read in this locale read as UTF-8."""
+    try:
+        return [word.encode("utf-8", "surrogateescape").decode("utf-8") for word in words]
+    except UnicodeError:
+        raise ValueError("The arguments are not UTF-8.") from None
+
+
+def _pairs(words: Sequence[str], fault: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for position, word in enumerate(words, start=1):
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ValueError(f"Argument {position} is {fault}")
+        if key in pairs:
+            raise ValueError(f"The argument '{key}' is given twice.")
+        pairs[key] = value
+    return pairs
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"The JSON of {where} cannot be read at line {error.lineno}, column {error.colno}: "
+            f"{error.msg}."
+        ) from None
+    except RecursionError:
+        raise ValueError(f"The JSON of {where} is nested too deeply.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'The JSON of {where} is not an object; write {{"key": value}}.')
+    return value
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

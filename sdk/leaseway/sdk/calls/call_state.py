@@ -1,0 +1,46 @@
+"""What one call is about, from its first try to its last."""
+
+from __future__ import annotations
+
+from opentelemetry.trace import Span
+
+from leaseway.sdk.calls.release_routing import Release
+from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.catalog.targets import Asked, Target
+from leaseway.sdk.leases.book import Held, Worker
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.workers import WorkerLink
+from leaseway.wire.errors import Fault
+
+
+class CallState:
+    """What one call is about, kept from try to try.
+
+    Args:
+        session: The session that it is made in.
+        name: What is called, or asked for.
+        events: Takes what its server says on the way, or None.
+    """
+
+    # Set where they differ: most calls end at the first try, outside any trace.
+    request: OfferRequest | None = None
+    target: Target | None = None
+    link: WorkerLink | None = None
+    held: Held | None = None
+    release: Release | None = None
+    known: Fault | None = None
+    cached = True
+    open_ended = False
+    repeated = False
+    acquirer = ""
+    span: Span | None = None
+    tries = 0
+    avoid: frozenset[Worker] = frozenset()
+    payload = b""
+    deadline = 0.0
+
+    def __init__(self, session: str, name: Asked, events: CallEvents | None) -> None:
+        self.session = session
+        self.name = name
+        self.events = events
+        self.trace = ("", "")

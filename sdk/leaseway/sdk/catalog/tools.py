@@ -1,0 +1,149 @@
+"""Tools as callers see them.
+
+What lists of tools, prompts and resources have in common.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar, overload
+
+from leaseway.sdk.catalog import providers as projection
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.names import qualified
+
+ItemT = TypeVar("ItemT")
+
+
+class Listed(Sequence[ItemT]):
+    """Items as they were at one registry version.
+
+    Attributes:
+        registry_version: The version that they were read at; it only grows.
+        pending: Ids of servers that have no first result yet, so that theirs are missing.
+    """
+
+    __slots__ = ("_items", "pending", "registry_version")
+
+    def __init__(
+        self, items: Iterable[ItemT], registry_version: int, pending: Iterable[str]
+    ) -> None:
+        self._items = tuple(items)
+        self.registry_version = registry_version
+        self.pending = tuple(pending)
+
+    @overload
+    def __getitem__(self, index: int) -> ItemT: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ItemT]: ...
+
+    def __getitem__(self, index: int | slice) -> ItemT | Sequence[ItemT]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} at version {self.registry_version})"
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """Return an object of the catalog; an empty one for none."""
+    value = json.loads(data) if data else {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool.
+
+    Attributes:
+        name: The name to call it by, unique among all tools that the caller sees.
+        server_id: The server that offers it.
+        original_name: The name that the server gave it.
+        title: A name for people, or empty.
+        description: What it does, in the server's words.
+        input_schema: The JSON Schema of its arguments.
+        output_schema: The JSON Schema of its structured results, or None.
+        annotations: The server's hints, such as `readOnlyHint`.
+        extra: Every other member of the server's definition.
+        shared: Whether calls share one client (True) or each session leases its own (False).
+    """
+
+    name: str
+    server_id: str
+    original_name: str
+    title: str
+    description: str
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+    annotations: dict[str, Any]
+    extra: dict[str, Any]
+    shared: bool
+
+    @property
+    def qualified_name(self) -> str:
+        """`server_id:original_name`, which can be called too."""
+        return qualified(self.server_id, self.original_name)
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return it as OpenAI's chat completions take it; see `project_tools` for many."""
+        return projection.to_openai(self)
+
+    def to_anthropic(self) -> dict[str, Any]:
+        """Return it as Anthropic's messages take it; see `project_tools` for many."""
+        return projection.to_anthropic(self)
+
+
+class ToolList(Listed[Tool]):
+    """Tools, ordered by name.
+
+    Attributes:
+        registry_version: The version that they were read at; it only grows.
+        pending: Ids of servers that have no first result yet, so that their tools are missing.
+        config_loaded_at: When the configuration in force was loaded, or None where none was.
+    """
+
+    __slots__ = ("config_loaded_at",)
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        registry_version: int,
+        pending: Iterable[str],
+        config_loaded_at: datetime | None,
+    ) -> None:
+        super().__init__(tools, registry_version, pending)
+        self.config_loaded_at = config_loaded_at
+
+
+def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
+    """Return a tool of the catalog."""
+    return Tool(
+        name=message.name,
+        server_id=message.server_id,
+        original_name=message.original_name,
+        title=message.title,
+        description=message.description,
+        input_schema=json_object(message.input_schema),
+        output_schema=json_object(message.output_schema) if message.output_schema else None,
+        annotations=json_object(message.annotations),
+        extra=json_object(message.extra),
+        shared=message.shared,
+    )
+
+
+def tools_from_wire(
+    tools: Iterable[catalog_pb2.Tool], last: catalog_pb2.ListToolsResponse
+) -> ToolList:
+    """Return the tools of all pages; the last page says what holds for all."""
+    loaded = (
+        last.config_loaded_at.ToDatetime(tzinfo=UTC) if last.HasField("config_loaded_at") else None
+    )
+    return ToolList(
+        (tool_from_wire(tool) for tool in tools), last.registry_version, last.pending, loaded
+    )

@@ -1,0 +1,4 @@
+"""Leases of one client: hold, renew, notice the loss.
+
+Imports transport; knows no tool.
+"""

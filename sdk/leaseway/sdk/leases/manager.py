@@ -1,0 +1,371 @@
+"""Leases of one client: asked for, kept alive and given back (DESIGN §5).
+
+The book says what is held; this is what talks. Placement is the control plane's, everything
+else goes to the worker that holds the lease, so that leases live on without a control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection
+from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
+
+from leaseway.sdk.catalog.targets import worker_from_wire
+from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook, Worker
+from leaseway.sdk.leases.keep_alive import Keepers
+from leaseway.sdk.leases.loss_detection import LossJudge
+from leaseway.sdk.leases.placement import Placements
+from leaseway.sdk.retry_policy import Tried, decide
+from leaseway.sdk.transport.control import ControlPlane, every_page
+from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.v1 import leases_pb2
+from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.durations import duration, seconds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.lease_ttl import check_lease_ttl
+from leaseway.wire.names import DEFAULT_TENANT
+
+LEASE_ENDED: Final = frozenset(
+    {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
+)
+_START_BOUND: Final = 600.0
+"""Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
+_MAX_WAIT: Final = 24 * 3600.0
+"""Seconds that the control plane lets anybody wait for room."""
+_RELEASE_BOUND: Final = 5.0
+_FIND_BOUND: Final = 2.0
+
+_log = logging.getLogger("leaseway.sdk")
+
+
+class LeaseManager:
+    """Gets, keeps and gives back the leases of one client.
+
+    Args:
+        control: Knows where leases are to be.
+        pool: The workers that hold them.
+        acquirer: The client's random name, which the leases that it acquires bear.
+
+    Attributes:
+        book: What is held.
+        losses: Says what a worker's failure means for a lease.
+
+    """
+
+    def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
+        self.book = LeaseBook()
+        self.losses = LossJudge(control, self.book)
+        self._control = control
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._keepers = Keepers(self.book, pool)
+        self._firsts = FirstCalls(acquirer)
+        self._placements = Placements()
+        # A session that was left can be granted a lease only by a call of it that is still in
+        # flight, and that holds the session: nothing is to be remembered for longer.
+        self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
+        self._returns: set[asyncio.Task[None]] = set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no lease is known, asked for or on its way back."""
+        return not (self.book or self._placements or self._returns)
+
+    async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
+        """Return the worker that is to hold the lease of a key.
+
+        First calls of one key share one placement, as long as no worker is excluded.
+
+        Raises:
+            Fault: There is no room, or the control plane cannot be reached.
+
+        """
+        if exclude:
+            return await self._place(key, deadline, exclude)
+        worker = self.book.placed(key, self._loop.time())
+        if worker is not None:
+            return worker
+        place = partial(self._place, key, deadline, ())
+        return await self._placements.share(key, deadline, place)
+
+    def granted(
+        self, key: Key, lease: leases_pb2.Lease, worker: Worker, at: float, *, owned: bool
+    ) -> Held:
+        """Record a lease that came with an answer to a request sent at a time.
+
+        A request may have taken longer than the time to live, which counts from its end: a third
+        is taken off for what the way back may have cost, and the next renewal sets it right.
+        """
+        now = self._loop.time()
+        owned = self._firsts.learn(key, worker, lease) or owned
+        ttl = seconds(lease.ttl) or LEASE_TTL
+        since = max(at, now - ttl / 3)
+        held = self.book.grant(
+            key,
+            lease.id,
+            worker,
+            ttl=ttl,
+            at=since,
+            wall=time.time() - (now - since),
+            owned=owned,
+            reminder=lease.reminder,
+        )
+        self._keepers.watch(worker)
+        if key.session in self._left:
+            task = self._loop.create_task(self.release_owned(key.session))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+        return held
+
+    def failed(self, key: Key, worker: Worker, fault: Fault | None) -> None:
+        """Take note of how a first call of a key failed; None means that it was cancelled."""
+        if fault is not None:
+            self.book.unplace(key, worker)
+            if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
+                return self._firsts.refuse(key, worker)
+        return self._firsts.give_up(key, worker)
+
+    def called(self, held: Held, at: float) -> None:
+        """Take note of a call on a lease that was answered: it renewed the lease."""
+        now = self._loop.time()
+        since = max(at, now - held.ttl / 3)
+        held.renew(held.ttl, since, time.time() - (now - since))
+
+    async def acquire(self, key: Key, ttl: float, wait: float | None, version: int) -> Held:
+        """Acquire the lease of a key, or renew the one that is held.
+
+        Args:
+            key: The session and the server.
+            ttl: Seconds that the lease lives without renewal.
+            wait: Seconds to wait for room, at most a day; None fails at once.
+            version: The registry version that the server was seen at.
+
+        Raises:
+            Fault: It was refused.
+
+        """
+        check_lease_ttl(ttl)
+        if wait is not None and not wait >= 0:
+            raise Fault(
+                Reason.INVALID_REQUEST,
+                f"wait={wait:g} is no time to wait for room; give 0 s or more, or None to fail at "
+                "once.",
+            )
+        wait = min(wait or 0.0, _MAX_WAIT)
+        return await self._seek(key, ttl, self._loop.time() + wait, version)
+
+    async def _seek(self, key: Key, ttl: float, give_up: float, version: int) -> Held:
+        """Ask one worker after the other; where none has room, the control plane knows who is next.
+
+        A worker that refuses what was placed there is avoided; behind the others it is asked
+        again, no more often than once a second, since the control plane lets so much time pass.
+        """
+        deadline = give_up + STARTUP_TIMEOUT
+        tries = 0
+        avoid: set[Worker] = set()
+        worker = self._holder(key)
+        while True:
+            tries += 1
+            try:
+                if worker is None:
+                    worker = await self._room(key, deadline, avoid, give_up)
+                return await self._acquire(key, worker, ttl, version)
+            except Fault as fault:
+                if worker is not None:
+                    self.failed(key, worker, fault)
+                now = self._loop.time()
+                if fault.reason is Reason.CAPACITY and now < give_up:
+                    tries = 1  # it is time that bounds these
+                tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
+                again = decide(fault, tried)
+                if again is None:
+                    raise
+                if worker is not None and again.avoid_worker:
+                    avoid.add(worker)
+                worker = None
+                await asyncio.sleep(again.delay)
+
+    async def find_holder(self, key: Key) -> Worker | None:
+        """Ask the control plane once which worker holds the lease of a key.
+
+        None where there is none, or nobody can say.
+        """
+        deadline = self._loop.time() + _FIND_BOUND
+        try:
+            answer = await self._control.find_lease(*key, deadline)
+        except Fault:
+            return None  # any worker can say what it knows
+        return worker_from_wire(answer.worker) if answer.HasField("worker") else None
+
+    def released(self, key: Key, lease_id: str) -> None:
+        """Take note of a lease that was released by a call: the session may begin anew."""
+        self.book.released(key, lease_id)
+
+    async def release(self, key: Key) -> bool:
+        """Give a lease back; say whether this ended it.
+
+        What is known of an ended lease is forgotten, so that the session can begin anew.
+
+        Raises:
+            Fault: The worker could not be told; the lease ends by itself after its time.
+
+        """
+        held = self.book.forget(key)
+        if held is None:
+            return False
+        return await self._end(held.worker, held.lease_id, key.session)
+
+    async def _end(self, worker: Worker, lease_id: str, session: str) -> bool:
+        link = self._pool.link(worker)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=lease_id,
+            tenant=self._control.identity.tenant or DEFAULT_TENANT,
+            session=session,
+        )
+        try:
+            answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
+        except Fault as fault:
+            if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
+                return False  # it has ended, or ends with its worker or its time
+            raise
+        return bool(answer.released)
+
+    async def leave(self, session: str, holder: object) -> None:
+        """Give back what this client acquired in a session, also what is granted to it later.
+
+        Args:
+            session: The session.
+            holder: What lives as long as calls of the session are in flight.
+
+        """
+        self._left[session] = holder
+        await self.release_owned(session)
+
+    def reopen(self, session: str) -> None:
+        """Let a session that was left hold leases again."""
+        self._left.pop(session, None)
+
+    async def release_owned(self, session: str | None = None) -> None:
+        """Give back what this client acquired, of one session or of all; forget the rest."""
+        returns = asyncio.gather(*map(self._return, self._firsts.take(session)))
+        leases = self.book.held(session)
+        for held in leases:
+            self.book.forget(held.key)  # at once: whoever comes next begins anew
+        owned = [held for held in leases if held.owned]
+        ends = await asyncio.gather(
+            *(self._end(held.worker, held.lease_id, held.session) for held in owned),
+            return_exceptions=True,
+        )
+        for held, end in zip(owned, ends, strict=True):
+            if isinstance(end, BaseException):
+                _log.warning(
+                    "Lease %s of server %s could not be released: %s It ends by itself within "
+                    "%g s.",
+                    held.lease_id,
+                    held.server_id,
+                    end,
+                    held.ttl,
+                )
+        await returns
+        if session is not None:
+            self.book.leave(session)
+
+    async def _return(self, first: FirstCall) -> None:
+        """Give back what a first call acquired whose result nobody waits for."""
+        link = self._pool.link(first.worker)
+        tenant = self._control.identity.tenant or DEFAULT_TENANT
+
+        async def page(token: str) -> leases_pb2.ListLeasesResponse:
+            request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)
+            answer: leases_pb2.ListLeasesResponse = await link.ask(
+                link.leases.ListLeases, request, _FIND_BOUND
+            )
+            return answer
+
+        try:
+            async for each in every_page(page):
+                for lease in each.leases:
+                    if self._firsts.acquired(lease, first.key):
+                        await self._end(first.worker, lease.id, lease.session)
+        except Fault as fault:
+            _log.warning(
+                "A call of server %s was given up, and a lease that it may have acquired could "
+                "not be released: %s It ends by itself.",
+                first.key.server_id,
+                fault,
+            )
+
+    def abort(self) -> None:
+        """Stop renewing, without waiting."""
+        self._keepers.abort()
+        self._placements.abort()
+        for task in self._returns:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        ends = (self._placements.close(), *self._returns, self._keepers.close())
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    def _holder(self, key: Key) -> Worker | None:
+        try:
+            held = self.book.find(key, self._loop.time())
+        except Fault:
+            self.book.forget(key)  # an explicit acquire is how a session begins anew
+            return None
+        return held.worker if held is not None else None
+
+    async def _room(
+        self, key: Key, deadline: float, avoid: Collection[Worker], give_up: float
+    ) -> Worker:
+        """Return the worker that is to hold the lease, when there is one with room."""
+        wait = give_up - self._loop.time()
+        if wait <= 0:
+            return await self.place(key, deadline, avoid)
+        placed = self.book.placed(key, self._loop.time())
+        if placed is not None and placed not in avoid:
+            return placed
+        return await self._place(key, deadline, avoid, wait)
+
+    async def _acquire(self, key: Key, worker: Worker, ttl: float, version: int) -> Held:
+        link = self._pool.link(worker)
+        at = self._loop.time()
+        request = leases_pb2.AcquireLeaseRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+            ttl=duration(ttl),
+            registry_version=version,
+            acquirer=self._firsts.acquirer,
+        )
+        try:
+            answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
+        except asyncio.CancelledError:
+            self.failed(key, worker, None)
+            raise
+        return self.granted(key, answer.lease, worker, at, owned=answer.created)
+
+    async def _place(
+        self, key: Key, deadline: float, exclude: Collection[Worker], wait: float = 0.0
+    ) -> Worker:
+        request = leases_pb2.PlaceRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+            exclude_workers=[worker.id for worker in exclude],
+        )
+        if wait > 0:
+            request.wait.CopyFrom(duration(wait))
+        place = self._control.placement.Place
+        answer = await self._control.ask(place, request, deadline, wait=wait)
+        worker = worker_from_wire(answer.worker)
+        now = self._loop.time()
+        self.book.place(key, worker, now)
+        self._firsts.begin(key, worker)
+        return worker

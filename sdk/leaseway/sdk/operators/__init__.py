@@ -1,0 +1,1 @@
+"""What operators ask: servers, workers, leases, problems, logs, drain and revoke."""

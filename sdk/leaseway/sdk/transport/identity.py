@@ -1,0 +1,88 @@
+"""Who a client is, and how it opens channels."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from leaseway.sdk.validation import check_key, check_text
+from leaseway.v1 import catalog_pb2
+from leaseway.wire.auth import bearer_metadata, read_key
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, parse_endpoint
+from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
+"""The environment variable that says where the control plane is."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who calls, and where the control plane is.
+
+    Attributes:
+        address: The control plane, as HOST:PORT.
+        agent: Which agent of the tenant calls; empty means unnamed.
+        tenant: The tenant; empty means the default one.
+        key: The shared key, or None.
+    """
+
+    address: str
+    agent: str
+    tenant: str
+    key: str | None
+
+    @cached_property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every RPC carries."""
+        return bearer_metadata(self.key)
+
+    @cached_property
+    def client_info(self) -> catalog_pb2.ClientInfo:
+        """Who calls, for the wire."""
+        return catalog_pb2.ClientInfo(
+            protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=self.agent
+        )
+
+    def __repr__(self) -> str:
+        return f"Identity({self.address!r}, agent={self.agent!r}, tenant={self.tenant!r})"
+
+
+def identify(
+    address: str | None, agent: str | None, tenant: str | None, key: str | None
+) -> Identity:
+    """Return an identity, its gaps filled from the environment.
+
+    Raises:
+        ValueError: The address is not HOST:PORT, or the key cannot be sent.
+        TypeError: One of them is no text.
+        InvalidRequest: The agent or tenant is too long or has control characters.
+
+    """
+    given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
+    for parameter, value in given.items():
+        if value is not None:
+            check_text(parameter, value)
+    check_key("agent", agent or "")
+    check_key("tenant", tenant or "")
+    chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    endpoint = parse_endpoint(chosen)
+    if endpoint.port == 0:
+        raise ValueError(f"'{chosen}' names port 0, where nobody can listen; write the real one")
+    shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
+    return Identity(str(endpoint), agent or "", tenant or "", shared)
+
+
+def channel_options(address: str) -> list[tuple[str, Any]]:
+    """Return what each channel of a client is made with."""
+    options = list(CHANNEL_OPTIONS)
+    try:
+        loopback = parse_endpoint(address).is_loopback
+    except ValueError:
+        loopback = False
+    if loopback:
+        # A proxy that the environment names for the outside does not lead to this machine.
+        options.append(("grpc.enable_http_proxy", 0))
+    return options

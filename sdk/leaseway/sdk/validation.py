@@ -1,0 +1,94 @@
+"""Arguments that cannot be meant, told apart before they fail somewhere deep inside. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from numbers import Real
+
+from leaseway.sdk.errors import InvalidRequest
+from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
+
+
+def check_call(name: object, arguments: object, timeout: object) -> None:
+    """Raise a TypeError or InvalidRequest where a call's parameters cannot be meant."""
+    if type(name) is not str or not name.isascii():
+        check_text("name", name)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise TypeError(
+            f"arguments is a mapping of the tool's arguments by name, such as {{'key': 1}}, or "
+            f"None, not {_kind(arguments)}."
+        )
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+
+
+def check_text(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no str, InvalidRequest where it cannot be sent.
+
+    What a model wrote may hold halves of characters, so that this is no programmer's mistake.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{parameter} is a str, not {_kind(value)}.")
+    if not is_text(value):
+        raise InvalidRequest(
+            f"{parameter} holds a lone surrogate, half of a character, which UTF-8 cannot hold: "
+            f"{value[:80]!a}."
+        )
+
+
+def check_key(parameter: str, value: object) -> None:
+    """Raise as `check_text`, and where a session key, tenant or agent breaks the rule for them."""
+    check_text(parameter, value)
+    if isinstance(value, str) and not is_valid_key(value):
+        raise InvalidRequest(f"{parameter} has {KEY_RULE}; {value[:40]!a}… breaks that.")
+
+
+def check_seconds(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no number of seconds, a ValueError where it is NaN."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{parameter} is a number of seconds, not {_kind(value)}.")
+    if value != value:  # as NaN alone does
+        raise ValueError(f"{parameter} is a number of seconds, not NaN.")
+
+
+def check_count(parameter: str, value: object) -> None:
+    """Raise a TypeError where a parameter is no whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{parameter} is a whole number, not {_kind(value)}.")
+
+
+def check_ids(parameter: str, value: object) -> tuple[str, ...]:
+    """Return ids as a tuple; None means none. Raise as `check_text` where they are no ids."""
+    if value is None:
+        return ()
+    ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
+    if not all(isinstance(each, str) for each in ids):
+        raise TypeError(f"{parameter} is a list of ids, such as ['time'], or None, not {value!r}.")
+    for each in ids:
+        check_text(parameter, each)
+    return ids
+
+
+def check_level(level: object) -> None:
+    """Raise a ValueError where a log level is none of MCP's."""
+    if level not in LOG_LEVELS:
+        raise ValueError(f"log_level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
+
+
+def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None:
+    """Raise a TypeError where a callback cannot be called as its client calls it."""
+    if value is None:
+        return
+    if not callable(value):
+        raise TypeError(f"{parameter} is a function or None, not {_kind(value)}.")
+    if not may_be_async and inspect.iscoroutinefunction(value):
+        raise TypeError(
+            f"{parameter} of the synchronous client runs in the calling thread and cannot be "
+            "async; pass a plain function, or use AsyncClient."
+        )
+
+
+def _kind(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,258 @@
+"""A server's definition as typed data, references unresolved (DESIGN §§1–2).
+
+The control plane parses configuration into `ServerSpec`; a worker gets the same type back from
+Sync, less what only exposure needs (filters, transforms). Pure: no protobuf here, see
+`spec_wire` for the two conversions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Final, Literal
+
+from leaseway.spec.name_filters import passes
+from leaseway.wire import bounds
+from leaseway.wire.backoff import Backoff
+
+TRANSPORTS: Final = (
+    "stdio",
+    "streamable_http",
+    "sse",
+    "websocket",
+    "http_api",
+    "python",
+    "builtin",
+)
+"""What `transport:` may say, besides what packages register; see `transports`."""
+
+AVAILABLE_TRANSPORTS: Final = frozenset({"stdio", "streamable_http", "sse", "websocket"})
+"""Those of them that this version can run; the others are TRANSPORT_NOT_AVAILABLE."""
+
+InheritEnv = Literal["safe", "all", "none"]
+Start = Literal["eager", "lazy"]
+
+
+@dataclass(frozen=True, order=True)
+class VariantKey:
+    """What travels and is held: a server id and the tenant whose overrides it has, or none."""
+
+    server_id: str
+    tenant: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.server_id} (tenant {self.tenant})" if self.tenant else self.server_id
+
+
+@dataclass(frozen=True)
+class Value:
+    """A configured string, or a reference that the worker resolves when an instance starts.
+
+    Attributes:
+        kind: `literal` (may hold `${NAME}` and `${NAME:-default}`), `env`, `secret` or `file`.
+        text: The literal, the variable's or secret's name, or the file's path.
+    """
+
+    kind: Literal["literal", "env", "secret", "file"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on one instance's processes; None is unbounded. Bytes, cores, counts."""
+
+    memory_bytes: int | None = None
+    cpu_cores: float | None = None
+    open_files: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What a sandboxed instance may reach."""
+
+    enabled: bool = False
+    network: bool = False
+    writable_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InstancePolicy:
+    """How long instances live and how many there are. Times in seconds, None for never."""
+
+    start: Start | None = None
+    warm: int = 0
+    max_instances: int = bounds.MAX_INSTANCES
+    idle_timeout: float | None = None
+    max_age: float | None = None
+    restart: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(frozen=True)
+class NameFilter:
+    """Patterns over original names, or over URIs; `*` matches any run (DESIGN §2).
+
+    A whitelist alone lets nothing else pass. With a blacklist, what that matches does not pass
+    unless the whitelist matches it, too.
+    """
+
+    whitelist: tuple[str, ...] = ()
+    blacklist: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.whitelist or self.blacklist)
+
+    def passes(self, name: str) -> bool:
+        """Say whether a name or URI passes."""
+        return passes(name, self.whitelist, self.blacklist)
+
+
+NO_FILTER: Final = NameFilter()
+"""Lets everything pass."""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One step from an original to an exposed name (DESIGN §2).
+
+    Attributes:
+        kind: `prefix` or `suffix`.
+        add: What is put in front or behind.
+        remove: A leading text that is taken away first where it is there; prefix only.
+    """
+
+    kind: Literal["prefix", "suffix"]
+    add: str
+    remove: str = ""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """One MCP server, as configured.
+
+    The launch part needs a new process or connection when it changes, the exposure part does
+    not; `launch_hash` and `exposure_hash` tell them apart.
+    """
+
+    key: VariantKey
+    transport: str
+    truely_stateless: bool = False
+    command: str = ""
+    args: tuple[str, ...] = ()
+    url: str = ""
+    env: Mapping[str, Value] = field(default_factory=dict)
+    headers: Mapping[str, Value] = field(default_factory=dict)
+    session_id: str = ""
+    protocol: str = "auto"
+    inherit_env: InheritEnv = "safe"
+    limits: Limits = Limits()
+    sandbox: Sandbox = Sandbox()
+
+    instances: InstancePolicy = InstancePolicy()
+    startup_timeout: float = bounds.STARTUP_TIMEOUT
+    call_timeout: float = bounds.CALL_TIMEOUT
+    lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
+    description: str = ""
+    tools: NameFilter = NO_FILTER
+    prompts: NameFilter = NO_FILTER
+    resources: NameFilter = NO_FILTER
+    transforms: tuple[Transform, ...] = ()
+
+    @cached_property
+    def launch_hash(self) -> str:
+        """Of what needs a new process or connection when it changes."""
+        return _digest(
+            {
+                "transport": self.transport,
+                "truely_stateless": self.truely_stateless,
+                "command": self.command,
+                "args": self.args,
+                "url": self.url,
+                "env": {name: asdict(value) for name, value in self.env.items()},
+                "headers": {name: asdict(value) for name, value in self.headers.items()},
+                "session_id": self.session_id,
+                "protocol": self.protocol,
+                "inherit_env": self.inherit_env,
+                "limits": asdict(self.limits),
+                "sandbox": asdict(self.sandbox),
+            }
+        )
+
+    @cached_property
+    def exposure_hash(self) -> str:
+        """Of what does not."""
+        return _digest(
+            {
+                "instances": asdict(self.instances),
+                "startup_timeout": self.startup_timeout,
+                "call_timeout": self.call_timeout,
+                "lease_drain_timeout": self.lease_drain_timeout,
+                "description": self.description,
+                "tools": asdict(self.tools),
+                "transforms": [asdict(transform) for transform in self.transforms],
+                # Only where they are set: a server without them keeps the hash that it had
+                # before there were any, so that an upgrade sends nothing again.
+                **{name: asdict(rules) for name, rules in self._other_filters() if rules},
+            }
+        )
+
+    def _other_filters(self) -> tuple[tuple[str, NameFilter], ...]:
+        return ("prompts", self.prompts), ("resources", self.resources)
+
+    def exposure_over(self, launch: ServerSpec) -> ServerSpec:
+        """Return the launch part of another spec of this variant with the exposure part of this.
+
+        So `exposure_hash` is this one's, and `launch_hash` the other's.
+        """
+        return replace(
+            launch,
+            instances=self.instances,
+            startup_timeout=self.startup_timeout,
+            call_timeout=self.call_timeout,
+            lease_drain_timeout=self.lease_drain_timeout,
+            description=self.description,
+            tools=self.tools,
+            prompts=self.prompts,
+            resources=self.resources,
+            transforms=self.transforms,
+        )
+
+    @property
+    def starts_eagerly(self) -> bool:
+        """Whether an instance starts before it is needed: by default where it is shared."""
+        start = self.instances.start
+        return self.truely_stateless if start is None else start == "eager"
+
+    @property
+    def outlives_probe(self) -> bool:
+        """Whether a probe's instance is kept for use; one of many lazy servers is not."""
+        wants_spares = self.instances.warm > 0 and not self.truely_stateless
+        return self.instances.start != "lazy" or wants_spares
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
+        return self.transport == "stdio" and not self.command
+
+
+def hidden_from(key: VariantKey) -> ServerSpec:
+    """Return the variant of a tenant for whom a server is disabled that others have.
+
+    It takes the place of the common variant and has no tools. It is shared and lazy, so that
+    nothing is ever started for it.
+    """
+    return ServerSpec(
+        key,
+        "stdio",
+        truely_stateless=True,
+        instances=InstancePolicy(start="lazy"),
+        description="Disabled for this tenant.",
+    )
+
+
+def _digest(content: object) -> str:
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:32]

@@ -1,0 +1,43 @@
+"""The patterns of filters, and what passes a filter made of them (DESIGN §2).
+
+The control plane asks it of names that servers list, workers of URIs that callers name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a name matches a pattern: `*` is any run, everything else is itself."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    *middle, last = rest
+    if len(name) < len(first) + len(last):
+        return False
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    # Taking each middle part where it comes first is enough, and linear for any pattern.
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> bool:
+    """Say whether a filter lets a name pass.
+
+    Args:
+        name: An original name, or a URI.
+        whitelist: What matches it passes; without a blacklist, nothing else does.
+        blacklist: What matches it passes only where the whitelist matches it, too.
+    """
+    if any(matches(pattern, name) for pattern in whitelist):
+        return True
+    if blacklist:
+        return not any(matches(pattern, name) for pattern in blacklist)
+    return not whitelist

@@ -1,0 +1,149 @@
+"""Specs to and from protobuf: the border of `leaseway.spec.model`."""
+
+from __future__ import annotations
+
+from leaseway.spec.model import InstancePolicy, Limits, Sandbox, ServerSpec, Value, VariantKey
+from leaseway.v1 import spec_pb2
+from leaseway.wire import bounds
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.durations import duration, seconds
+
+
+def key_to_wire(key: VariantKey) -> spec_pb2.VariantKey:
+    """Return a variant's key as it travels."""
+    return spec_pb2.VariantKey(server_id=key.server_id, tenant=key.tenant)
+
+
+def key_from_wire(key: spec_pb2.VariantKey) -> VariantKey:
+    """Return a variant's key as the core knows it."""
+    return VariantKey(key.server_id, key.tenant)
+
+
+def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
+    """Return a spec as it travels; filters and transforms stay with the control plane."""
+    policy = spec.instances
+    message = spec_pb2.ServerSpec(
+        key=key_to_wire(spec.key),
+        transport=spec.transport,
+        truely_stateless=spec.truely_stateless,
+        command=spec.command,
+        args=spec.args,
+        url=spec.url,
+        session_id=spec.session_id,
+        protocol=spec.protocol,
+        inherit_env=spec.inherit_env,
+        limits=spec_pb2.ResourceLimits(
+            memory_bytes=spec.limits.memory_bytes or 0,
+            cpu_cores=spec.limits.cpu_cores or 0.0,
+            open_files=spec.limits.open_files or 0,
+            processes=spec.limits.processes or 0,
+        ),
+        sandbox=spec_pb2.Sandbox(
+            enabled=spec.sandbox.enabled,
+            network=spec.sandbox.network,
+            writable_paths=spec.sandbox.writable_paths,
+        ),
+        instances=spec_pb2.InstancePolicy(
+            start=policy.start or "",
+            warm=policy.warm,
+            max_instances=policy.max_instances,
+            idle_timeout=None if policy.idle_timeout is None else duration(policy.idle_timeout),
+            max_age=None if policy.max_age is None else duration(policy.max_age),
+            restart=spec_pb2.RestartPolicy(
+                initial=duration(policy.restart.initial),
+                max=duration(policy.restart.maximum),
+                multiplier=policy.restart.multiplier,
+            ),
+        ),
+        startup_timeout=duration(spec.startup_timeout),
+        call_timeout=duration(spec.call_timeout),
+        lease_drain_timeout=duration(spec.lease_drain_timeout),
+        description=spec.description,
+    )
+    for name, value in spec.env.items():
+        message.env[name].CopyFrom(_value_to_wire(value))
+    for name, value in spec.headers.items():
+        message.headers[name].CopyFrom(_value_to_wire(value))
+    return message
+
+
+def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
+    """Return the spec that a message carries, with the defaults of DESIGN §10 where unset."""
+    return ServerSpec(
+        key=key_from_wire(message.key),
+        transport=message.transport,
+        truely_stateless=message.truely_stateless,
+        command=message.command,
+        args=tuple(message.args),
+        url=message.url,
+        env={name: _value_from_wire(value) for name, value in message.env.items()},
+        headers={name: _value_from_wire(value) for name, value in message.headers.items()},
+        session_id=message.session_id,
+        protocol=message.protocol or "auto",
+        inherit_env="all"
+        if message.inherit_env == "all"
+        else "none"
+        if message.inherit_env == "none"
+        else "safe",
+        limits=Limits(
+            memory_bytes=message.limits.memory_bytes or None,
+            cpu_cores=message.limits.cpu_cores or None,
+            open_files=message.limits.open_files or None,
+            processes=message.limits.processes or None,
+        ),
+        sandbox=Sandbox(
+            enabled=message.sandbox.enabled,
+            network=message.sandbox.network,
+            writable_paths=tuple(message.sandbox.writable_paths),
+        ),
+        instances=_policy_from_wire(message.instances),
+        startup_timeout=_seconds_or(message, "startup_timeout", bounds.STARTUP_TIMEOUT),
+        call_timeout=_seconds_or(message, "call_timeout", bounds.CALL_TIMEOUT),
+        lease_drain_timeout=_seconds_or(message, "lease_drain_timeout", bounds.LEASE_DRAIN_TIMEOUT),
+        description=message.description,
+    )
+
+
+def _policy_from_wire(message: spec_pb2.InstancePolicy) -> InstancePolicy:
+    start = message.start
+    restart = message.restart
+    return InstancePolicy(
+        start="eager" if start == "eager" else "lazy" if start == "lazy" else None,
+        warm=message.warm,
+        max_instances=message.max_instances or bounds.MAX_INSTANCES,
+        idle_timeout=seconds(message.idle_timeout) if message.HasField("idle_timeout") else None,
+        max_age=seconds(message.max_age) if message.HasField("max_age") else None,
+        restart=Backoff(
+            initial=seconds(restart.initial) if restart.HasField("initial") else Backoff.initial,
+            maximum=seconds(restart.max) if restart.HasField("max") else Backoff.maximum,
+            multiplier=restart.multiplier or Backoff.multiplier,
+        ),
+    )
+
+
+def _seconds_or(message: spec_pb2.ServerSpec, field: str, default: float) -> float:
+    return seconds(getattr(message, field)) if message.HasField(field) else default  # type: ignore[arg-type]
+
+
+def _value_to_wire(value: Value) -> spec_pb2.Value:
+    match value.kind:
+        case "literal":
+            return spec_pb2.Value(literal=value.text)
+        case "env":
+            return spec_pb2.Value(env=value.text)
+        case "secret":
+            return spec_pb2.Value(secret=value.text)
+        case "file":
+            return spec_pb2.Value(file=value.text)
+
+
+def _value_from_wire(message: spec_pb2.Value) -> Value:
+    match message.WhichOneof("kind"):
+        case "env":
+            return Value("env", message.env)
+        case "secret":
+            return Value("secret", message.secret)
+        case "file":
+            return Value("file", message.file)
+        case _:
+            return Value("literal", message.literal)

@@ -1,0 +1,46 @@
+"""`${NAME}` and `${NAME:-default}` in configured strings (DESIGN §2).
+
+Pure: what a name stands for is asked of a mapping, so that a worker resolves and the control
+plane only checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class UnresolvedReference(Exception):
+    """A name without a default that the environment does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the environment variable {name} is not set")
+        self.name = name
+
+
+def references(text: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the (name, default) pairs that a text refers to; None where there is no default."""
+    return tuple((match[1], match[2]) for match in _REFERENCE.finditer(text))
+
+
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """Return a text with its references replaced.
+
+    As in a shell, a default also serves where the variable is empty.
+
+    Raises:
+        UnresolvedReference: A name is not set and has no default.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if default is not None:
+            return environment.get(name) or default
+        try:
+            return environment[name]
+        except KeyError:
+            raise UnresolvedReference(name) from None
+
+    return _REFERENCE.sub(value, text)

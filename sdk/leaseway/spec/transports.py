@@ -1,0 +1,60 @@
+"""Which transports there are: those built in, and those that other packages register.
+
+A package registers one by an entry point of the group `leaseway.transports`. The control plane
+only reads the names, in its own environment; a worker loads what it needs, when it needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Final
+
+from leaseway.spec.model import AVAILABLE_TRANSPORTS, TRANSPORTS
+
+TRANSPORT_GROUP: Final = "leaseway.transports"
+
+
+@functools.cache
+def registered_transports() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return what is registered under each name that is not built in, as of the first call.
+
+    More than one entry under a name is a mistake that whoever loads it reports.
+    """
+    found: dict[str, dict[EntryPoint, None]] = {}
+    for entry in entry_points(group=TRANSPORT_GROUP):
+        if entry.name not in TRANSPORTS:
+            found.setdefault(entry.name, {})[entry] = None  # a path given twice finds it twice
+    return MappingProxyType({name: tuple(entries) for name, entries in sorted(found.items())})
+
+
+def is_registered(name: str) -> bool:
+    """Say whether a package of this environment registers a transport."""
+    return name not in TRANSPORTS and name in registered_transports()
+
+
+def is_known(name: object) -> bool:
+    """Say whether `transport:` may say this here."""
+    return isinstance(name, str) and (name in TRANSPORTS or is_registered(name))
+
+
+def is_available(name: str) -> bool:
+    """Say whether servers with this transport can be run here."""
+    return name in AVAILABLE_TRANSPORTS or is_registered(name)
+
+
+def known_transports() -> tuple[str, ...]:
+    """Return every name that `transport:` may say here."""
+    return (*TRANSPORTS, *registered_transports())
+
+
+def unavailable(name: str) -> str:
+    """Return why a transport can't be run here, and what to do, to follow "wants"."""
+    names = ", ".join(sorted({*AVAILABLE_TRANSPORTS, *registered_transports()}))
+    return (
+        f"transport {name[:64]}, which this worker cannot run; use one of {names}, or install the "
+        f"package that registers it (entry points {TRANSPORT_GROUP}) where the worker runs, and "
+        "restart the worker."
+    )

@@ -1,0 +1,63 @@
+"""Ports for HTTP, bound before anything is served, so that one in use is told at the start."""
+
+from __future__ import annotations
+
+import socket
+from typing import ClassVar, Final
+
+from leaseway.wire.auth import check_listen
+from leaseway.wire.endpoint import Endpoint
+
+ARTIFACTS_LABEL: Final = "artifacts-http"
+"""The label in which a worker says where it serves artifacts."""
+
+
+class HttpListener:
+    """A bound port that is not served yet.
+
+    Args:
+        endpoint: Where; port 0 lets the system choose.
+        key: The shared key that a request must carry, or None where anybody may ask.
+
+    Raises:
+        ValueError: Other machines could reach it and there is no key.
+        OSError: The address cannot be used.
+
+    """
+
+    noun: ClassVar[str]
+    """What it serves, in messages."""
+    option: ClassVar[str]
+    """The option that names it."""
+    path: ClassVar[str]
+    """Where everything is that it serves."""
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        check_listen(endpoint, key)
+        self.key = key
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        try:
+            self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)
+        except OSError as error:
+            raise OSError(
+                f"Cannot serve {self.noun} on {endpoint}: {error.strerror or error}. Choose "
+                f"another port for {self.option}, or port 0 for any free port."
+            ) from None
+        self.endpoint = Endpoint(endpoint.host, self.socket.getsockname()[1])
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://{self.endpoint}{self.path}"
+
+    def close(self) -> None:
+        """Give the port back; harmless when it is served or closed already."""
+        self.socket.close()
+
+
+class ArtifactsListener(HttpListener):
+    """Where pages ask a worker for the images and sounds that they show."""
+
+    noun = "artifacts"
+    option = "--artifacts-http"
+    path = "/artifacts/"

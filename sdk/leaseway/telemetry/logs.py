@@ -1,0 +1,136 @@
+"""Log lines of every Leaseway process: text for people, JSON for programs (DESIGN §11).
+
+Lines go to stderr or a file, never to stdout, which belongs to results. Times are UTC. The
+`extra=` of a log call is kept as fields; the ids of the span that is current at that moment are
+added. Values given to `hide` never appear.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from opentelemetry import trace
+
+from leaseway.wire.redaction import redact
+
+LogFormat = Literal["text", "json"]
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+"""What `--log-level` may say."""
+
+_STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+
+"""What is hidden now; many instances of one server share one entry."""
+
+
+def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str) -> None:
+    """Send this process's log lines where its operator wants them.
+
+    Args:
+        level: The least level that is written, one of `LEVELS`.
+        fmt: `text`, or `json` for one object a line.
+        file: A path to append to, or None for stderr.
+        service: What the process is, such as `control-plane` or `worker w1`.
+
+    Raises:
+        OSError: The file cannot be opened for appending.
+        ValueError: The level is not one of `LEVELS`.
+
+    """
+    if level not in LEVELS:
+        raise ValueError(f"The log level '{level}' is not one of {', '.join(LEVELS)}.")
+    handler: logging.Handler = (
+        logging.StreamHandler(sys.stderr)
+        if file is None
+        else logging.FileHandler(file, encoding="utf-8")
+    )
+    handler.setFormatter(_JsonFormatter(service) if fmt == "json" else _TextFormatter(service))
+    root = logging.getLogger()
+    for previous in root.handlers[:]:
+        root.removeHandler(previous)
+        previous.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # A line for each connection attempt and each watched file helps nobody at these levels.
+    for noisy in ("asyncio", "watchfiles", "grpc", "httpx2", "httpcore2", "mcp", "aiohttp.access"):
+        logging.getLogger(noisy).setLevel(max(root.level, logging.WARNING))
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields = {
+        name: value
+        for name, value in record.__dict__.items()
+        if name not in _STANDARD_FIELDS and not name.startswith("_")
+    }
+    context = trace.get_current_span().get_span_context()
+    if context.is_valid:
+        fields["trace_id"] = trace.format_trace_id(context.trace_id)
+        fields["span_id"] = trace.format_span_id(context.span_id)
+    return fields
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {name}={_word(value)}" for name, value in _fields(record).items())
+        message = redact(record.getMessage()).replace("\n", "\\n")
+        line = f"{_time(record)} {record.levelname:<7} {self._service}: {message}{fields}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return redact(line)
+
+
+class _JsonFormatter(logging.Formatter):
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(_clean(entry), ensure_ascii=False, default=lambda v: redact(str(v)))
+
+
+def _clean(value: Any) -> Any:
+    # Redacted before encoding: escapes would hide a secret with a quote in it.
+    match value:
+        case str():
+            return redact(value)
+        case Mapping():
+            return {str(key): _clean(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_clean(item) for item in value]
+        case _:
+            return value
+
+
+def _word(value: Any) -> str:
+    text = str(_clean(value))
+    plain = text and not any(character in text for character in ' "=\n')
+    return text if plain else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,365 @@
+"""Spans at a fifth of their usual cost, for the two that every traced call has in a worker.
+
+They come from OpenTelemetry's own samplers and ids, and end in its own processors as the
+`ReadableSpan`s that these expect. What makes the usual ones dear is left out: a lock for each span
+and each of its collections, bounds on their sizes, and checks of each attribute's type. Leaseway's
+spans have few attributes, of the right types, and each is used by one thread. Where the
+`OTEL_*_LIMIT` variables set bounds, the usual spans are made.
+
+Ended spans on their way out: kept where they end, exported in batches by a thread.
+
+What OpenTelemetry's own batches do, with two differences: ending a span costs an append, and
+spans that are lost are counted and said, instead of being dropped one by one without a number.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import Any, Final, Self
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Tracer as UsualTracer
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+from opentelemetry.util.types import Attributes, AttributeValue
+
+_logger = logging.getLogger(__name__)
+_LAST_EXPORT: Final = 5.0
+"""Seconds that the end of a process waits for its last spans."""
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """When spans are exported, and how many wait.
+
+    Attributes:
+        delay: Seconds that a span waits at most while nothing hinders its export.
+        batch: Spans of one export; so many waiting ones are exported at once.
+        queue: Spans that wait at most; further ones are lost.
+
+    """
+
+    delay: float = 5.0
+    batch: int = 512
+    queue: int = 8192
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Return what `OTEL_BSP_*` ask for; a value that is no positive number is logged."""
+        batch = _positive(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", cls.batch)
+        return cls(
+            _positive(environment, "OTEL_BSP_SCHEDULE_DELAY", int(cls.delay * 1000)) / 1000,
+            batch,
+            max(batch, _positive(environment, "OTEL_BSP_MAX_QUEUE_SIZE", cls.queue)),
+        )
+
+
+def _positive(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, "").strip()
+    if not text:
+        return default
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    _logger.warning(f"{name} is no positive whole number; it counts as {default}.")
+    return default
+
+
+class SpanQueue(SpanProcessor):
+    """Takes ended spans of any thread to one exporter, in a thread that the first span starts."""
+
+    def __init__(self, exporter: SpanExporter, limits: BatchLimits | None = None) -> None:
+        self._exporter = exporter
+        self._limits = limits or BatchLimits.of_environment(os.environ)
+        self._begin()
+        if hasattr(os, "register_at_fork"):
+            # A child has neither the thread nor any business with its parent's spans.
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        self._spans: deque[ReadableSpan] = deque()
+        self._lost = 0
+        self._flushes: list[threading.Event] = []
+        self._lock = threading.Lock()
+        self._awake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Keep a span that is to be exported."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        waiting = len(self._spans)
+        if waiting >= self._limits.queue or self._closed:
+            with self._lock:
+                self._lost += 1
+            return
+        self._spans.append(span)
+        if waiting + 1 >= self._limits.batch and not self._awake.is_set():
+            self._awake.set()
+        if self._thread is None:
+            self._start()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        """Have all that waits exported; return whether that was done within the time."""
+        flushed = threading.Event()
+        with self._lock:
+            if self._thread is None or self._closed:
+                return not self._spans
+            self._flushes.append(flushed)
+        self._awake.set()
+        return flushed.wait(timeout_millis / 1000)
+
+    def shutdown(self) -> None:
+        """Export what waits, for at most 5 s, and take no more."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+        self._awake.set()
+        if thread is not None:
+            thread.join(_LAST_EXPORT)
+        self._exporter.shutdown()
+        self._say_lost()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="export spans", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._awake.wait(self._limits.delay)
+            self._awake.clear()
+            self._flush()
+        self._flush()  # what came before the end, and whoever waits for it
+
+    def _flush(self) -> None:
+        with self._lock:
+            flushes, self._flushes = self._flushes, []
+        self._export_all()
+        self._say_lost()
+        for flushed in flushes:
+            flushed.set()
+
+    def _export_all(self) -> None:
+        spans = self._spans
+        while spans:
+            # Only this thread takes spans away.
+            batch = [spans.popleft() for _ in range(min(len(spans), self._limits.batch))]
+            if not self._export(batch):
+                with self._lock:
+                    self._lost += len(batch)
+
+    def _export(self, batch: list[ReadableSpan]) -> bool:
+        try:
+            return self._exporter.export(batch) is SpanExportResult.SUCCESS
+        except Exception:  # whatever an exporter does must not end the traced process
+            _logger.warning("Spans could not be exported.", exc_info=True)
+            return False
+
+    def _say_lost(self) -> None:
+        with self._lock:
+            lost, self._lost = self._lost, 0
+        if lost:
+            _logger.warning(
+                "Spans were lost: whoever collects them does not take them, or not fast enough. "
+                "Look at the collector, or record fewer with OTEL_TRACES_SAMPLER.",
+                extra={"spans": lost},
+            )
+
+
+_UNSET: Final = Status(StatusCode.UNSET)
+_SAMPLED: Final = 0x01
+_RANDOM: Final = 0x02
+"""The flag of W3C's trace context that says that the trace's id is random."""
+
+
+class LeanTracerProvider(TracerProvider):
+    """The usual provider, whose tracers make lean spans where nothing speaks against them."""
+
+    def get_tracer(
+        self,
+        instrumenting_module_name: str,
+        instrumenting_library_version: str | None = None,
+        schema_url: str | None = None,
+        attributes: Attributes = None,
+    ) -> trace.Tracer:
+        """Return the tracer of a module."""
+        named = instrumenting_module_name, instrumenting_library_version, schema_url, attributes
+        usual = super().get_tracer(*named)
+        if not isinstance(usual, UsualTracer) or _limits_are_set():
+            return usual
+        return LeanTracer(usual, InstrumentationScope(*named))
+
+
+def _limits_are_set() -> bool:
+    return any(name.startswith("OTEL_") and name.endswith("_LIMIT") for name in os.environ)
+
+
+class LeanTracer(trace.Tracer):
+    """Makes lean spans; those that become the current one are the usual ones."""
+
+    def __init__(self, usual: UsualTracer, scope: InstrumentationScope) -> None:
+        self._usual = usual
+        self._scope = scope
+        self._sampler = usual.sampler
+        self._ids = usual.id_generator
+        said_random = getattr(self._ids, "is_trace_id_random", None)
+        self._root_flags = _RANDOM if said_random is not None and said_random() else 0
+
+    def start_span(
+        self,
+        name: str,
+        context: Context | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        attributes: Attributes = None,
+        links: Sequence[Link] | None = None,
+        start_time: int | None = None,
+        record_exception: bool = True,
+        set_status_on_exception: bool = True,
+    ) -> trace.Span:
+        """Start a span; see `opentelemetry.trace.Tracer`."""
+        above = trace.get_current_span(context)
+        parent: SpanContext | None = above.get_span_context()
+        if parent is not None and isinstance(above, LeanSpan):
+            # Each of the standard samplers takes the whole of what it takes: it need not be asked.
+            own = self._new(parent.trace_id, parent.trace_flags, parent.trace_state)
+        else:
+            if parent is not None and parent.is_valid:
+                trace_id, flags = parent.trace_id, parent.trace_flags & _RANDOM
+            else:
+                parent, trace_id, flags = None, self._ids.generate_trace_id(), self._root_flags
+            result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
+            if result.decision is Decision.RECORD_AND_SAMPLE:
+                flags |= _SAMPLED
+            own = self._new(trace_id, _FLAGS[flags], result.trace_state)
+            if result.decision is Decision.DROP:
+                return trace.NonRecordingSpan(own)
+            attributes = result.attributes
+        return LeanSpan(
+            name,
+            own,
+            parent,
+            self._usual.resource,
+            attributes,
+            links=links or (),
+            kind=kind,
+            start_time=start_time or time_ns(),
+            instrumentation_scope=self._scope,
+            processor=self._usual.span_processor,
+        )
+
+    def _new(self, trace_id: int, flags: TraceFlags, state: TraceState | None) -> SpanContext:
+        return SpanContext(
+            trace_id,
+            self._ids.generate_span_id(),
+            is_remote=False,
+            trace_flags=flags,
+            trace_state=state,
+        )
+
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
+        """Start a span of the usual kind as the current one."""
+        return self._usual.start_as_current_span(*args, **kwargs)
+
+
+_FLAGS: Final = tuple(TraceFlags(number) for number in range(4))
+
+
+class LeanSpan(ReadableSpan, trace.Span):
+    """A span that one thread uses; after its end it takes nothing more."""
+
+    def __init__(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        resource: Resource,
+        attributes: Attributes,
+        *,
+        processor: SpanProcessor,
+        **more: Any,
+    ) -> None:
+        self._noted: dict[str, Any] = dict(attributes or ())
+        self._happened: list[Event] = []
+        super().__init__(
+            name, context, parent, resource, self._noted, self._happened, **more, status=_UNSET
+        )
+        self._processor = processor
+
+    def get_span_context(self) -> SpanContext:
+        """Return what others need to refer to this span."""
+        assert self._context is not None
+        return self._context
+
+    def is_recording(self) -> bool:
+        """Say whether the span has not ended."""
+        return self._end_time is None
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        """Note a fact."""
+        if self._end_time is None:
+            self._noted[key] = value
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Note several facts."""
+        if self._end_time is None:
+            self._noted.update(attributes)
+
+    def add_event(
+        self, name: str, attributes: Attributes = None, timestamp: int | None = None
+    ) -> None:
+        """Note that something happens now."""
+        if self._end_time is None:
+            self._happened.append(Event(name, attributes, timestamp))
+
+    def update_name(self, name: str) -> None:
+        """Give the span another name."""
+        if self._end_time is None:
+            self._name = name
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        """Say how it went; what is known to be well stays so."""
+        if isinstance(status, StatusCode):
+            status = Status(status, description)
+        if self._end_time is None and self._status.status_code is not StatusCode.OK:
+            self._status = status
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Attributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        """Note an error as an event."""
+        facts = {
+            "exception.type": type(exception).__qualname__,
+            "exception.message": str(exception),
+        }
+        self.add_event("exception", {**facts, **(attributes or {})}, timestamp)
+
+    def end(self, end_time: int | None = None) -> None:
+        """End it, once, and hand it to whoever exports it."""
+        if self._end_time is None:
+            self._end_time = end_time or time_ns()
+            self._processor.on_end(self)

@@ -1,0 +1,267 @@
+"""Spans of several processes in one file: what `leaseway up --trace-file` collects (DESIGN §11).
+
+A small OTLP receiver on loopback appends each span as one line of JSON. `read_spans` and
+`format_tree` turn the file into a picture of one trace. Meant for one machine and for looking at
+a few calls; a real collector takes the same OTLP.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import grpc
+
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.serving import bind, make_server
+
+MAX_TRACE_FILE: Final = 256 * bounds.MIB
+"""Bytes after which a trace file takes no more spans."""
+
+_KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
+_STATUSES: Final = ("unset", "ok", "error")
+# Made once, and without copying what is written, as `asdict` would.
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=vars).encode
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SpanEvent:
+    """Something that happened at one moment of a span."""
+
+    name: str
+    time_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SpanRecord:
+    """One span as it stands in the file.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        span_id: 16 hex digits.
+        parent_span_id: 16 hex digits; empty for the first span of a trace.
+        name: What was done.
+        kind: `internal`, `server`, `client`, `producer` or `consumer`.
+        service: `service.name` of the process.
+        start_ns: Nanoseconds since 1970.
+        end_ns: Nanoseconds since 1970.
+        attributes: By name; text, numbers, booleans and lists of them.
+        events: In order of time.
+        status: `unset`, `ok` or `error`.
+        status_message: Why, where the status is `error`.
+
+    """
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+    name: str
+    kind: str
+    service: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[SpanEvent, ...] = ()
+    status: str = "unset"
+    status_message: str = ""
+
+    @property
+    def duration(self) -> float:
+        """How long it took, in seconds."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+class TraceCollector:
+    """Receives OTLP over gRPC on loopback and appends spans to a file while it is entered.
+
+    `endpoint` says where; `otlp_environment` gives the variables that send a process's spans
+    there. A file beyond `max_bytes` takes no more, which is said once in the log.
+    """
+
+    endpoint: Endpoint
+
+    def __init__(self, path: str | Path, *, max_bytes: int = MAX_TRACE_FILE) -> None:
+        self._path = Path(path)
+        self._max_bytes = max_bytes
+        self._full = False
+        self._file: IO[bytes] | None = None
+
+    async def __aenter__(self) -> Self:
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
+
+        self._file = self._path.open("ab")
+        self._server = make_server(key=None)
+        register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+        register(self, self._server)
+        self.endpoint = bind(self._server, Endpoint("127.0.0.1", 0))
+        await self._server.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._server.stop(grace=1.0)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    async def Export(  # noqa: N802 - the name that OTLP's service gives it
+        self, request: Any, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Any:
+        """Take one batch of spans."""
+        from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+        lines = b"".join(_as_json(vars(span)).encode() + b"\n" for span in _records(request))
+        self._append(lines)
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+    def _append(self, lines: bytes) -> None:
+        if self._file is None or self._full:
+            return
+        if self._file.tell() + len(lines) > self._max_bytes:
+            self._full = True
+            _logger.warning(
+                "The trace file has reached its bound; further spans are dropped. Move it away "
+                "and start again.",
+                extra={"path": str(self._path), "max_bytes": self._max_bytes},
+            )
+            return
+        self._file.write(lines)
+        self._file.flush()
+
+
+def otlp_environment(endpoint: Endpoint) -> dict[str, str]:
+    """Return the variables that make a process send its spans to a collector, soon."""
+    return {
+        "OTEL_TRACES_EXPORTER": "otlp",
+        # Of traces only: where metrics go, and whether they do, is not this collector's business.
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{endpoint}",
+        "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }
+
+
+def _records(request: Any) -> Iterator[SpanRecord]:
+    for resource_spans in request.resource_spans:
+        service = str(_attributes(resource_spans.resource.attributes).get("service.name", ""))
+        for scope_spans in resource_spans.scope_spans:
+            for span in scope_spans.spans:
+                yield _record(service, span)
+
+
+def _record(service: str, span: Any) -> SpanRecord:
+    return SpanRecord(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_span_id=span.parent_span_id.hex(),
+        name=span.name,
+        kind=_KINDS[span.kind] if span.kind < len(_KINDS) else "internal",
+        service=service,
+        start_ns=span.start_time_unix_nano,
+        end_ns=span.end_time_unix_nano,
+        attributes=_attributes(span.attributes),
+        events=tuple(
+            SpanEvent(event.name, event.time_unix_nano, _attributes(event.attributes))
+            for event in span.events
+        ),
+        status=_STATUSES[span.status.code] if span.status.code < len(_STATUSES) else "unset",
+        status_message=span.status.message,
+    )
+
+
+def _attributes(pairs: Iterable[Any]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    match kind:
+        case None:
+            return None
+        case "array_value":
+            return [_value(item) for item in value.array_value.values]
+        case "kvlist_value":
+            return _attributes(value.kvlist_value.values)
+        case "bytes_value":
+            return value.bytes_value.hex()
+        case _:
+            return getattr(value, kind)
+
+
+def read_spans(path: str | Path) -> list[SpanRecord]:
+    """Return the spans of a trace file, in the order they arrived.
+
+    A last line that is still being written is left out.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A line is not a span; the message names it.
+
+    """
+    spans: list[SpanRecord] = []
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entry = json.loads(line)
+                events = tuple(SpanEvent(**event) for event in entry.pop("events", ()))
+                spans.append(SpanRecord(**entry, events=events))
+            except (TypeError, ValueError, AttributeError):
+                raise ValueError(f"Line {number} of {path} is not a span.") from None
+    return spans
+
+
+def format_tree(spans: Iterable[SpanRecord], trace_id: str) -> str:
+    """Return one trace as an indented tree with durations, services and errors, for people.
+
+    A span whose parent is not among `spans` stands at the left, as a first span does.
+    """
+    members = sorted((s for s in spans if s.trace_id == trace_id), key=lambda s: s.start_ns)
+    known = {span.span_id for span in members}
+    children: dict[str, list[SpanRecord]] = {}
+    for span in members:
+        parent = span.parent_span_id if span.parent_span_id in known else ""
+        children.setdefault(parent, []).append(span)
+    rows: list[tuple[str, SpanRecord]] = []
+    _walk(children, "", "", rows)
+    width = max((len(label) for label, _ in rows), default=0)
+    lines = [f"trace {trace_id}"]
+    lines += [f"{label:<{width}}  {_facts(span)}" for label, span in rows]
+    return "\n".join(lines)
+
+
+def _walk(
+    children: Mapping[str, list[SpanRecord]],
+    parent: str,
+    indent: str,
+    rows: list[tuple[str, SpanRecord]],
+) -> None:
+    siblings = children.get(parent, [])
+    for index, span in enumerate(siblings):
+        last = index == len(siblings) - 1
+        branch = "" if not parent else ("└─ " if last else "├─ ")
+        rows.append((f"{indent}{branch}{span.name}", span))
+        deeper = "" if not parent else ("   " if last else "│  ")
+        if span.span_id:
+            _walk(children, span.span_id, indent + deeper, rows)
+
+
+def _facts(span: SpanRecord) -> str:
+    facts = f"{span.duration * 1000:8.2f} ms  {span.kind:<8}  {span.service}"
+    if span.status == "error":
+        facts += f"  ERROR {span.status_message}".rstrip()
+    return facts

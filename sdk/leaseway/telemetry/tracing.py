@@ -1,0 +1,137 @@
+"""Traces: set up at start-up, and the few W3C helpers that both planes and the SDK share.
+
+Exporters are chosen by the standard `OTEL_*` variables. `opentelemetry.sdk` is imported only
+where they ask for one, so that a process without tracing pays for none of it (DESIGN §§6, 11).
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import ProxyTracerProvider, Span, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
+from leaseway.wire.version import PACKAGE_VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
+
+
+class Telemetry:
+    """What was set up at start-up; `shutdown` sends what is still queued."""
+
+    def __init__(self, provider: TracerProvider | None = None) -> None:
+        self._provider = provider
+
+    @property
+    def exporting(self) -> bool:
+        """Whether spans leave this process."""
+        return self._provider is not None
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Send queued spans, for at most `timeout` seconds, and stop. Blocks."""
+        if self._provider is not None:
+            self._provider.force_flush(int(timeout * 1000))
+            self._provider.shutdown()
+
+
+def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
+    """Install a tracer provider where the `OTEL_*` variables ask for one.
+
+    `OTEL_TRACES_EXPORTER` names the exporters (`otlp`, `console`, `none`); unset means `otlp`
+    where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler is read
+    by OpenTelemetry itself, `OTEL_BSP_*` by `SpanQueue`. What cannot be used is said in a log line
+    and never stops the process. A provider is installed once a process: a further call does
+    nothing, and its `shutdown` neither.
+
+    Args:
+        service_name: `service.name`, such as `leaseway-worker`.
+        instance: `service.instance.id`, such as the worker's id.
+
+    """
+    if tracing_active():
+        return Telemetry()
+    exporters = make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
+    if not exporters:
+        return Telemetry()
+    from leaseway.telemetry.spans import LeanTracerProvider, SpanQueue
+
+    resource = otel_resource(describe_process(service_name, instance))
+    provider = LeanTracerProvider(resource=resource, shutdown_on_exit=False)
+    for exporter in exporters:
+        provider.add_span_processor(SpanQueue(exporter))
+    trace.set_tracer_provider(provider)
+    return Telemetry(provider)
+
+
+def _to_stderr() -> SpanExporter:
+    from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    return ConsoleSpanExporter(out=sys.stderr)  # stdout belongs to results
+
+
+def _by_otlp() -> SpanExporter:
+    from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
+
+    return OtlpSpanExporter()
+
+
+_active = False
+
+
+def tracing_active() -> bool:
+    """Say whether this process has a tracer provider, so that spans are worth making.
+
+    Cheap enough for every call. True stays true: a provider is installed once a process.
+    """
+    global _active
+    if not _active:
+        _active = not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    return _active
+
+
+def tracer(name: str) -> Tracer:
+    """Return the tracer of a module, such as `leaseway.sdk`."""
+    return trace.get_tracer(name, PACKAGE_VERSION)
+
+
+def traceparent_of(span: Span) -> str:
+    """Return the W3C `traceparent` of a span, or an empty text where it has no valid context."""
+    context = span.get_span_context()
+    if not context.is_valid:
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def current_traceparent() -> tuple[str, str]:
+    """Return the W3C (`traceparent`, `tracestate`) of the current span; empty texts without one."""
+    span = trace.get_current_span()
+    traceparent = traceparent_of(span)
+    return (
+        (traceparent, span.get_span_context().trace_state.to_header()) if traceparent else ("", "")
+    )
+
+
+def context_from(traceparent: str, tracestate: str = "") -> Context:
+    """Return the context that a peer sent; an empty one, for a new trace, where it is not valid."""
+    carrier: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate}
+    return _PROPAGATOR.extract(carrier) if traceparent else Context()
+
+
+def is_sampled(traceparent: str) -> bool:
+    """Say whether a `traceparent` asks for its spans to be recorded, without making a context."""
+    if len(traceparent) < _TRACEPARENT_LENGTH:
+        return False
+    try:
+        return bool(int(traceparent[53:55], 16) & 1)
+    except ValueError:
+        return False

@@ -1,0 +1,132 @@
+"""Files that only their owner may read: written whole or not at all, one writer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_LOCK_PATIENCE: Final = 10.0
+_LOCK_POLL: Final = 0.02
+_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+
+
+class PrivateFileError(Exception):
+    """A file cannot be used; the text is a sentence that says why and what to do."""
+
+
+def read_private(path: Path, limit: int) -> bytes | None:
+    """Return what a file holds, or None where there is none.
+
+    Args:
+        path: The file; a link is followed.
+        limit: The most bytes that it may have.
+
+    Raises:
+        PrivateFileError: It cannot be read, is too large, or everybody may read or write it.
+
+    """
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise PrivateFileError(f"{path} is no file.")
+            if status.st_mode & _OTHERS:
+                raise PrivateFileError(
+                    f"{path} is open to every user of this machine (mode "
+                    f"{stat.S_IMODE(status.st_mode):04o}). Close it: chmod 600 {path}"
+                )
+            content = file.read(limit + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be read: {error.strerror}.") from None
+    if len(content) > limit:
+        raise PrivateFileError(f"{path} is larger than {limit} bytes; it is not one of ours.")
+    return content
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file, mode 0600: readers see the old content or the new, also after a crash.
+
+    Whoever writes must hold the lock of the file, see `locked`.
+
+    Raises:
+        PrivateFileError: It cannot be written; the old content is still there.
+
+    """
+    target = Path(os.path.realpath(path))  # a link stays a link
+    fresh = target.with_name(f".{target.name}.new")
+    try:
+        _make_private_folder(target.parent)
+        fresh.unlink(missing_ok=True)  # what a crash left
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(target)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _make_private_folder(folder: Path) -> None:
+    """Make a folder, and those above it, that only their owner may enter; one there stays as is."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other writers of a file out; a lock ends with its process, however that ends.
+
+    Raises:
+        PrivateFileError: Another writer has not finished within 10 s, or no lock can be had.
+
+    """
+    target = Path(os.path.realpath(path))
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        _make_private_folder(target.parent)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be locked: {error.strerror}.") from None
+    try:
+        _wait_for(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, path: Path) -> None:
+    until = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise PrivateFileError(
+                    f"Another process has been writing {path} for {_LOCK_PATIENCE:g} s; try again "
+                    "when it is done."
+                ) from None
+            time.sleep(_LOCK_POLL)
+        else:
+            return

@@ -1,0 +1,98 @@
+"""Errors as both planes raise them: why something was refused or failed.
+
+Pure. `leaseway.wire.status` puts a `Fault` on the wire; the SDK makes its exceptions from it
+(`leaseway.sdk` has one class a reason), and users catch those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Literal
+
+Started = Literal["no", "yes", "unknown"]
+"""Whether the MCP server may have begun to work on a call (DESIGN §6, fate)."""
+
+
+class Reason(StrEnum):
+    """Why something was refused or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
+
+    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    SERVER_NOT_READY = "SERVER_NOT_READY"
+    INVALID_ARGUMENTS = "INVALID_ARGUMENTS"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    SERVER_ERROR = "SERVER_ERROR"
+    SERVER_LOST = "SERVER_LOST"
+    FATE_UNKNOWN = "FATE_UNKNOWN"
+    WORKER_LOST = "WORKER_LOST"
+    DRAINING = "DRAINING"
+    NOT_APPLIED = "NOT_APPLIED"
+    OVERLOADED = "OVERLOADED"
+    SYNCING = "SYNCING"
+    NOT_LEADER = "NOT_LEADER"
+    CONTROL_PLANE_UNAVAILABLE = "CONTROL_PLANE_UNAVAILABLE"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    CANCELLED = "CANCELLED"
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    LEASE_REVOKED = "LEASE_REVOKED"
+    LEASE_RELEASED = "LEASE_RELEASED"
+    LEASE_LOST = "LEASE_LOST"
+    NOT_LEASABLE = "NOT_LEASABLE"
+    SESSION_REQUIRED = "SESSION_REQUIRED"
+    RESULT_TOO_LARGE = "RESULT_TOO_LARGE"
+    TOOL_DIFFERS = "TOOL_DIFFERS"
+    ARTIFACT_LOST = "ARTIFACT_LOST"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    CONFIRMATION_REQUIRED = "CONFIRMATION_REQUIRED"
+    RATE_LIMITED = "RATE_LIMITED"
+    CAPACITY = "CAPACITY"
+    INPUT_REQUIRED = "INPUT_REQUIRED"
+    INCOMPATIBLE_VERSION = "INCOMPATIBLE_VERSION"
+    INTERNAL = "INTERNAL"
+
+
+OF_ONE_WORKER: Final = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.DRAINING,
+        Reason.NOT_APPLIED,
+        Reason.OVERLOADED,
+        Reason.FATE_UNKNOWN,
+        Reason.SERVER_LOST,
+    }
+)
+"""Failures of one worker, which another one need not share, nor the same one later."""
+
+SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
+"""Failures of a control plane that pass by themselves."""
+
+UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
+"""What a request ends with that no control plane has answered."""
+
+
+@dataclass(eq=False)
+class Fault(Exception):
+    """A refusal or failure with a reason.
+
+    Attributes:
+        reason: Why, from DESIGN §7.
+        message: A sentence that a person can act on; never holds a secret or argument value.
+        started: Whether the MCP server may have begun to work on the call.
+        metadata: Facts for programs (`server`, `worker`, `lease`, `exit_status`, `stderr`,
+            `code`, `data`, `nearest` …), all strings.
+        retry_delay: Seconds after which another try may succeed, or None.
+        violations: (field path, what is wrong) of rejected arguments.
+
+    """
+
+    reason: Reason
+    message: str
+    started: Started = "no"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    retry_delay: float | None = None
+    violations: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return self.message

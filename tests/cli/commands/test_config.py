@@ -1,0 +1,210 @@
+"""`config`, `diff`, `import` and `check` over layers and other clients' files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+from tests.cli.memory import answering
+
+from leaseway.cli.commands import config as configuration
+from leaseway.cli.commands.config_diff import compared
+from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
+
+Run = Callable[..., Result]
+
+CORPUS = Path(__file__).resolve().parents[2] / "corpus"
+SYSTEM = """\
+version: 1
+servers:
+  kept: { transport: stdio, command: x }
+  named: { transport: stdio, command: x, description: new }
+  launched: { transport: stdio, command: y }
+  added: { transport: stdio, command: x }
+  bad: { transport: stdio, comand: x }
+"""
+DOMAIN = "version: 1\nservers:\n  kept: { enabled: false }\n  named: { call_timeout: soon }\n"
+
+
+def info(server_id: str, command: str = "x", tenant: str = "") -> ServerInfo:
+    text = f"version: 1\nservers: {{{server_id}: {{transport: stdio, command: {command}}}}}\n"
+    (spec,) = parse_config([Layer("native", "a.yaml", text)]).servers.values()
+    return ServerInfo(
+        id=server_id,
+        tenant=tenant,
+        state="ready",
+        transport="stdio",
+        shared=False,
+        tool_count=1,
+        description="",
+        problem="",
+        protocol_version="",
+        launch_hash=spec.launch_hash,
+        exposure_hash=spec.exposure_hash,
+        workers=(),
+        instances=(),
+    )
+
+
+def test_each_variant_has_the_change_that_a_reload_makes() -> None:
+    layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
+    running = [info(name) for name in ("kept", "named", "launched", "bad", "gone")]
+    changes = compared(parse_config(layers), [*running, info("named", tenant="acme")])
+    assert {(one.server, one.tenant): one.change for one in changes} == {
+        ("kept", ""): "same",
+        ("kept", "acme"): "hidden",
+        ("named", ""): "exposure",
+        ("named", "acme"): "rejected",
+        ("launched", ""): "launch",
+        ("added", ""): "added",
+        ("bad", ""): "rejected",
+        ("gone", ""): "removed",
+    }
+    assert all(bool(one.effect) == (one.change != "same") for one in changes)
+
+
+def test_a_launch_that_is_in_force_but_does_not_come_up_is_no_change() -> None:
+    parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
+    wanted = info("launched", "y").launch_hash
+    serving = replace(info("launched"), state="degraded", wanted_launch_hash=wanted)
+    (launched,) = [one for one in compared(parsed, [serving]) if one.server == "launched"]
+    assert launched.change == "same"
+    undone = parse_config([Layer("native", "a.yaml", SYSTEM.replace("command: y", "command: x"))])
+    (launched,) = [one for one in compared(undone, [serving]) if one.server == "launched"]
+    assert launched.change == "exposure", "what is tried is taken back; no process is touched"
+
+
+def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
+    parsed = parse_config([Layer("system", "s.yaml", SYSTEM)])
+    changes = compared(parsed, [info("kept", tenant="acme"), info("gone", tenant="acme")])
+    effects = {one.server: one.effect for one in changes if one.tenant}
+    assert "common variant" in effects["kept"]
+    assert "refused at once" in effects["gone"]
+
+
+def test_an_entry_with_an_error_stays_as_it_is_only_where_there_is_something() -> None:
+    layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
+    parsed = parse_config(layers)
+    (bad,) = [one for one in compared(parsed, [info("bad")]) if one.server == "bad"]
+    assert "stays as it is" in bad.effect
+    effects = [one.effect for one in compared(parsed, []) if one.change == "rejected"]
+    assert len(effects) == 2
+    assert all("does not run" in effect for effect in effects)
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+def test_diff_with_an_error_in_an_entry_gives_1_and_prints_the_rows(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_too: bool
+) -> None:
+    monkeypatch.setattr(configuration, "ask", lambda *_: [info("kept")])
+    path = tmp_path / "mcp.yaml"
+    path.write_text(SYSTEM)
+    done = run("diff", str(path), *(["--json"] if json_too else []))
+    assert done.exit_code == 1
+    assert "rejected" in done.stdout
+    assert "comand" in done.stderr
+    path.write_text(SYSTEM.replace("comand", "command"))
+    assert run("diff", str(path)).exit_code == 2
+
+
+def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text("{")
+    broken = run("diff", str(path))
+    assert broken.exit_code == 1
+    assert "would change nothing" in broken.stderr
+    path.write_text("version: 1\nservers: {}\n")
+    answering(monkeypatch).error = ControlPlaneUnavailable("Nobody answers.")
+    assert run("diff", str(path)).exit_code == 3
+
+
+def test_config_tells_where_each_value_is_from(run: Run, tmp_path: Path) -> None:
+    system, domain = tmp_path / "s.yaml", tmp_path / "d.yaml"
+    system.write_text(SYSTEM.replace("comand", "command"))
+    domain.write_text("version: 1\nservers:\n  kept: { env: { A: b } }\n")
+    words = ("--config", f"system={system}", "--config", f"domain=acme:{domain}")
+    done = run("config", *words)
+    assert done.exit_code == 0
+    assert f"kept      acme    env.A        b      domain  {domain}:3" in done.stdout
+    values = json.loads(run("config", *words, "--json").stdout)
+    (value,) = [one for one in values if one["key"] == "env.A"]
+    assert value == {
+        "server": "kept",
+        "tenant": "acme",
+        "key": "env.A",
+        "value": "b",
+        "layer": "domain",
+        "file": str(domain),
+        "line": 3,
+    }
+
+
+def test_config_of_an_entry_with_an_error_prints_the_rest_and_gives_1(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(SYSTEM)
+    done = run("config", "--config", str(path))
+    assert done.exit_code == 1
+    assert "comand" in done.stderr
+    assert "kept" in done.stdout
+
+
+def test_config_of_a_broken_file_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text("servers: {}\n")
+    done = run("config", "--config", str(path))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "'version' is missing" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["config", "check", "up", "control-plane"])
+def test_layers_that_do_not_fit_are_a_usage_error(run: Run, command: str) -> None:
+    option = [] if command == "check" else ["--config"]
+    done = run(command, *option, "domain=acme:nowhere.yaml")
+    assert done.exit_code == 2
+    assert "needs a system layer" in done.stderr
+
+
+def test_check_takes_layers_and_other_clients_files(run: Run) -> None:
+    system, tenants = CORPUS / "layers" / "system.yaml", CORPUS / "layers" / "tenants"
+    done = run("check", f"system={system}", f"domain={tenants}")
+    assert done.exit_code == 1
+    assert "[UNDECLARED_SERVER]" in done.stdout
+    assert f"{system}:5:5: error: " in done.stdout
+    done = run("check", str(CORPUS / "vscode" / "mcp.json"), "--json")
+    reasons = {issue["reason"] for issue in json.loads(done.stdout)}
+    assert "CLIENT_INPUT" in reasons
+
+
+def test_check_prints_the_schema(run: Run) -> None:
+    done = run("check", "--schema")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["required"] == ["version", "servers"]
+
+
+def test_import_writes_a_native_file_that_checks_clean(run: Run, tmp_path: Path) -> None:
+    source = str(CORPUS / "cursor" / "mcp.json")
+    printed = run("import", source)
+    assert printed.exit_code == 0
+    assert list(yaml.safe_load(printed.stdout)["servers"]) == ["search", "smile"]
+    out = tmp_path / "mcp.yaml"
+    assert run("import", source, "--out", str(out)).exit_code == 0
+    assert out.read_text() == printed.stdout
+    assert run("check", str(out)).exit_code == 0
+    again = run("import", source, "--out", str(out))
+    assert again.exit_code == 2
+    assert "is there already" in again.stderr
+
+
+def test_import_of_a_file_that_is_not_there_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+    assert run("import", str(tmp_path / "none.json")).exit_code == 2

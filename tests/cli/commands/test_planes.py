@@ -1,0 +1,260 @@
+"""`control-plane` and `worker`: what the options become, and how the processes end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from leaseway.control_plane import app as control_plane_app
+from leaseway.data_plane import app as worker_app
+from leaseway.data_plane.core.artifact_index import Retention
+from leaseway.data_plane.worker import WorkerOptions
+from leaseway.vault.key import VaultPlace
+from leaseway.wire.endpoint import Endpoint
+
+Run = Callable[..., Result]
+
+
+class _Plane:
+    """Stands in for a plane's `run`: remembers its options and ends at once."""
+
+    def __init__(self) -> None:
+        self.options: Any = None
+        self.status = 0
+        self.error: Exception | None = None
+
+    async def run(self, options: Any, *, ready: Callable[[str], None]) -> int:
+        self.options = options
+        if self.error is not None:
+            raise self.error
+        ready("127.0.0.1:4711")
+        return self.status
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch) -> _Plane:
+    made = _Plane()
+    monkeypatch.setattr(control_plane_app, "run", made.run)
+    monkeypatch.setattr(worker_app, "run", made.run)
+    return made
+
+
+def test_a_control_plane_gets_its_options_and_says_where_it_listens(
+    run: Run, plane: _Plane
+) -> None:
+    done = run(
+        "control-plane", "--config", "x.yaml", "--listen", "127.0.0.1:0", "--expect-workers", "2"
+    )
+    assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
+    assert plane.options == control_plane_app.ControlPlaneOptions(
+        config=Path("x.yaml"), listen=Endpoint("127.0.0.1", 0), key=None, expect_workers=2
+    )
+
+
+def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _Plane) -> None:
+    done = run(
+        *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
+        *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
+        *("--vault", "/v/vault", "--vault-key-file", "/v/key"),
+        env={"LEASEWAY_KEY": "k"},
+    )
+    assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
+    assert plane.options == WorkerOptions(
+        control_plane=Endpoint("cp", 1),
+        listen=Endpoint("0.0.0.0", 0),
+        advertise=Endpoint("w1", 0),
+        id="w1",
+        capacity=3,
+        key="k",
+        labels={"zone": "a", "gpu": "x=y"},
+        vault=VaultPlace(Path("/v/vault"), Path("/v/key")),
+    )
+
+
+def test_a_plane_gives_its_exit_status(run: Run, plane: _Plane) -> None:
+    plane.status = 1
+    assert run("worker", "--id", "w").exit_code == 1
+
+
+def test_an_address_that_cannot_be_used_is_a_sentence(run: Run, plane: _Plane) -> None:
+    plane.error = OSError("Cannot listen on 127.0.0.1:1.")
+    done = run("control-plane")
+    assert done.exit_code == 1
+    assert done.stderr == "leaseway: Cannot listen on 127.0.0.1:1.\n"
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker", "up"])
+def test_listening_beyond_loopback_without_a_key_is_refused(
+    run: Run, plane: _Plane, command: str
+) -> None:
+    done = run(command, "--listen", "0.0.0.0:0")
+    assert done.exit_code == 2
+    assert "LEASEWAY_KEY" in done.stderr
+    assert plane.options is None
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker"])
+def test_metrics_are_announced_after_the_address(run: Run, plane: _Plane, command: str) -> None:
+    done = run(command, "--metrics", "127.0.0.1:0")
+    assert done.exit_code == 0
+    ready, metrics = done.stdout.splitlines()
+    assert ready == "ready 127.0.0.1:4711"
+    assert metrics == f"metrics {plane.options.metrics.url}"
+    assert metrics.startswith("metrics http://127.0.0.1:")
+    assert metrics.endswith("/metrics")
+    assert plane.options.metrics.key is None
+
+
+@pytest.mark.parametrize("command", ["control-plane", "worker", "up"])
+def test_metrics_beyond_loopback_need_a_key(run: Run, plane: _Plane, command: str) -> None:
+    done = run(command, "--listen", "127.0.0.1:0", "--metrics", "0.0.0.0:0")
+    assert done.exit_code == 2
+    assert "LEASEWAY_KEY" in done.stderr
+    assert plane.options is None
+
+
+def test_metrics_ask_for_the_key_where_there_is_one(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--metrics", "0.0.0.0:0", env={"LEASEWAY_KEY": "k"})
+    assert done.exit_code == 0
+    assert plane.options.metrics.key == "k"
+
+
+def test_a_taken_metrics_port_is_a_sentence(run: Run, plane: _Plane) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("control-plane", "--metrics", address)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"leaseway: Cannot serve metrics on {address}: ")
+    assert plane.options is None
+
+
+def test_workers_need_metrics_ports_after_the_control_planes(run: Run, plane: _Plane) -> None:
+    done = run("up", "--workers", "2", "--metrics", "127.0.0.1:65534")
+    assert done.exit_code == 2
+    assert "leaves no ports for 2 workers" in done.stderr
+
+
+def test_a_label_that_is_none_is_a_usage_error(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--label", "loose")
+    assert done.exit_code == 2
+    assert "KEY=VALUE" in done.stderr
+
+
+def test_a_log_file_that_cannot_be_written_is_a_usage_error(run: Run, plane: _Plane) -> None:
+    done = run("worker", "--log-file", "/nowhere/at/all.log")
+    assert done.exit_code == 2
+    assert "/nowhere/at/all.log" in done.stderr
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mcp.yaml"
+    path.write_text("version: 1\nservers: {}\n")
+    return path
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "leaseway.cli.main", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.usefixtures("leak_guard")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_control_plane_ends_with_0_when_it_is_told_to(
+    config: Path, number: signal.Signals
+) -> None:
+    process = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready 127.0.0.1:")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "Traceback" not in err
+
+
+@pytest.mark.usefixtures("leak_guard")
+def test_a_child_of_up_ends_when_its_stdin_closes(config: Path) -> None:
+    process = _start(
+        *("control-plane", "--config", str(config)),
+        *("--listen", "127.0.0.1:0", "--exit-with-stdin"),
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready ")
+    process.stdin.close()
+    assert process.wait(timeout=60) == 0
+    process.stdout.close()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+@pytest.mark.usefixtures("leak_guard")
+def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
+    first = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
+    assert first.stdout is not None
+    address = first.stdout.readline().split()[1]
+    second = _start("control-plane", "--config", str(config), "--listen", address)
+    _, err = second.communicate(timeout=60)
+    first.terminate()
+    first.communicate(timeout=60)
+    assert second.returncode == 1
+    assert f"leaseway: Cannot listen on {address}" in err
+    assert "Traceback" not in err
+
+
+def test_a_worker_is_told_what_to_keep_and_says_where_pages_find_it(
+    run: Run, plane: _Plane
+) -> None:
+    done = run(
+        *("worker", "--artifacts", "/var/shots", "--artifact-age", "90"),
+        *("--artifact-space", "512MiB", "--artifacts-http", "127.0.0.1:0"),
+        *("--metrics", "127.0.0.1:0"),
+    )
+    assert done.exit_code == 0
+    ready, metrics, artifacts = done.stdout.splitlines()
+    assert (ready, metrics) == ("ready 127.0.0.1:4711", f"metrics {plane.options.metrics.url}")
+    assert artifacts == f"artifacts {plane.options.artifacts_http.url}"
+    assert artifacts.endswith("/artifacts/")
+    assert plane.options.artifacts == Path("/var/shots")
+    assert plane.options.retention == Retention(age=90, space=512 << 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("5", 5), ("2GB", 2 * 10**9), ("2 GiB", 2 << 30), ("7KB", 7000), ("9B", 9)]
+)
+def test_the_space_of_artifacts_has_a_unit_or_is_in_bytes(
+    run: Run, plane: _Plane, text: str, size: int
+) -> None:
+    assert run("worker", "--artifact-space", text).exit_code == 0
+    assert plane.options.retention.space == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "2 parsecs", "GiB", "1.5GiB", ""])
+def test_a_space_that_is_no_size_is_refused(run: Run, plane: _Plane, text: str) -> None:
+    done = run("worker", "--artifact-space", text)
+    assert done.exit_code == 2
+    assert "512MiB" in done.stderr
+    assert plane.options is None
+
+
+def test_artifacts_for_other_machines_need_a_key_and_ports(run: Run, plane: _Plane) -> None:
+    for command in ("worker", "up"):
+        done = run(command, "--listen", "127.0.0.1:0", "--artifacts-http", "0.0.0.0:0")
+        assert done.exit_code == 2
+        assert "LEASEWAY_KEY" in done.stderr
+    done = run("up", "--workers", "3", "--artifacts-http", "127.0.0.1:65534")
+    assert "leaves no ports for 2 workers" in done.stderr
+    assert plane.options is None

@@ -1,0 +1,89 @@
+"""A tool's arguments as they are written on a command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.cli.options.tool_arguments import parse_arguments, parse_texts
+
+
+def test_no_words_are_no_arguments() -> None:
+    assert parse_arguments([]) == {}
+
+
+def test_one_json_object_is_taken_as_it_is() -> None:
+    assert parse_arguments(['{"a": {"b": [1, null]}}']) == {"a": {"b": [1, None]}}
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("k=text", "text"),
+        ("k=3", 3),
+        ("k=1.5", 1.5),
+        ("k=true", True),
+        ("k=null", None),
+        ('k="3"', "3"),
+        ("k=[1, 2]", [1, 2]),
+        ("k=a=b", "a=b"),
+        ("k=", ""),
+        ("k={broken", "{broken"),
+        ("k=" + "[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_a_value_is_json_where_it_parses_and_text_elsewhere(word: str, value: object) -> None:
+    assert parse_arguments([word]) == {"k": value}
+
+
+def test_a_dash_reads_stdin() -> None:
+    assert parse_arguments(["-"], stdin='{"k": 1}\n') == {"k": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loose"], "Argument 1 is neither key=value nor a JSON object"),
+        (["a=1", "=2"], "Argument 2 is neither"),
+        (["a=1", "a=2"], "'a' is given twice"),
+        (["{1}"], "cannot be read at line 1, column 2"),
+        (["{" + '"a":{' * 50_000], "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read_is_said_with_what_to_write(words: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(words)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "3", "{"])
+def test_stdin_must_hold_an_object(text: str) -> None:
+    with pytest.raises(ValueError, match="The JSON of stdin"):
+        parse_arguments(["-"], stdin=text)
+
+
+def test_messages_never_repeat_values() -> None:
+    for words in (["hunter2"], ['{"password": hunter2}'], ["k=hunter2", "k=hunter2"]):
+        with pytest.raises(ValueError) as caught:
+            parse_arguments(words)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_texts_stay_texts_whatever_they_look_like() -> None:
+    assert parse_texts(["n=5", "j={}", "e="]) == {"n": "5", "j": "{}", "e": ""}
+
+
+@pytest.mark.parametrize("words", [["loose"], ["=v"], ["k=secret", "k=secret"]])
+def test_what_gives_no_texts_is_refused_without_repeating_values(words: list[str]) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse_texts(words)
+    assert "secret" not in str(caught.value)
+
+
+def test_bytes_that_the_locale_hides_are_read_as_utf8() -> None:
+    hidden = "name=é".encode().decode("ascii", "surrogateescape")
+    assert parse_arguments([hidden]) == {"name": "é"}
+    assert parse_texts([hidden]) == {"name": "é"}
+
+
+def test_bytes_that_are_no_utf8_are_a_sentence() -> None:
+    with pytest.raises(ValueError, match="not UTF-8"):
+        parse_arguments([b"name=\xff".decode("utf-8", "surrogateescape")])

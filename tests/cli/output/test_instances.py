@@ -1,0 +1,78 @@
+"""What `leaseway servers` says of instances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from leaseway.cli.output.instances import HEADERS, rows, summary
+from leaseway.sdk import InstanceInfo, ServerInfo
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+READY = InstanceInfo("w1", "i1", "ready", "", 7, 1, "l1", "shared", 0, "closed", None)
+SPARE = replace(READY, id="i2", role="spare")
+LEASED = replace(READY, id="i3", role="leased", lease_id="x-1")
+BROKEN = replace(
+    READY,
+    state="backoff",
+    pid=None,
+    failures=6,
+    circuit="open",
+    next_start_at=NOW + timedelta(seconds=2.5),
+)
+SERVER = ServerInfo(
+    "db", "", "ready", "stdio", False, 1, "", "", "", "l1", "e1", ("w1",), (LEASED, BROKEN)
+)
+DOWN = replace(
+    SERVER, state="failed", instances=(), failures=6, next_try_at=NOW + timedelta(seconds=3.6)
+)
+
+
+def told(*instances: InstanceInfo, now: datetime = NOW) -> str:
+    """Return what the list says of a server with these instances."""
+    return summary(replace(SERVER, instances=instances), now)
+
+
+def test_instances_are_counted_by_what_they_do() -> None:
+    assert told() == ""
+    assert told(READY, replace(READY, worker="w2")) == "2 ready"
+    assert told(LEASED, LEASED, SPARE, replace(SPARE, state="starting")) == (
+        "2 leased, 1 spare, 1 starting"
+    )
+    assert told(replace(READY, state="idle", pid=None)) == "1 idle"
+    assert told(replace(LEASED, state="disconnected")) == "1 disconnected"
+
+
+def test_a_server_that_does_not_start_says_how_often_it_failed_and_when_it_is_tried() -> None:
+    assert told(BROKEN) == "backoff on w1 (6 failures in a row, next try in 2.5 s)"
+    later = NOW + timedelta(seconds=3)
+    assert told(replace(BROKEN, failures=1), now=later) == (
+        "backoff on w1 (1 failure, next try when it is needed)"
+    )
+
+
+def test_each_instance_has_a_row() -> None:
+    first, second = rows([SERVER], NOW)
+    assert len(first) == len(second) == len(HEADERS)
+    assert first[:7] == ("db", "w1", "i3", "leased", "ready", 7, "x-1")
+    assert first[-3:] == (0, "closed", None)
+    assert second[-3:] == (6, "open", "next try in 2.5 s")
+
+
+def test_a_server_that_never_came_up_says_how_often_it_was_tried_and_when_again() -> None:
+    assert summary(DOWN, NOW) == "not up (6 failures in a row, next try in 3.6 s)"
+    trying = replace(DOWN, failures=1, next_try_at=None)
+    assert summary(trying, NOW) == "not up (1 failure, being tried now)"
+    later = NOW + timedelta(seconds=5)
+    assert summary(DOWN, later) == "not up (6 failures in a row, next try when a worker is free)"
+    (row,) = rows([DOWN], NOW)
+    assert len(row) == len(HEADERS)
+    assert [cell for cell in row if cell is not None] == ["db", "not up", 6, "next try in 3.6 s"]
+
+
+def test_a_server_whose_newest_configuration_fails_shows_it_beside_what_runs() -> None:
+    degraded = replace(DOWN, state="degraded", instances=(READY,))
+    assert summary(degraded, NOW) == (
+        "1 ready, newest configuration not up (6 failures in a row, next try in 3.6 s)"
+    )
+    assert [row[4] for row in rows([degraded], NOW)] == ["ready", "newest configuration not up"]

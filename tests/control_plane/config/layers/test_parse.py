@@ -1,0 +1,167 @@
+"""Merge rules: what each layer may say, and what a tenant gets of it."""
+
+import pytest
+
+from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.layers.combine import DOMAIN_KEYS
+from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import Value, VariantKey, hidden_from
+
+SYSTEM = """\
+version: 1
+defaults: { transform: [ { prefix: '{server}_' } ] }
+servers:
+  on: { transport: stdio, command: on, env: { A: a, B: b }, args: [x] }
+  off: { transport: stdio, command: off, enabled: false }
+  web: { transport: streamable_http, url: 'http://a/mcp' }
+"""
+T = "acme"
+SECRET = "sk-" + "a1b2c3d4" * 4
+
+
+def layered(domain: str = "", session: str = "", system: str = SYSTEM) -> ParsedConfig:
+    layers = [Layer("system", "system.yaml", system)]
+    if domain:
+        layers.append(Layer("domain", "acme.yaml", f"version: 1\nservers:\n  {domain}\n", T))
+    if session:
+        layers.append(Layer("session", "mine.yaml", f"version: 1\nservers:\n  {session}\n"))
+    return parse_config(layers)
+
+
+def reasons(parsed: ParsedConfig) -> list[tuple[str, str, str]]:
+    return [(issue.file, issue.reason, issue.tenant) for issue in parsed.issues]
+
+
+def test_system_alone_gives_common_variants_only() -> None:
+    parsed = layered()
+    assert list(parsed.servers) == [VariantKey("on"), VariantKey("web")]
+    assert parsed.issues == ()
+
+
+@pytest.mark.parametrize(
+    "domain",
+    ["on: {}", "on: { enabled: true }", "on: { env: { A: a } }", "off: { enabled: false }"],
+)
+def test_a_tenant_without_a_difference_uses_the_common_variant(domain: str) -> None:
+    assert layered(domain).servers == layered().servers
+
+
+def test_a_domain_overrides_variables_one_by_one_and_other_values_whole() -> None:
+    spec = layered("on: { env: { B: c }, args: [y, z] }").servers[VariantKey("on", T)]
+    assert spec.env == {"A": Value("literal", "a"), "B": Value("literal", "c")}
+    assert spec.args == ("y", "z")
+    assert spec.command == "on"
+    assert [step.add for step in spec.transforms] == ["on_"]
+
+
+def test_a_server_disabled_for_a_tenant_is_hidden_from_it_alone() -> None:
+    parsed = layered("on: { enabled: false }")
+    key = VariantKey("on", T)
+    assert parsed.servers[key] == hidden_from(key)
+    assert not parsed.servers[VariantKey("on")].hidden
+
+
+def test_a_server_enabled_for_a_tenant_has_no_common_variant() -> None:
+    parsed = layered("off: { enabled: true }")
+    assert VariantKey("off", T) in parsed.servers
+    assert VariantKey("off") not in parsed.servers
+
+
+def test_a_domain_declares_no_server() -> None:
+    parsed = layered("won: { transport: stdio, command: x }")
+    assert parsed.servers == layered().servers
+    assert reasons(parsed) == [("acme.yaml", "UNDECLARED_SERVER", T)]
+    assert "Did you mean 'on'?" in parsed.issues[0].message
+    assert not parsed.rejected
+
+
+VALUES = {
+    "transport": "sse",
+    "command": "evil",
+    "url": "http://b/mcp",
+    "sandbox": "true",
+    "limits": "{ cpu: 1 }",
+    "inherit_env": "all",
+}
+
+
+@pytest.mark.parametrize(("key", "value"), VALUES.items())
+def test_a_domain_changes_not_what_runs_nor_how_it_is_held(key: str, value: str) -> None:
+    server = "web" if key == "url" else "on"
+    parsed = layered(f"{server}: {{ {key}: {value} }}")
+    assert ("acme.yaml", "KEY_NOT_FOR_LAYER", T) in reasons(parsed)
+    assert parsed.refused == {VariantKey(server, T)}
+    assert VariantKey(server, T) not in parsed.servers
+    assert not parsed.rejected
+
+
+def test_every_other_key_is_a_parameter() -> None:
+    assert DOMAIN_KEYS.isdisjoint(VALUES)
+    assert {"enabled", "args", "env", "headers", "tools", "transform"} <= DOMAIN_KEYS
+    assert {"prompts", "resources"} <= DOMAIN_KEYS
+
+
+def test_an_override_with_an_error_refuses_that_tenants_variant_only() -> None:
+    parsed = layered("on: { call_timeout: soon }")
+    assert parsed.refused == {VariantKey("on", T)}
+    assert not parsed.rejected
+    assert VariantKey("on") in parsed.servers
+    (issue,) = parsed.issues
+    assert (issue.file, issue.line, issue.tenant) == ("acme.yaml", 3, T)
+
+
+def test_an_error_of_the_system_layer_is_said_once() -> None:
+    parsed = layered("on: { args: [y] }", system=SYSTEM.replace("args: [x]", "warm: -1"))
+    assert parsed.rejected == {"on"}
+    assert parsed.refused == {VariantKey("on", T)}
+    assert reasons(parsed) == [("system.yaml", "WRONG_TYPE", "")]
+
+
+def test_a_session_may_change_anything_and_declare_servers() -> None:
+    parsed = layered(
+        session="on: { transport: streamable_http, url: 'http://b/mcp' }\n"
+        "  new: { transport: stdio, command: n }"
+    )
+    on = parsed.servers[VariantKey("on")]
+    assert (on.transport, on.url, on.command, on.env) == ("streamable_http", "http://b/mcp", "", {})
+    assert parsed.servers[VariantKey("new")].command == "n"
+    assert parsed.issues == ()
+
+
+def test_a_session_lies_over_every_domain() -> None:
+    parsed = layered("on: { env: { A: t, B: t } }", "on: { env: { B: s } }")
+    env = parsed.servers[VariantKey("on", T)].env
+    assert {name: value.text for name, value in env.items()} == {"A": "t", "B": "s"}
+
+
+@pytest.mark.parametrize(
+    ("parsed", "severity"),
+    [
+        (layered(system=SYSTEM.replace("A: a", f"A: {SECRET}")), "error"),
+        (layered(f"on: {{ env: {{ A: {SECRET} }} }}"), "error"),
+        (layered(session=f"on: {{ env: {{ A: {SECRET} }} }}"), "warning"),
+    ],
+)
+def test_a_literal_credential_is_an_error_but_in_a_session(
+    parsed: ParsedConfig, severity: str
+) -> None:
+    (issue,) = parsed.issues
+    assert (issue.reason, issue.severity) == ("LITERAL_CREDENTIAL", severity)
+    assert SECRET not in issue.message
+
+
+def test_a_broken_file_refuses_all_layers() -> None:
+    parsed = parse_config(
+        [Layer("system", "system.yaml", SYSTEM), Layer("domain", "acme.yaml", "{", T)]
+    )
+    assert parsed.broken
+    assert not parsed.servers
+    assert [(issue.file, issue.reason) for issue in parsed.issues] == [("acme.yaml", "BAD_YAML")]
+
+
+def test_each_value_keeps_the_place_that_it_came_from() -> None:
+    parsed = layered("on: { env: { B: c } }")
+    origins = parsed.origins[VariantKey("on", T)]
+    assert (origins["env.B"].file, origins["env.B"].line) == ("acme.yaml", 3)
+    assert (origins["env.A"].file, origins["env.A"].line) == ("system.yaml", 4)

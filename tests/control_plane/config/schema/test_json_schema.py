@@ -1,0 +1,80 @@
+"""The published JSON Schema says what the parser says, as far as a schema can."""
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.json_schema import native_schema
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "deploy" / "examples"
+VALIDATOR = jsonschema_rs.validator_for(native_schema())
+STDIO = {"transport": "stdio", "command": "x"}
+HTTP = {"transport": "streamable_http", "url": "http://a/mcp"}
+
+
+def file(**entry: Any) -> dict[str, Any]:
+    return {"version": 1, "servers": {"a": entry}}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_examples_satisfy_it(path: Path) -> None:
+    VALIDATOR.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def test_it_knows_every_key_and_no_other() -> None:
+    server = native_schema()["$defs"]["server"]
+    assert set(server["properties"]) == set(SERVER_KEYS)
+    assert all(server["properties"].values()), "a key without a schema"
+
+
+ACCEPTED = [
+    file(**STDIO, args=["a"], env={"A": "b", "C": {"env": "D"}, "E": {"secret": "f"}}),
+    file(**STDIO, transform=[{"prefix": "{server}_"}, {"prefix": {"remove": "a", "add": "b"}}]),
+    file(**STDIO, restart={"initial": 0.1, "max": "2s"}, limits={"memory": "1GiB", "cpu": 2}),
+    file(**STDIO, prompts={"whitelist": ["a*"]}, resources={"blacklist": ["file:///*", "ü?"]}),
+    file(**STDIO, sandbox=True, max_age="1h30m", start="lazy", warm=1),
+    file(**HTTP, headers={"A": {"file": "/b"}}, sessionId="", protocol="auto"),
+    {"version": 1, "defaults": {"transform": [{"suffix": "_x"}]}, "servers": {}},
+]
+
+REFUSED = [
+    {"servers": {}},
+    {"version": 2, "servers": {}},
+    {"version": 1, "servers": {}, "extra": 1},
+    {"version": 1, "servers": {"no good": STDIO}},
+    {"version": 1, "servers": {"mcp_admin": STDIO}},
+    file(command="x"),
+    file(transport="stdio"),
+    file(transport="carrier-pigeon"),
+    file(**STDIO, comand="y"),
+    file(**STDIO, url="http://a/mcp"),
+    file(**HTTP, env={"A": "b"}),
+    file(**STDIO, env={"A": {"env": "B", "secret": "C"}}),
+    file(**STDIO, limits={"ram": "1GiB"}),
+    file(**STDIO, tools={"allow": ["a"]}),
+    file(**STDIO, tools={"whitelist": ["a b"]}),
+    file(**STDIO, prompts={"whitelist": ["a b"]}),
+    file(**STDIO, resources={"whitelist": [""]}),
+    file(**STDIO, resources={"whitelist": ["x" * 1_025]}),
+    file(**STDIO, transform=[{"prefix": "a b"}]),
+    file(**STDIO, call_timeout="soon"),
+]
+
+
+@pytest.mark.parametrize("content", ACCEPTED)
+def test_what_it_accepts_the_parser_accepts(content: dict[str, Any]) -> None:
+    VALIDATOR.validate(content)
+    issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+    assert [issue for issue in issues if issue.severity == "error"] == []
+
+
+@pytest.mark.parametrize("content", REFUSED)
+def test_what_it_refuses_the_parser_refuses(content: dict[str, Any]) -> None:
+    assert not VALIDATOR.is_valid(content)
+    issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+    assert any(issue.severity == "error" for issue in issues)

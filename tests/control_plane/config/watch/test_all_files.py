@@ -1,0 +1,105 @@
+"""The watch over all files of a configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.tree.read_file import Unreadable
+from leaseway.control_plane.config.watch.all_files import watch_sources
+
+Watch = AsyncGenerator[dict[Source, Found], None]
+
+
+@asynccontextmanager
+async def watching(*sources: Source) -> AsyncIterator[Watch]:
+    async with asyncio.timeout(BOUND), aclosing(watch_sources(sources, poll=0.2)) as watch:
+        yield watch
+
+
+async def until(watch: Watch, wanted: dict[str, str | None]) -> None:
+    """Read changes until the files' names and texts are these."""
+    async for found in watch:
+        if {source.path.name: content for source, content in found.items()} == wanted:
+            return
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Source:
+    path = tmp_path / "system.yaml"
+    path.write_text("one")
+    return Source("system", path)
+
+
+async def test_the_first_look_is_at_everything(tmp_path: Path, system: Source) -> None:
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    for name in ("b.yaml", "a.yaml"):
+        (tenants / name).write_text(name)
+    session = Source("session", tmp_path / "session.yaml")
+    async with watching(system, Source("domain", tenants, folder=True), session) as watch:
+        found = await anext(watch)
+    assert [(source.path.name, source.tenant, text) for source, text in found.items()] == [
+        ("system.yaml", "", "one"),
+        ("a.yaml", "a", "a.yaml"),
+        ("b.yaml", "b", "b.yaml"),
+        ("session.yaml", "", None),
+    ]
+
+
+async def test_a_change_of_any_file_is_told_with_all_the_others(
+    tmp_path: Path, system: Source
+) -> None:
+    domain = tmp_path / "acme.yaml"
+    domain.write_text("x")
+    async with watching(system, Source("domain", domain, "acme")) as watch:
+        await anext(watch)
+        domain.write_text("y")
+        await until(watch, {"system.yaml": "one", "acme.yaml": "y"})
+        system.path.write_text("two")
+        await until(watch, {"system.yaml": "two", "acme.yaml": "y"})
+
+
+async def test_a_folder_may_gain_and_lose_tenants(tmp_path: Path, system: Source) -> None:
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    async with watching(system, Source("domain", tenants, folder=True)) as watch:
+        await until(watch, {"system.yaml": "one"})
+        (tenants / "acme.yaml").write_text("x")
+        await until(watch, {"system.yaml": "one", "acme.yaml": "x"})
+        (tenants / "acme.yaml").unlink()
+        await until(watch, {"system.yaml": "one"})
+        (tenants / "acme.yaml").write_text("y")
+        await until(watch, {"system.yaml": "one", "acme.yaml": "y"})
+
+
+async def test_changes_while_the_reader_is_busy_are_one(system: Source) -> None:
+    async with watching(system) as watch:
+        await anext(watch)
+        for text in ("two", "three", "four"):
+            system.path.write_text(text)
+        await until(watch, {"system.yaml": "four"})
+
+
+async def test_a_file_that_cannot_be_read_is_told_as_that(system: Source) -> None:
+    async with watching(system) as watch:
+        await anext(watch)
+        system.path.write_bytes(b"\xff")
+        (found,) = (await anext(watch)).values()
+    assert isinstance(found, Unreadable)
+    assert "UTF-8" in str(found)
+
+
+async def test_closing_leaves_no_task(system: Source) -> None:
+    before = asyncio.all_tasks()
+    async with watching(system) as watch:
+        await anext(watch)
+        assert asyncio.all_tasks() - before
+    assert not asyncio.all_tasks() - before

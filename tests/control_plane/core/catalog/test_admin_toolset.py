@@ -1,0 +1,86 @@
+"""When a tenant sees Leaseway's own toolset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import START, coordinator, hello, lease, load, spec
+from tests.control_plane.core.test_coordinator import FakeWorker, answer, exposed, run, started
+
+from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, with_admin
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.snapshot import NamedTarget
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
+from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.control_plane.core.workers.records import WorkerReport
+from leaseway.spec.model import VariantKey, hidden_from
+from leaseway.wire.errors import Reason
+
+
+def test_the_toolset_comes_with_the_first_leased_server_and_goes_with_the_last() -> None:
+    state, worker = started(spec("time"))
+    assert exposed(state) == {"time_echo": "time"}
+    load(state, spec("time"), spec("desk", shared=False))
+    run(state, [worker])
+    answer(state, worker, Listing())
+    assert exposed(state) == {"mcp_release": "mcp_admin", "time_echo": "time"}
+    assert list(state.visible.view("default").servers) == ["desk", "mcp_admin", "time"]
+    load(state, spec("time"))
+    run(state, [worker])
+    assert exposed(state) == {"time_echo": "time"}
+
+
+def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
+    state, worker = coordinator(), FakeWorker()
+    hidden = hidden_from(VariantKey("desk", "acme"))
+    load(state, spec("time"), spec("desk", shared=False), hidden)
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, Listing())
+    assert "mcp_release" in state.visible.view("default").tools
+    assert "mcp_release" not in state.visible.view("acme").tools
+    denied = find_name(state, "acme", "mcp_admin:mcp_release", START)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.TOOL_NOT_FOUND
+
+
+def test_every_worker_that_takes_work_serves_the_toolset() -> None:
+    state, _ = started(spec("desk", shared=False))
+    state.worker_joined(hello("w2"), START)
+    target = find_name(state, "default", "mcp_release", START)
+    assert isinstance(target, NamedTarget)
+    assert [record.id for record in workers_for(state, target.served)] == ["w1", "w2"]
+    state.drain_worker("w1", START)
+    assert [record.id for record in workers_for(state, target.served)] == ["w2"]
+
+
+def test_the_toolset_is_never_sent_to_workers() -> None:
+    _, worker = started(spec("desk", shared=False))
+    assert list(worker.held) == [VariantKey("desk")]
+
+
+def test_the_toolset_itself_cannot_be_leased() -> None:
+    state, _ = started(spec("desk", shared=False))
+    denied = place(state, LeaseKey("default", "s", "mcp_admin"), (), START)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.NOT_LEASABLE
+
+
+def test_what_a_tenant_sees_is_not_changed_in_place() -> None:
+    served = {"desk": replace(ADMIN, spec=spec("desk", shared=False))}
+    assert list(with_admin(served)) == ["desk", "mcp_admin"]
+    assert list(served) == ["desk"]
+
+
+def test_the_lease_of_a_key_is_found_on_a_worker_that_stays() -> None:
+    state, _ = started(spec("a", shared=False))
+    key = LeaseKey("default", "s", "a")
+    assert find_lease(state, key) is None
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
+    assert find_lease(state, key) == Placement("w1", "L1")
+    assert find_lease(state, LeaseKey("acme", "s", "a")) is None
+    state.drain_worker("w1", START)
+    assert find_lease(state, key) is None

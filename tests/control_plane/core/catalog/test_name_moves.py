@@ -1,0 +1,80 @@
+"""A name that moved between servers is a problem for as long as it matters, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.control_plane.core.builders import START, listing, spec
+
+from leaseway.control_plane.core.catalog.variants import Good, make_good
+from leaseway.control_plane.core.problems import ProblemTable
+from leaseway.control_plane.core.registry import Registry
+from leaseway.spec.model import VariantKey
+
+
+class Told:
+    """A registry, and what it tells operators of moved names."""
+
+    def __init__(self) -> None:
+        self._problems = ProblemTable()
+        self._registry = Registry(self._problems, 1)
+
+    def commit(self, **servers: Iterable[str]) -> dict[str, str]:
+        """Commit servers with these names; return who is told to have each name that moved."""
+        goods: dict[VariantKey, Good] = {}
+        for server_id, names in servers.items():
+            good, _ = make_good(spec(server_id, prefix=""), listing(*names))
+            goods[VariantKey(server_id)] = good
+        self._registry.commit(goods, START)
+        return {
+            one.problem.subject: one.problem.server_id
+            for one in self._problems.open()
+            if one.problem.reason == "TOOL_OWNER_CHANGED"
+        }
+
+
+def test_a_name_that_two_servers_want_is_told_until_one_of_them_gives_it_up() -> None:
+    told = Told()
+    assert told.commit(b=["now"]) == {}
+    assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
+    assert told.commit(a=["now"], b=["now"], c=["other"]) == {"now": "a"}
+    assert told.commit(a=["now"], b=["later"], c=["other"]) == {}
+
+
+def test_a_name_that_moves_back_ends_the_matter() -> None:
+    told = Told()
+    told.commit(b=["now"])
+    assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
+    assert told.commit(a=["later"], b=["now"]) == {}
+
+
+def test_a_server_that_leaves_the_configuration_ends_the_matter() -> None:
+    for left in ({"a": ["now"]}, {"b": ["now"]}, {}):
+        told = Told()
+        told.commit(b=["now"])
+        assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
+        assert told.commit(**left, c=["other"]) == {}
+
+
+def test_a_name_that_its_server_lost_is_told_while_that_server_is_there() -> None:
+    told = Told()
+    told.commit(a=["now"], b=["other"])
+    assert told.commit(a=["later"], b=["now"]) == {"now": "b"}
+    assert told.commit(a=["later"], b=["now"], c=["third"]) == {"now": "b"}
+    assert told.commit(b=["now"], c=["third"]) == {}
+
+
+def test_a_name_of_a_server_that_was_removed_is_told_until_the_next_change() -> None:
+    told = Told()
+    told.commit(a=["now"], b=["now"])
+    assert told.commit(b=["now"]) == {"now": "b"}
+    assert told.commit(b=["now"]) == {"now": "b"}, "nothing has changed"
+    assert told.commit(b=["now"], c=["other"]) == {}
+
+
+def test_a_name_that_moves_on_is_told_anew() -> None:
+    told = Told()
+    told.commit(c=["now"])
+    assert told.commit(b=["now"], c=["now"]) == {"now": "b"}
+    assert told.commit(a=["now"], b=["now"], c=["now"]) == {"now": "a"}
+    assert told.commit(b=["now"], c=["now"]) == {}, "it is back where it was"

@@ -1,0 +1,143 @@
+"""What callers see of prompts and resources, and what operators hear of the rest."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control_plane.core.builders import offering, recorded, spec
+
+from leaseway.control_plane.core.catalog.kinds import PROMPTS
+from leaseway.control_plane.core.catalog.listing import Recorded
+from leaseway.control_plane.core.catalog.prompts_resources import (
+    expose_recorded,
+    expose_resources,
+    resource_problems,
+)
+from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.model import NO_FILTER, NameFilter
+from leaseway.spec.uri_filters import UriFilter
+from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
+
+SPEC = spec("a")
+
+
+def reasons(problems: tuple[Problem, ...]) -> list[tuple[str, str]]:
+    return [(one.reason, one.subject) for one in problems]
+
+
+def test_prompts_are_filtered_by_their_own_filter_and_transformed_as_tools_are() -> None:
+    rules = replace(SPEC, tools=NameFilter((), ("*",)), prompts=NameFilter((), ("secret_*",)))
+    exposure = expose_recorded(rules, recorded("greet", "secret_x"), PROMPTS)
+    assert exposure.exposed == (("greet", "a_greet"),)
+    (problem,) = exposure.problems
+    assert (problem.reason, problem.severity) == ("PROMPTS_FILTERED", "warning")
+    assert problem.message == (
+        "Server 'a': 1 prompt not registered, its blacklist matches: 'secret_x'."
+    )
+
+
+def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
+    exposure = expose_recorded(SPEC, recorded("no good", "x" * 65, "ok"), PROMPTS)
+    assert exposure.exposed == (("ok", "a_ok"),)
+    assert {one.reason for one in exposure.problems} == {"INVALID_PROMPT_NAME"}
+    assert exposure.problems[0].message == (
+        "Server 'a': prompt 'no good' is left out: a prompt name has 1 to 64 characters of a-z,"
+        " A-Z, 0-9, '_' and '-'."
+    )
+
+
+def test_a_malformed_prompt_is_left_out_with_a_problem_and_the_rest_stays() -> None:
+    huge = recorded("huge", definition=b"x" * (MAX_DEFINITION + 1))
+    nameless = (Recorded("", b"7"), Recorded("", b"{}"))
+    exposure = expose_recorded(SPEC, (*nameless, *huge, *recorded("ok")), PROMPTS)
+    assert exposure.exposed == (("ok", "a_ok"),)
+    assert reasons(exposure.problems) == [("INVALID_PROMPT", "huge"), ("INVALID_PROMPT", "")]
+    too_large, malformed = exposure.problems
+    assert f"has {MAX_DEFINITION + 1} bytes, at most {MAX_DEFINITION}" in too_large.message
+    assert malformed.message == (
+        "Server 'a': 2 prompts left out: no object with the text 'name'. Ask the server's"
+        " maintainer to mend it."
+    )
+
+
+def test_what_comes_after_the_bound_is_left_out_with_a_problem() -> None:
+    names = [f"p{number:05}" for number in range(MAX_LISTED + 2)]
+    exposure = expose_recorded(SPEC, recorded(*names), PROMPTS)
+    assert len(exposure.exposed) == MAX_LISTED
+    (problem,) = exposure.problems
+    assert problem.reason == "TOO_MANY_PROMPTS"
+    assert problem.message == "Server 'a': 2 prompts left out: at most 10000 of a server are taken."
+
+
+def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
+    found = offering(
+        resources=("file:///b", "file:///a", "file:///secret/k"),
+        templates=("file:///{path}", "file:///secret/{path}"),
+    )
+    rules = NameFilter((), ("file:///secret/*",))
+    seen = expose_resources(found, rules)
+    assert [one.name for one in seen.resources] == ["file:///a", "file:///b"]
+    assert [one.name for one in seen.templates] == ["file:///{path}"]
+    assert len(seen.every_template) == 2, "what one stands for is judged by its URI"
+    problems = resource_problems(replace(SPEC, resources=rules), found)
+    assert reasons(problems) == [
+        ("RESOURCES_FILTERED", "blacklist"),
+        ("RESOURCE_TEMPLATES_FILTERED", "blacklist"),
+    ]
+    assert "1 resource not registered" in problems[0].message
+
+
+def test_malformed_resources_are_left_out_with_problems() -> None:
+    long = "x:" + "y" * MAX_URI
+    found = offering(resources=("a:b", "a:b", long), templates=("",))
+    assert [one.name for one in expose_resources(found, NO_FILTER).resources] == ["a:b"]
+    problems = resource_problems(SPEC, found)
+    assert [one.reason for one in problems] == [
+        "INVALID_RESOURCE",
+        "RESOURCE_LISTED_TWICE",
+        "INVALID_RESOURCE_TEMPLATE",
+    ]
+    assert f"its 'uri' has {len(long)} characters, at most {MAX_URI}" in problems[0].message
+    assert "'uriTemplate'" in problems[2].message
+    assert all(len(one.message) < 400 for one in problems)
+
+
+def test_of_two_resources_with_one_uri_the_first_is_listed() -> None:
+    first, second = (Recorded("a:b", content) for content in (b"1", b"2"))
+    found = replace(offering(), resources=(first, second))
+    assert expose_resources(found, NO_FILTER).resources == (first,)
+
+
+@pytest.mark.parametrize("rules", [NameFilter(("a*",)), NameFilter((), ("a*",)), NO_FILTER])
+def test_a_server_that_lists_none_has_none_and_no_problems(rules: NameFilter) -> None:
+    limited = replace(SPEC, prompts=rules, resources=rules)
+    assert expose_recorded(limited, (), PROMPTS).exposed == ()
+    assert expose_resources(offering("tool"), rules).resources == ()
+    assert resource_problems(limited, offering("tool")) == ()
+
+
+_URIS = st.lists(st.text("ab/:{}", max_size=6), max_size=12)
+_PATTERNS = st.lists(st.text("ab/:*", max_size=4), max_size=3).map(tuple)
+_RULES = st.builds(NameFilter, _PATTERNS, _PATTERNS)
+
+
+@settings(deadline=None)
+@given(_URIS, _RULES, st.randoms(use_true_random=False))
+def test_what_is_seen_does_not_depend_on_the_order_of_the_listing(
+    uris: list[str], rules: NameFilter, rng: random.Random
+) -> None:
+    found = offering(resources=tuple(uris), templates=tuple(uris))
+    order = rng.sample(uris, len(uris))
+    other = offering(resources=tuple(order), templates=tuple(order))
+    allows = UriFilter(rules.whitelist, rules.blacklist).allows
+    seen = expose_resources(found, rules)
+    assert expose_resources(other, rules) == seen
+    names = [one.name for one in seen.resources]
+    assert names == sorted({uri for uri in uris if uri and allows(uri)})
+    problems = resource_problems(replace(SPEC, resources=rules), found)
+    again = resource_problems(replace(SPEC, resources=rules), other)
+    assert {one.key for one in problems} == {one.key for one in again}

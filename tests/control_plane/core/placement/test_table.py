@@ -1,0 +1,195 @@
+"""Reservations and reported leases."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.control_plane.core.builders import Able, table_of
+
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.wire import bounds
+
+WORKERS = Able(("w1", "w2"))
+ONLY = Able(("w1",))
+
+
+def key(session: str, server_id: str = "a") -> LeaseKey:
+    return LeaseKey("default", session, server_id)
+
+
+def held(lease_id: str, worker_id: str, session: str, granted_at: float = 0.0) -> HeldLease:
+    return HeldLease(lease_id, key(session), worker_id, granted_at)
+
+
+def test_the_least_loaded_worker_with_room_is_chosen() -> None:
+    table = table_of(w1=2, w2=2)
+    chosen = [table.place(key(f"s{n}"), WORKERS, (), 0.0) for n in range(4)]
+    assert sorted(one.worker_id for one in chosen if one) == ["w1", "w1", "w2", "w2"]
+    assert table.place(key("s5"), WORKERS, (), 0.0) is None
+
+
+def test_a_worker_that_has_all_it_may_of_a_server_is_not_chosen_for_it() -> None:
+    table, one_each = table_of(w1=8, w2=8), Able(("w1", "w2"), most=1)
+    table.gained(held("L1", "w1", "s1"))
+    assert table.place(key("s2"), one_each, (), 0.0) == Placement("w2")
+    assert table.place(key("s3"), one_each, (), 0.0) is None
+    assert table.place(key("s3", "b"), one_each, (), 0.0) == Placement("w1"), "another server"
+    table.lost("L1")
+    assert table.place(key("s4"), one_each, (), 0.0) == Placement("w1")
+
+
+def test_a_reservation_holds_its_unit_for_ten_seconds() -> None:
+    table, only = table_of(w1=1), ONLY
+    assert table.place(key("s1"), only, (), 0.0)
+    assert table.place(key("s2"), only, (), 9.9) is None
+    assert table.place(key("s2"), only, (), 10.0)
+
+
+def test_one_key_is_placed_on_one_worker_however_often_it_is_asked() -> None:
+    table = table_of(w1=2, w2=2)
+    first = table.place(key("s1"), WORKERS, (), 0.0)
+    assert table.place(key("s1"), WORKERS, (), 1.0) == first
+    assert table.load("w1") + table.load("w2") == 1
+
+
+def test_a_renewed_reservation_ends_later() -> None:
+    table, only = table_of(w1=1), ONLY
+    table.place(key("s1"), only, (), 0.0)
+    table.place(key("s1"), only, (), 8.0)
+    assert table.place(key("s2"), only, (), 12.0) is None
+
+
+def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
+    table, roomy = table_of(w1=5000), Able(("w1",), most=5000)
+    for number in range(bounds.MAX_TENANT_LEASES - 1):
+        table.gained(held(f"L{number}", "w1", f"s{number}"))
+    assert table.place(key("last"), roomy, (), 0.0)  # a reservation counts like a lease
+    assert table.has_all("default")
+    assert table.place(key("one more"), roomy, (), 0.0) is None
+    assert table.place(key("s0"), roomy, (), 0.0)  # what is held is found
+    assert table.place(LeaseKey("other", "s", "a"), roomy, (), 0.0)
+    table.lost("L0")
+    assert table.place(key("one more"), roomy, (), 0.0)
+
+
+def test_a_refusal_moves_the_reservation() -> None:
+    table = table_of(w1=2, w2=2)
+    first = table.place(key("s1"), WORKERS, (), 0.0)
+    assert first is not None
+    second = table.place(key("s1"), WORKERS, {first.worker_id}, 0.0)
+    assert second is not None
+    assert second.worker_id != first.worker_id
+    assert table.load(first.worker_id) == 0
+
+
+def test_a_session_prefers_its_worker() -> None:
+    table, roomy = table_of(w1=10, w2=10), WORKERS
+    table.gained(held("L1", "w2", "mine"))
+    table.gained(held("L2", "w2", "other"))
+    chosen = table.place(key("mine", "b"), roomy, (), 0.0)
+    assert chosen is not None
+    assert chosen.worker_id == "w2"
+
+
+def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
+    table = table_of(w1=2, w2=2)
+    table.gained(held("L1", "w1", "s1"))
+    chosen = table.place(key("s1"), ONLY, (), 0.0)
+    assert chosen is not None
+    assert (chosen.worker_id, chosen.lease_id) == ("w1", "L1")
+
+
+def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
+    table = table_of(w1=2, w2=2)
+    assert table.gained(held("young", "w2", "s1", granted_at=5.0)) == ()
+    twins = table.gained(held("old", "w1", "s1", granted_at=1.0))
+    assert [one.id for one in twins] == ["old", "young"]
+    table.lost("young")
+    chosen = table.place(key("s1"), WORKERS, (), 0.0)
+    assert chosen is not None
+    assert chosen.lease_id == "old"
+
+
+def test_a_holder_that_is_behind_with_the_registry_still_holds() -> None:
+    table = table_of(w1=2, w2=2)
+    table.gained(held("L1", "behind", "s1"))
+    workers = Able(("w1", "w2"), holding=("behind",))
+    chosen = table.place(key("s1"), workers, (), 0.0)
+    assert chosen is not None
+    assert chosen.lease_id == "L1"
+    elsewhere = table.place(key("s1"), workers, {"behind"}, 0.0)
+    assert elsewhere is not None
+    assert elsewhere.worker_id != "behind"
+
+
+class Placements(RuleBasedStateMachine):
+    """Workers report late, twice, or not at all; counts must stay true."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = table_of(w1=2, w2=2)
+        self.now = 0.0
+        self.reported: dict[str, HeldLease] = {}
+        self.counter = 0
+
+    sessions = st.sampled_from(["s1", "s2", "s3"])
+    workers = st.sampled_from(["w1", "w2"])
+
+    @rule(session=sessions, excluded=st.sets(workers))
+    def place(self, session: str, excluded: set[str]) -> None:
+        placed = self.table.place(key(session), WORKERS, excluded, self.now)
+        assert placed is None or placed.worker_id not in excluded
+
+    @rule(session=sessions, worker=workers)
+    def gained(self, session: str, worker: str) -> None:
+        self.counter += 1
+        lease = held(f"L{self.counter}", worker, session, self.now)
+        self.reported[lease.id] = lease
+        twins = self.table.gained(lease)
+        assert {twin.key for twin in twins} <= {lease.key}
+
+    @rule(data=st.data())
+    def lost(self, data: st.DataObject) -> None:
+        lease_id = data.draw(st.sampled_from([*self.reported, "unknown"]))
+        self.reported.pop(lease_id, None)
+        self.table.lost(lease_id)
+
+    @rule(worker=workers)
+    def gone(self, worker: str) -> None:
+        self.table.worker_gone(worker)
+        self.reported = {i: o for i, o in self.reported.items() if o.worker_id != worker}
+        assert self.table.load(worker) == 0
+        self.table.worker_joined(worker, 2)
+
+    @rule(worker=workers)
+    def resynced(self, worker: str) -> None:
+        mine = [one for one in self.reported.values() if one.worker_id == worker]
+        self.table.replace_worker(worker, mine[1:])
+        for one in mine[:1]:
+            del self.reported[one.id]
+
+    @rule(seconds=st.sampled_from([0.1, 5.0, 11.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.table.expire(self.now)
+
+    @invariant()
+    def counts_are_what_was_reported(self) -> None:
+        assert set(self.table.leases) == set(self.reported)
+        for worker in ("w1", "w2"):
+            mine = [one for one in self.reported.values() if one.worker_id == worker]
+            assert self.table.held_by(worker) == len(mine)
+            assert self.table.load(worker) >= len(mine)
+        for lease in self.reported.values():
+            assert self.table.knows(lease.key)
+
+
+def test_counts_stay_true_whatever_workers_report() -> None:
+    chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Placements, settings=chosen)

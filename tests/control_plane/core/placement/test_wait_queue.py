@@ -1,0 +1,247 @@
+"""The order in which requests wait for room (DESIGN §5)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.control_plane.core.builders import Able, table_of
+
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.wait_queue import (
+    AVOIDED_FOR,
+    MAX_WAITING,
+    RoomLine,
+    Waiter,
+)
+from leaseway.wire import bounds
+
+W1 = Placement("w1")
+
+
+def key(session: str, server_id: str = "a") -> LeaseKey:
+    return LeaseKey("default", session, server_id)
+
+
+def join(line: RoomLine, *sessions: str, avoided: Iterable[str] = (), now: float = 0.0) -> None:
+    for session in sessions:
+        assert line.join(key(session), avoided, now) is not None
+
+
+class Room:
+    """So many places; keeps who tried and who was let in."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.tried: list[str] = []
+        self.let_in: list[str] = []
+
+    def __call__(self, waiter: Waiter) -> Placement | None:
+        self.tried.append(waiter.key.session)
+        if len(self.let_in) >= self.places or "w1" in waiter.avoided:
+            return None
+        self.let_in.append(waiter.key.session)
+        return W1
+
+
+def test_room_goes_to_those_who_came_first() -> None:
+    line = RoomLine()
+    join(line, "s1", "s2", "s3")
+    room = Room(2)
+    line.serve(room, 0.0)
+    assert room.let_in == ["s1", "s2"]
+    assert [answer for _, answer in line.take_answers()] == [W1, W1]
+    assert (len(line), line.take_answers()) == (1, [])
+
+
+def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
+    line = RoomLine()
+    join(line, "s1", "s2", "s3")
+    other = line.join(key("s4", "b"), (), 0.0)
+    room = Room(0)
+    line.serve(room, 0.0)
+    assert other is not None
+    assert room.tried == ["s1", "s4"], "one of each server"
+
+
+def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
+    line, table = RoomLine(), table_of(w1=1)
+    join(line, "mine", "theirs", "mine")
+    workers = Able(("w1",))
+    line.serve(lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0)
+    assert [waiter_id for waiter_id, _ in line.take_answers()] == [1, 3]
+    assert len(line) == 1
+
+
+def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
+    line, table = RoomLine(), table_of(w1=1)
+    join(line, "theirs", "mine")
+    table.gained(HeldLease("L1", key("mine"), "w1", 0.0))
+    workers = Able(("w1",))
+    line.serve(
+        lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0, table.knows
+    )
+    assert line.take_answers() == [(2, Placement("w1", "L1"))]
+
+
+def test_who_leaves_gives_its_turn_to_the_next() -> None:
+    line = RoomLine()
+    first = line.join(key("s1"), (), 0.0)
+    join(line, "s2")
+    assert first is not None
+    line.leave(first.id)
+    line.leave(first.id)
+    room = Room(1)
+    line.serve(room, 0.0)
+    assert room.let_in == ["s2"]
+
+
+def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
+    line = RoomLine()
+    join(line, "s1", avoided=["w1"])
+    room = Room(1)
+    line.serve(room, AVOIDED_FOR / 2)
+    assert (room.let_in, line.next_lapse()) == ([], AVOIDED_FOR)
+    line.serve(room, AVOIDED_FOR)
+    assert (room.let_in, line.next_lapse()) == (["s1"], None)
+
+
+def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
+    line = RoomLine()
+    join(line, "s1", avoided=["w1"])
+    join(line, "s2")
+    room = Room(1)
+    line.serve(room, 0.0)
+    assert room.let_in == ["s2"]
+
+
+def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
+    line = RoomLine()
+    join(line, "s1", "s2", "s3")
+    line.serve(Room(1), 0.0)
+    join(line, "s1", now=5.0)
+    room = Room(1)
+    line.serve(room, 5.0)
+    assert room.let_in == ["s1"]
+
+
+def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
+    line = RoomLine()
+    join(line, "s1", "s2")
+    line.serve(Room(1), 0.0)
+    join(line, "s1", now=bounds.RESERVATION)
+    room = Room(1)
+    line.serve(room, bounds.RESERVATION)
+    assert room.let_in == ["s2"]
+
+
+def test_the_line_is_bounded() -> None:
+    line = RoomLine()
+    join(line, *(f"s{n}" for n in range(MAX_WAITING)))
+    assert line.join(key("one more"), (), 0.0) is None
+
+
+CAPACITY = {"w1": 2, "w2": 3}
+MOST = 2
+
+
+class Lines(RuleBasedStateMachine):
+    """The line in front of a placement table, which workers, callers and time change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = RoomLine()
+        self.table = table_of(**CAPACITY)
+        self.here: set[str] = {"w1", "w2"}
+        self.now = 0.0
+        self.counter = 0
+        self.waiting: dict[int, Waiter] = {}
+
+    sessions = st.sampled_from([f"s{n}" for n in range(6)])
+    servers = st.sampled_from(["a", "b"])
+    workers = st.sampled_from(["w1", "w2"])
+
+    @property
+    def able(self) -> Able:
+        return Able(self.here, most=MOST)
+
+    def attempt(self, waiter: Waiter) -> Placement | None:
+        return self.table.place(waiter.key, self.able, waiter.avoided, self.now)
+
+    def served(self) -> None:
+        """Let those who wait try, as happens after each event, and check who was let in."""
+        before = dict(self.waiting)
+        self.table.expire(self.now)
+        self.line.serve(self.attempt, self.now, self.table.knows)
+        answered = [waiter_id for waiter_id, _ in self.line.take_answers()]
+        turns = [before[each] for each in answered]
+        assert [one.turn for one in turns] == sorted(one.turn for one in turns)
+        for each in answered:
+            del self.waiting[each]
+
+    @rule(session=sessions, server=servers, avoided=st.sets(workers))
+    def ask(self, session: str, server: str, avoided: set[str]) -> None:
+        wanted = key(session, server)
+        if any(one.key == wanted for one in self.waiting.values()):
+            return
+        self.served()
+        if self.table.place(wanted, self.able, avoided, self.now) is None:
+            waiter = self.line.join(wanted, avoided, self.now)
+            assert waiter is not None
+            self.waiting[waiter.id] = waiter
+        self.served()  # who asks elsewhere gives back what was reserved for it
+
+    @rule(session=sessions, server=servers, worker=workers)
+    def gained(self, session: str, server: str, worker: str) -> None:
+        self.counter += 1
+        lease = HeldLease(f"L{self.counter}", key(session, server), worker, self.now)
+        self.table.gained(lease)
+        self.served()
+
+    @rule(data=st.data())
+    def lost(self, data: st.DataObject) -> None:
+        self.table.lost(data.draw(st.sampled_from([*self.table.leases, "unknown"])))
+        self.served()
+
+    @rule(worker=workers)
+    def gone_or_back(self, worker: str) -> None:
+        self.here ^= {worker}
+        if worker in self.here:
+            self.table.worker_joined(worker, CAPACITY[worker])
+        else:
+            self.table.worker_gone(worker)
+        self.served()
+
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        waiter_id = data.draw(st.sampled_from([*self.waiting, 0]))
+        self.waiting.pop(waiter_id, None)
+        self.line.leave(waiter_id)
+
+    @rule(seconds=st.sampled_from([0.1, AVOIDED_FOR, 5.0, 11.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.served()
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self) -> None:
+        for waiter in self.waiting.values():
+            table = copy.deepcopy(self.table)
+            assert table.place(waiter.key, self.able, waiter.at(self.now).avoided, self.now) is None
+
+    @invariant()
+    def whoever_waits_stands_in_line(self) -> None:
+        assert len(self.line) == len(self.waiting)
+
+
+def test_no_turn_is_missed_whatever_happens() -> None:
+    chosen = settings(max_examples=100, stateful_step_count=30, deadline=None)
+    run_state_machine_as_test(Lines, settings=chosen)

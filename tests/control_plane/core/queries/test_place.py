@@ -1,0 +1,120 @@
+"""Where a lease goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
+from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run, started
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import ask_for_room, place
+from leaseway.spec.model import InstancePolicy
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+
+KEY = LeaseKey("default", "dialog", "a")
+
+
+def test_a_shared_server_is_not_leasable() -> None:
+    state, _ = started(spec("a", shared=True))
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.NOT_LEASABLE
+
+
+def test_a_new_control_plane_places_only_what_it_knows_until_it_has_settled() -> None:
+    state = coordinator(expected_workers=0)
+    worker = FakeWorker()
+    load(state, spec("a", shared=False))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    probe = worker.probes.pop()
+    state.probe_ended(probe.id, listing("echo"), START)
+    run(state, [worker])
+    denied = place(state, KEY, (), at(1))
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.SYNCING
+    assert denied.retry_delay == 0.25
+    assert place(state, KEY, (), at(3)) == Placement("w1"), "the time counts, not the next tick"
+
+
+def test_a_full_fleet_answers_capacity_with_a_retry_delay() -> None:
+    state, _ = started(spec("a", shared=False))
+    for number in range(8):
+        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    assert (denied.reason, denied.retry_delay) == (Reason.CAPACITY, 1.0)
+
+
+def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
+    state, _ = started(spec("a", shared=False))
+    state.worker_left("w1", at(1))
+    state.tick(at(12))
+    denied = place(state, KEY, (), at(12))
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.SERVER_NOT_READY
+
+
+def never_up() -> tuple[Coordinator, FakeWorker]:
+    """Return a coordinator whose only server failed its first try."""
+    state, worker = coordinator(), FakeWorker()
+    state.servers.probes.delay = lambda attempt: 4.0 + attempt
+    load(state, spec("a", shared=False))
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    answer(state, worker, FAILED)
+    return state, worker
+
+
+def test_who_waits_for_room_does_not_wait_for_a_server_that_never_came_up() -> None:
+    state, _ = never_up()
+    denied = ask_for_room(state, KEY, (), at(1), wait=True)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.SERVER_NOT_READY
+
+
+def filled(most: int) -> tuple[Coordinator, str]:
+    """Return a full coordinator whose one worker may hold this much of `a`, and what it says."""
+    instances = InstancePolicy(max_instances=most)
+    state, _ = started(replace(spec("a", shared=False), instances=instances))
+    for number in range(min(most, 8)):
+        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    return state, denied.message
+
+
+def test_a_refusal_for_want_of_room_names_the_limit_and_what_helps() -> None:
+    _, message = filled(2)
+    assert "1 worker with 2 of 2 leases of it (max_instances)." in message
+    assert "raise its 'max_instances', add workers, or let the request wait" in message
+    _, message = filled(100)
+    assert "1 worker with 8 of 8 leases of any server (capacity)." in message
+    assert "raise" not in message
+    state, _ = started(spec("a", shared=False))
+    denied = place(state, KEY, {"w1"}, START)
+    assert isinstance(denied, Denied)
+    assert "1 worker that just refused it or could not be reached." in denied.message
+
+
+def test_a_tenant_that_has_all_it_may_is_told_how_many_that_are() -> None:
+    state, _ = started(spec("a", shared=False))
+    for number in range(bounds.MAX_TENANT_LEASES):
+        state.placements.gained(lease(f"L{number}", "w1", f"s{number}"))
+    denied = place(state, KEY, (), START)
+    assert isinstance(denied, Denied)
+    assert "holds 1024 leases, as many as it may." in denied.message
+    assert "wait=" in denied.message

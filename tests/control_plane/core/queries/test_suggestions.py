@@ -1,0 +1,46 @@
+"""What a caller may have meant by an unknown name."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.control_plane.core.queries import suggestions as likeness
+from leaseway.control_plane.core.queries.suggestions import alike
+from leaseway.wire.names import nearest
+
+MANY = [f"server{n // 20:03}_some_tool_name_{n % 20:02}_{n}" for n in range(10_000)]
+
+
+@settings(deadline=None)
+@given(st.text("abc_", min_size=1, max_size=8), st.sets(st.text("abc_", max_size=8), max_size=20))
+def test_among_few_it_is_the_nearest(name: str, known: set[str]) -> None:
+    assert alike(name, known) == nearest(name, known)
+
+
+def test_a_typing_error_is_found_among_ten_thousand() -> None:
+    assert MANY[2467] in alike("server123_some_tool_nam_07_2467", MANY)
+    assert MANY[2467] in alike("erver123_some_tool_name_07_2467", MANY), "by how it ends"
+    assert MANY[2467] in alike("server123_some_tool_name_07_246", MANY), "by how it begins"
+
+
+def test_so_many_characters_are_compared_whatever_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counting(name: str, known: dict[str, None]) -> list[str]:
+        compared.append(len(name) * sum(map(len, known)))
+        return []
+
+    monkeypatch.setattr(likeness, "nearest", counting)
+    for name in ("a", "a" * 64, "a" * 300):
+        alike(name, ["a" * 300 + str(n) for n in range(1000)] + ["a" * n for n in range(300)] * 20)
+        alike(name, MANY)
+    assert len(compared) == 6
+    assert max(compared) <= 250_000
+
+
+def test_what_is_longer_than_any_name_is_like_none() -> None:
+    assert alike("a" * 301, ["a" * 301]) == []
+    assert alike("", ["a"]) == []
+    assert alike("ab", []) == []

@@ -1,0 +1,39 @@
+"""Lists of servers that do not exist, and of those that only have nothing to list."""
+
+from __future__ import annotations
+
+from tests.control_plane.core.builders import START, at, coordinator, load, spec
+from tests.control_plane.core.queries.test_place import never_up
+from tests.control_plane.core.test_coordinator import started
+
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.queries.resolve import unknown_server
+from leaseway.wire.errors import Reason
+
+
+def test_a_server_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    state, _ = started(spec("everything"), spec("time"))
+    denied = unknown_server(state, "default", ["time", "everythin", "zzz"], START)
+    assert isinstance(denied, Denied)
+    assert denied.reason is Reason.TOOL_NOT_FOUND
+    assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
+    assert denied.metadata == {"nearest": "everything"}
+
+
+def test_servers_that_exist_and_leaseways_own_are_listed() -> None:
+    state, _ = started(spec("a"))
+    assert unknown_server(state, "default", [], START) is None
+    assert unknown_server(state, "default", ["a", "mcp_admin"], START) is None
+
+
+def test_a_server_that_has_not_come_up_exists() -> None:
+    state = coordinator()
+    load(state, spec("a"))
+    assert unknown_server(state, "default", ["a"], START) is None
+    down, _ = never_up()
+    assert unknown_server(down, "default", ["a"], at(1)) is None
+    assert unknown_server(down, "default", ["aa"], at(1)) is not None
+
+
+def test_before_a_configuration_was_read_nobody_knows_what_exists() -> None:
+    assert unknown_server(coordinator(), "default", ["a"], START) is None

@@ -1,0 +1,88 @@
+"""Which URIs a template stands for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.control_plane.core.queries.uri_templates import (
+    ComparedUri,
+    TooMuchEffort,
+    matches_template,
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "uri", "expected"),
+    [
+        ("note://{id}", "note://7", True),
+        ("note://{id}", "note://7/x", False),
+        ("note://{id}", "memo://7", False),
+        ("note://{id}", "note://", True),
+        ("note://{id}/text", "note://7/text", True),
+        ("note://{id}/text", "note://7/texts", False),
+        ("db://{db}/{table}", "db://main/users", True),
+        ("db://{db}/{table}", "db://main/users/1", False),
+        ("file:///{+path}", "file:///a/b/c.txt", True),
+        ("file:///{+path}.{ext}", "file:///a.b/c.d", True),
+        ("file:///{+path}.{ext}", "file:///a.b/c", False),
+        ("page://{name}{#section}", "page://a#b/c", True),
+        ("find://x{?q,limit}", "find://x?q=a/b&limit=3", True),
+        ("at://{x,y}", "at://1,2", True),
+        ("v://{var:3}/{list*}", "v://abc/1,2", True),
+        ("plain://x", "plain://x", True),
+        ("plain://x", "plain://y", False),
+        ("odd://{", "odd://{", True),
+        ("odd://{}", "odd://x", False),
+        ("note://{id}", "note://{id}", True),
+    ],
+)
+def test_an_expression_stands_for_a_run_and_without_operator_for_one_without_slash(
+    template: str, uri: str, expected: bool
+) -> None:
+    assert matches_template(template, uri) is expected
+
+
+_PIECES = st.lists(st.sampled_from(["{v}", "{+v}", "a", "/", ".", "a/"]), max_size=6)
+
+
+@settings(deadline=None)
+@given(_PIECES, st.text("a/.b", max_size=12))
+def test_it_matches_as_the_regular_expression_does(pieces: list[str], uri: str) -> None:
+    runs = {"{v}": "[^/]*", "{+v}": ".*"}
+    expression = "".join(runs.get(piece) or re.escape(piece) for piece in pieces)
+    assert matches_template("".join(pieces), uri) == (re.fullmatch(expression, uri) is not None)
+
+
+def test_a_hostile_template_takes_bounded_time() -> None:
+    assert not matches_template("{+a}x" * 32 + "y", "x" * 2_000)
+    assert not matches_template("{+a}x" * 33, "x" * 8_000), "more than 32 stand for nothing"
+
+
+def test_what_no_backtracking_would_ever_end_is_matched_at_once() -> None:
+    assert not matches_template("{a}x" * 32 + "y", "x" * 8_192)
+    assert not matches_template("{+a}x{b}" * 16 + "{+c}y", "x" * 8_191)
+    assert matches_template("{+a}" + "x" * 4_000 + "{b}" + "x" * 4_000 + "{c}", "x" * 8_192)
+    assert not matches_template("{+a}" + "x" * 4_000 + "{b}y", ("x" * 63 + "/") * 128)
+
+
+def test_a_uri_costs_so_much_at_most_with_however_many_templates() -> None:
+    compared, seen = ComparedUri("x" * 8_192), []
+
+    def compare() -> None:
+        for number in range(100_000):
+            assert not compared.matches("{a}" + "x" * 4_000 + f"{{b}}y{number}{{c}}")
+            seen.append(number)
+
+    with pytest.raises(TooMuchEffort):
+        compare()
+    assert 1 < len(seen) < 50
+
+
+def test_ordinary_templates_are_never_too_many() -> None:
+    compared = ComparedUri("note://7/of/many?parts=1")
+    for number in range(50_000):
+        assert not compared.matches(f"notes{number}://{{id}}/{{name}}")

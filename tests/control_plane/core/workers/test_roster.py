@@ -1,0 +1,209 @@
+"""What workers refuse, report and take back, as an operator sees it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import (
+    START,
+    Able,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.actions import DrainWorker, PushDelta, RevokeLease
+from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerReport
+from leaseway.control_plane.core.workers.subscription import Push, Refusal
+from leaseway.spec.model import VariantKey
+
+A = VariantKey("a")
+DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
+
+
+def next_push(state: Coordinator) -> Push:
+    """Return the only delta that is to be sent."""
+    (push,) = [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]
+    return push
+
+
+def offered(*server_ids: str) -> tuple[Coordinator, Push]:
+    """Return a coordinator and the delta that offers its only worker these servers."""
+    state = coordinator()
+    load(state, *(spec(each) for each in server_ids))
+    state.worker_joined(hello(), START)
+    for push in [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]:
+        state.acked("w1", push.nonce, START)
+    for job in list(state.servers.probes.jobs.values()):
+        assert job.running is not None
+        state.probe_ended(job.running.id, listing("echo"), START)
+    return state, next_push(state)
+
+
+def refuse(state: Coordinator, push: Push, kind: str, reason: str) -> None:
+    refusal = Refusal(A, kind, reason, f"it is {reason}")  # type: ignore[arg-type]
+    state.nacked("w1", push.nonce, [refusal], START)
+    state.acked("w1", push.nonce, START)
+
+
+def reasons(state: Coordinator) -> list[str]:
+    return sorted(one.problem.reason for one in state.problems.open())
+
+
+def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
+    state, push = offered("a")
+    refuse(state, push, "rejected", "BAD")
+    state.reported("w1", WorkerReport(problems=(DIFFERS,)), START)
+    assert reasons(state) == ["BAD", "TOOL_DIFFERS"]
+    load(state, spec("a", prefix="new_"))
+    state.acked("w1", next_push(state).nonce, START)
+    assert reasons(state) == ["TOOL_DIFFERS"]
+
+
+def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> None:
+    state, push = offered("a")
+    refuse(state, push, "rejected", "BAD")
+    load(state, spec("a", prefix="new_"))
+    refuse(state, next_push(state), "rejected", "WORSE")
+    assert reasons(state) == ["WORSE"]
+
+
+def test_a_failed_variant_heals_when_what_it_failed_for_is_mended() -> None:
+    state, push = offered("a")
+    refuse(state, push, "failed", "DISK_FULL")
+    state.reported("w1", WorkerReport(cleared=(DIFFERS,)), START)
+    assert reasons(state) == ["DISK_FULL"]
+    assert not state.visible.served
+    mended = Problem("worker", "DISK_FULL", "", "a")
+    state.reported("w1", WorkerReport(cleared=(mended,)), START)
+    assert reasons(state) == []
+    assert list(state.visible.served) == [A]
+
+
+def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
+    state, push = offered("a")
+    unknown = Refusal(VariantKey("other"), "rejected", "BAD", "never sent")
+    state.nacked("w1", push.nonce, [unknown], START)
+    state.nacked("w1", push.nonce + 1, [Refusal(A, "rejected", "BAD", "stale")], START)
+    assert reasons(state) == []
+
+
+def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays() -> None:
+    state, push = offered("a", "b")
+    refuse(state, push, "rejected", "BAD")
+    state.take_actions()
+    held = {one.key: one.hashes for one in push.upserts if one.key != A}
+    state.worker_left("w1", at(1))
+    state.worker_joined(hello(held=held, highest_version=push.version), at(2))
+    resync = next_push(state)
+    assert resync.upserts == ()
+    state.acked("w1", resync.nonce, at(2))
+    assert reasons(state) == ["BAD"]
+    load(state, spec("b"), now=at(3))
+    assert reasons(state) == []
+
+
+def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_revoked() -> None:
+    state = coordinator(expected_workers=2)
+    load(state, spec("a", shared=False))
+    for name in ("w1", "w2"):
+        state.worker_joined(hello(name), START)
+    first = replace(lease("L1", "w1"), granted_at=at(1.0).mono)
+    second = replace(lease("L2", "w2"), granted_at=at(1.1).mono)
+    state.reported("w1", WorkerReport(gained=(first,)), at(1.2))
+    state.reported("w2", WorkerReport(gained=(second,)), at(1.2))
+    slow = replace(first, granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
+    state.reported("w1", WorkerReport(gained=(slow,)), at(1.5))
+    told = [(name, one) for name, one in state.take_actions() if isinstance(one, RevokeLease)]
+    assert [(name, one.lease_id) for name, one in told] == [("w2", "L2")]
+    state.worker_joined(hello("w2", leases=(second,)), at(2))  # nobody knows what it heard
+    again = [one.lease_id for _, one in state.take_actions() if isinstance(one, RevokeLease)]
+    assert len(again) == 1
+
+
+def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again() -> None:
+    state, _ = offered("a")
+    held = lease("L1", "w1")
+    state.reported("w1", WorkerReport(gained=(held,)), at(1))
+    assert state.drain_worker("w1", at(1))
+    state.take_actions()  # lost with the stream
+    state.worker_left("w1", at(2))
+    state.worker_joined(hello(leases=(held,)), at(3))
+    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    assert state.workers["w1"].draining
+
+
+def test_a_draining_run_whose_stream_breaks_comes_back_draining_and_another_run_does_not() -> None:
+    state, _ = offered("a")
+    assert state.drain_worker("w1", at(1))
+    state.take_actions()
+    state.worker_left("w1", at(2))
+    assert "w1" not in state.workers, "without leases it is not waited for"
+    state.worker_joined(hello(), at(11))
+    assert state.workers["w1"].draining
+    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    state.worker_left("w1", at(12))
+    next_run = WorkerAddress("w1", "another-run", "127.0.0.1:1")
+    state.worker_joined(hello(address=next_run), at(13))
+    assert not state.workers["w1"].draining
+
+
+def test_a_drained_run_is_remembered_for_ten_seconds() -> None:
+    state, _ = offered("a")
+    assert state.drain_worker("w1", at(1))
+    state.worker_left("w1", at(2))
+    state.worker_joined(hello(), at(12))
+    assert not state.workers["w1"].draining
+
+
+def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_back() -> None:
+    state, _ = offered("a")
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), at(1))
+    state.worker_left("w1", at(1))
+    state.tick(at(10.9))
+    assert reasons(state) == []
+    state.tick(at(11))
+    (lost,) = [one.problem for one in state.problems.open()]
+    assert (lost.reason, lost.worker_id) == ("WORKER_LOST", "w1")
+    assert "'w1'" in lost.message
+    assert "(1 leases)" in lost.message
+    state.worker_joined(hello(), at(20))
+    assert reasons(state) == []
+
+
+def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
+    state, _ = offered("a")
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert reasons(state) == ["WORKER_LOST"]
+    due = state.next_deadline(at(11))
+    assert due is not None
+    state.tick(at(due - START.mono))
+    assert reasons(state) == []
+
+
+def test_a_worker_that_was_to_go_is_not_missed() -> None:
+    state, _ = offered("a")
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert "w1" not in state.workers
+    assert reasons(state) == []
+
+
+def test_a_lease_that_came_and_went_between_two_reports_frees_what_was_reserved_for_it() -> None:
+    state, _ = offered("a")
+    brief = lease("L1", "w1")
+    placed = state.placements.place(brief.key, Able(("w1",)), (), START.mono)
+    assert placed == Placement("w1")
+    assert state.placements.load("w1") == 1
+    state.reported("w1", WorkerReport(gained=(brief,), lost=("L1",)), START)
+    assert state.placements.load("w1") == 0
+    assert not state.placements.knows(brief.key)

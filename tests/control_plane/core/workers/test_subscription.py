@@ -1,0 +1,203 @@
+"""What a worker was sent, acknowledged and refused: three separate facts."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.control_plane.core.builders import listing, spec
+
+from leaseway.control_plane.core.catalog.snapshot import Snapshot, build_snapshot
+from leaseway.control_plane.core.catalog.variants import make_good
+from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
+from leaseway.spec.model import VariantKey
+
+
+def snapshot(version: int, **tools: str) -> Snapshot:
+    goods = {
+        VariantKey(name): make_good(spec(name), listing(tool))[0] for name, tool in tools.items()
+    }
+    return build_snapshot(version, goods)[0]
+
+
+def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:
+    worker = Subscription()
+    first = worker.push(snapshot(1, a="x"), removals=True)
+    assert first is not None
+    assert worker.push(snapshot(2, a="y"), removals=True) is None
+    assert worker.push(snapshot(3, a="z", b="x"), removals=True) is None
+    assert worker.ack(first.nonce)
+    second = worker.push(snapshot(3, a="z", b="x"), removals=True)
+    assert second is not None
+    assert [one.key.server_id for one in second.upserts] == ["a", "b"]
+
+
+def test_workers_that_hold_the_same_get_one_comparison() -> None:
+    old, new = snapshot(1, a="x", b="x"), snapshot(2, a="y", c="x")
+    workers = [Subscription(), Subscription()]
+    for worker in workers:
+        push = worker.push(old, removals=True)
+        assert push is not None
+        worker.ack(push.nonce)
+    first, second = (worker.push(new, removals=True) for worker in workers)
+    assert first is not None
+    assert second is not None
+    assert [one.key.server_id for one in first.upserts] == ["a", "c"]
+    assert first.removals == (VariantKey("b"),)
+    assert first.upserts is second.upserts
+
+
+def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
+    old, new = snapshot(1, a="x", b="x"), snapshot(2, a="x", b="y")
+    worker = Subscription()
+    push = worker.push(old, removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "BUSY", "not now")])
+    worker.ack(push.nonce)
+    assert worker.heal(VariantKey("a"), "BUSY")
+    again = worker.push(new, removals=True)
+    assert again is not None
+    assert [one.key.server_id for one in again.upserts] == ["b"]
+
+
+def test_what_could_not_be_removed_at_first_is_removed_by_the_next_push() -> None:
+    first, later = snapshot(1, a="x"), snapshot(2, a="y")
+    worker = Subscription.begun(snapshot(9, gone="x").hashes)
+    push = worker.push(first, removals=False)
+    assert push is not None
+    assert push.removals == ()
+    worker.ack(push.nonce)
+    push = worker.push(later, removals=True)
+    assert push is not None
+    assert push.removals == (VariantKey("gone"),)
+
+
+def test_what_a_worker_has_moves_on_an_acknowledgement_only() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x"), removals=True)
+    assert push is not None
+    assert (worker.sent_version, worker.acked_version, worker.acked) == (1, 0, {})
+    worker.ack(push.nonce)
+    assert worker.acked_version == 1
+    assert list(worker.acked) == [VariantKey("a")]
+
+
+def test_a_stale_nonce_is_counted_and_ignored() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x"), removals=True)
+    assert push is not None
+    assert not worker.ack(push.nonce + 7)
+    assert not worker.nack(push.nonce + 7, [])
+    assert (worker.stale, worker.acked_version) == (2, 0)
+
+
+def test_the_good_ones_of_a_refused_delta_apply() -> None:
+    worker = Subscription()
+    state = snapshot(1, a="x", b="x")
+    push = worker.push(state, removals=True)
+    assert push is not None
+    refusal = Refusal(VariantKey("a"), "rejected", "BAD", "cannot be run here")
+    worker.nack(push.nonce, [refusal])
+    worker.ack(push.nonce)
+    assert list(worker.acked) == [VariantKey("b")]
+    assert worker.last_error == "cannot be run here"
+    again = worker.push(snapshot(2, a="x", b="x"), removals=True)
+    assert again is not None
+    assert again.upserts == ()
+    worker.ack(again.nonce)
+    changed = worker.push(snapshot(3, a="y", b="x"), removals=True)
+    assert changed is not None
+    assert [one.key.server_id for one in changed.upserts] == ["a"]
+    worker.ack(changed.nonce)
+    assert set(worker.acked) == {VariantKey("a"), VariantKey("b")}
+    assert worker.last_error == ""
+
+
+def test_a_failed_variant_heals_by_the_workers_word() -> None:
+    worker = Subscription()
+    state = snapshot(1, a="x")
+    push = worker.push(state, removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "DISK_FULL", "no room")])
+    worker.ack(push.nonce)
+    assert not worker.has(state.served[VariantKey("a")])
+    assert not worker.heal(VariantKey("a"), "SERVER_LOST")  # something else was mended
+    assert worker.heal(VariantKey("a"), "DISK_FULL")
+    assert worker.has(state.served[VariantKey("a")])
+    assert not worker.heal(VariantKey("a"), "DISK_FULL")
+
+
+def test_the_last_error_is_of_what_is_still_refused() -> None:
+    worker = Subscription()
+    push = worker.push(snapshot(1, a="x", b="x"), removals=True)
+    assert push is not None
+    first = Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")
+    worker.nack(push.nonce, [first, Refusal(VariantKey("b"), "failed", "BUSY", "b is busy")])
+    worker.ack(push.nonce)
+    assert worker.last_error == "b is busy"
+    worker.heal(VariantKey("b"), "BUSY")
+    assert worker.last_error == "a is bad"
+
+
+def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
+    before, state = Subscription(), snapshot(1, a="x", b="x")
+    push = before.push(state, removals=True)
+    assert push is not None
+    refusals = [
+        Refusal(VariantKey("a"), "rejected", "BAD", "a is bad"),
+        Refusal(VariantKey("b"), "failed", "BUSY", "b is busy"),
+    ]
+    assert before.nack(push.nonce, refusals)
+    after = Subscription.begun({}, before)
+    first = after.push(state, removals=True)
+    assert first is not None
+    assert [one.key.server_id for one in first.upserts] == ["b"]
+    assert after.last_error == "a is bad"
+
+
+def test_a_rejection_ends_when_the_worker_has_what_is_wanted_instead() -> None:
+    good = snapshot(1, a="x")
+    worker = Subscription.begun(good.hashes)
+    push = worker.push(snapshot(2, a="y"), removals=True)
+    assert push is not None
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")])
+    worker.ack(push.nonce)
+    undone = worker.push(snapshot(3, a="x"), removals=True)
+    assert undone is not None
+    assert (undone.upserts, worker.last_error) == ((), "")
+
+
+def test_removals_wait_until_they_are_allowed() -> None:
+    worker = Subscription(acked=dict(snapshot(1, a="x").hashes))
+    held_back = worker.push(snapshot(2), removals=False)
+    assert held_back is not None
+    assert held_back.removals == ()
+    worker.ack(held_back.nonce)
+    allowed = worker.push(snapshot(2), removals=True)
+    assert allowed is not None
+    assert allowed.removals == (VariantKey("a"),)
+
+
+STATES = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y"]), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(STATES, st.booleans()), min_size=1, max_size=8))
+def test_applying_every_delta_gives_the_last_snapshot(
+    steps: list[tuple[dict[str, str], bool]],
+) -> None:
+    """Whatever is pending when, a worker that acknowledges ends with the newest state."""
+    worker, held, state = Subscription(), {}, Snapshot(0)
+    for version, (tools, acks) in enumerate(steps, start=1):
+        state = snapshot(version, **tools)
+        push = worker.push(state, removals=True) or worker.pending
+        if acks and push:
+            held.update({one.key: one.hashes for one in push.upserts})
+            for key in push.removals:
+                held.pop(key)
+            worker.ack(push.nonce)
+    while push := worker.pending or worker.push(state, removals=True):
+        held.update({one.key: one.hashes for one in push.upserts})
+        for key in push.removals:
+            held.pop(key)
+        worker.ack(push.nonce)
+    assert held == state.hashes == worker.acked

@@ -1,0 +1,65 @@
+"""What watchers are told of: it is another object only where they would see a difference."""
+
+from __future__ import annotations
+
+from tests.control_plane.core.builders import START, at, coordinator, hello, lease, listing, load
+from tests.control_plane.core.builders import spec as server
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.workers.records import WorkerReport
+
+
+def obey(state: Coordinator) -> None:
+    """Answer every probe and acknowledge every delta."""
+    while actions := state.take_actions():
+        for worker_id, action in actions:
+            if isinstance(action, PushDelta):
+                state.acked(worker_id, action.push.nonce, at(1))
+            elif isinstance(action, StartProbe):
+                state.probe_ended(action.id, listing("x"), at(1))
+
+
+def serving() -> Coordinator:
+    state = coordinator()
+    load(state, server("a"))
+    state.worker_joined(hello("w1"), START)
+    obey(state)
+    return state
+
+
+def test_a_worker_counts_once_it_has_what_callers_see() -> None:
+    state = serving()
+    assert state.in_force.version == state.visible.version > 0
+    assert {each.id for each in state.in_force.workers} == {"w1"}
+    state.worker_joined(hello("w2"), at(2))
+    assert {each.id for each in state.in_force.workers} == {"w1"}
+    obey(state)
+    assert {each.id for each in state.in_force.workers} == {"w1", "w2"}
+
+
+def test_what_watchers_do_not_see_leaves_it_alone() -> None:
+    state = serving()
+    before = state.in_force
+    state.heard("w1")
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), calls_in_flight=3), at(2))
+    state.tick(at(3))
+    assert state.in_force is before
+
+
+def test_who_drains_or_leaves_is_in_it_no_more() -> None:
+    state = serving()
+    state.worker_joined(hello("w2"), at(2))
+    obey(state)
+    state.drain_worker("w1", at(3))
+    assert {each.id for each in state.in_force.workers} == {"w2"}
+    state.worker_left("w2", at(4))
+    assert not state.in_force.workers
+
+
+def test_another_version_is_another_one() -> None:
+    state = serving()
+    before = state.in_force
+    load(state, server("a", prefix="other_"), now=at(2))
+    obey(state)
+    assert state.in_force.version == state.visible.version > before.version

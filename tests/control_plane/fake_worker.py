@@ -1,0 +1,162 @@
+"""A worker as the control plane sees it: the Sync stream, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import grpc
+from tests.conftest import BOUND
+
+from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.wire.message_parts import Joiner, split
+from leaseway.wire.version import PROTOCOL_VERSION
+
+END = grpc.aio.EOF
+
+
+def recorded(*names: str, size: int = 0) -> list[sync_pb2.RecordedTool]:
+    """Return the listing of a server with these tools, each of about `size` bytes."""
+    return [
+        sync_pb2.RecordedTool(
+            definition=json.dumps(
+                {
+                    "name": name,
+                    "description": "d" * size,
+                    "inputSchema": {"type": "object"},
+                    "annotations": {"readOnlyHint": True},
+                    "icons": [{"src": "x"}],
+                }
+            ).encode()
+        )
+        for name in names
+    ]
+
+
+class FakeWorker:
+    """One stream; the test reads and writes its messages."""
+
+    def __init__(self, address: str, worker_id: str = "w1", incarnation: str = "run-1") -> None:
+        self._channel = grpc.aio.insecure_channel(address)
+        self._call = sync_pb2_grpc.SyncServiceStub(self._channel).Sync()
+        self._joiner = Joiner()
+        self.id = worker_id
+        self.incarnation = incarnation
+        self.held: dict[str, sync_pb2.Upsert] = {}
+        self.parts = 0
+
+    async def join(self, **hello: object) -> sync_pb2.Welcome:
+        """Say hello and return the welcome."""
+        await self.greet(**hello)
+        return (await self.hear("welcome")).welcome
+
+    async def greet(self, **hello: object) -> None:
+        """Say hello."""
+        await self.say(
+            hello=sync_pb2.Hello(
+                protocol_version=PROTOCOL_VERSION,
+                worker=catalog_pb2.WorkerRef(
+                    id=self.id, incarnation=self.incarnation, address="127.0.0.1:9"
+                ),
+                capacity=4,
+                **hello,  # type: ignore[arg-type]
+            )
+        )
+
+    async def say(self, **message: object) -> None:
+        """Send a message, in parts where it is long."""
+        whole = sync_pb2.SyncRequest(**message)  # type: ignore[arg-type]
+        if whole.ByteSize() <= 1024 * 1024:
+            await self._call.write(whole)
+            return
+        for part in split(whole.SerializeToString()):
+            await self._call.write(sync_pb2.SyncRequest(part=part))
+
+    async def hear(self, kind: str) -> sync_pb2.SyncResponse:
+        """Return the next message, which must be of this kind; deltas are acknowledged."""
+        async with asyncio.timeout(BOUND):
+            while True:
+                message = await self._next()
+                heard = message.WhichOneof("message")
+                if heard == "delta":
+                    await self._apply(message.delta)
+                if heard == kind:
+                    return message
+                assert heard == "delta", f"heard {heard}, not {kind}"
+
+    async def serve(
+        self,
+        *tools: str,
+        prompts: Iterable[bytes] = (),
+        resources: Iterable[bytes] = (),
+        templates: Iterable[bytes] = (),
+    ) -> str:
+        """Answer the next probe with these tools and definitions; return the server's id."""
+        probe = (await self.hear("probe")).probe
+        await self.say(
+            probe_result=sync_pb2.ProbeResult(
+                id=probe.id,
+                key=probe.spec.key,
+                launch_hash=probe.launch_hash,
+                tools=recorded(*tools),
+                protocol_version="2025-11-25",
+                prompts=prompts,
+                resources=resources,
+                resource_templates=templates,
+            )
+        )
+        return probe.spec.key.server_id
+
+    async def apply_until(self, *servers: str) -> None:
+        """Take deltas until exactly these servers are held."""
+        async with asyncio.timeout(BOUND):
+            while set(self.held) != set(servers):
+                message = await self._next()
+                if message.WhichOneof("message") == "delta":
+                    await self._apply(message.delta)
+
+    async def ended(self) -> grpc.StatusCode:
+        """Return how the stream ended."""
+        async with asyncio.timeout(BOUND):
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while await self._call.read() is not END:
+                    pass  # a status comes behind all messages
+            return await self._call.code()
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._call.cancel()
+        await self._channel.close()
+
+    async def _next(self) -> sync_pb2.SyncResponse:
+        while True:
+            message = await self._call.read()
+            assert isinstance(message, sync_pb2.SyncResponse), "the stream ended"
+            if message.WhichOneof("message") != "part":
+                return message
+            self.parts += 1
+            whole = self._joiner.add(message.part)
+            if whole is not None:
+                return sync_pb2.SyncResponse.FromString(whole)
+
+    async def _apply(self, delta: sync_pb2.Delta) -> None:
+        for upsert in delta.upserts:
+            self.held[upsert.spec.key.server_id] = upsert
+        for key in delta.removals:
+            self.held.pop(key.server_id, None)
+        ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)
+        await self.say(ack=ack)
+
+
+@asynccontextmanager
+async def worker(address: str, worker_id: str = "w1", **hello: object) -> AsyncIterator[FakeWorker]:
+    """Run a worker that has joined."""
+    fake = FakeWorker(address, worker_id)
+    try:
+        await fake.join(**hello)
+        yield fake
+    finally:
+        await fake.close()

@@ -1,0 +1,187 @@
+"""What operators do to workers and leases, and whether it is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import spec
+from tests.control_plane.fake_worker import FakeWorker, worker
+from tests.control_plane.services.test_catalog import fault_of
+
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
+
+LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
+
+
+async def hold(running: Running, fake: FakeWorker) -> None:
+    await fake.say(report=sync_pb2.Report(leases_gained=[LEASE]))
+    await running.until(lambda state: "L1" in state.placements.leases)
+
+
+async def serve_desk(running: Running, fake: FakeWorker) -> None:
+    running.load(spec("desk", shared=False), spec("time"))
+    await fake.serve("open")
+    await fake.serve("open")
+    await fake.apply_until("desk", "time")
+    await running.until(lambda state: state.ready)
+
+
+async def test_a_revocation_waits_until_the_worker_says_that_the_lease_has_ended(
+    running: Running,
+) -> None:
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        request = admin_pb2.RevokeLeaseRequest(lease_id="L1", reason="it is stuck")
+        asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=60))
+        told = (await w1.hear("revoke")).revoke
+        assert (told.lease_id, told.reason) == ("L1", "it is stuck")
+        assert not asked.done()
+        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        assert (await asked).ended
+
+
+async def test_a_worker_that_does_not_confirm_a_revocation_does_not_hold_the_operator(
+    running: Running, hurried: float
+) -> None:
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        request = admin_pb2.RevokeLeaseRequest(lease_id="L1")
+        answer = await running.admin.RevokeLease(request, timeout=hurried)
+        assert not answer.ended
+        assert (await w1.hear("revoke")).revoke.reason == "an operator revoked it"
+
+
+async def test_a_lease_that_nobody_holds_cannot_be_revoked(running: Running) -> None:
+    unknown = admin_pb2.RevokeLeaseRequest(lease_id="L9")
+    fault = await fault_of(running.admin.RevokeLease(unknown))
+    assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_LOST, "L9")
+    assert "No worker holds lease 'L9'" in fault.message
+
+
+async def test_a_lease_of_a_worker_that_is_away_cannot_be_revoked(running: Running) -> None:
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+    await running.until(lambda state: not state.workers["w1"].connected)
+    fault = await fault_of(running.admin.RevokeLease(admin_pb2.RevokeLeaseRequest(lease_id="L1")))
+    assert fault.reason is Reason.WORKER_LOST
+    assert "'w1'" in fault.message
+
+
+async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
+        await w1.hear("drain")
+        (record,) = (await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())).workers
+        assert record.state == "draining"
+        place = leases_pb2.PlaceRequest(session="s", server_id="desk")
+        fault = await fault_of(running.placement.Place(place, timeout=60))
+        assert fault.reason is Reason.SERVER_NOT_READY
+
+
+async def test_a_drain_of_an_unknown_worker_names_those_that_are_there(running: Running) -> None:
+    unknown = admin_pb2.DrainWorkerRequest(worker_id="w9")
+    fault = await fault_of(running.admin.DrainWorker(unknown))
+    assert fault.message == "No worker is connected."
+    async with worker(running.address, "w1"), worker(running.address, "w2"):
+        fault = await fault_of(running.admin.DrainWorker(unknown))
+    assert fault.message == "No worker 'w9' is connected. Connected are: w1, w2."
+
+
+async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
+    running: Running,
+) -> None:
+    find = running.placement.FindLease
+    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        assert not (await find(request)).HasField("worker")
+        await hold(running, w1)
+        found = await find(request)
+        assert (found.worker.id, found.worker.incarnation, found.lease_id) == ("w1", "run-1", "L1")
+        other = leases_pb2.FindLeaseRequest(session="s", server_id="desk", tenant="acme")
+        assert not (await find(other)).HasField("worker")
+        assert running.plane.state.placements.load("w1") == 1
+    await running.until(lambda state: not state.workers["w1"].connected)
+    assert not (await find(request)).HasField("worker")
+    blank = leases_pb2.FindLeaseRequest(session="s")
+    assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, waits = running.plane.changed, asyncio.Event()
+
+    async def noted(timeout: float) -> None:
+        waits.set()
+        await changed(timeout)
+
+    monkeypatch.setattr(running.plane, "changed", noted)
+    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
+    waiting = running.placement.FindLease(request, timeout=60)
+    async with asyncio.timeout(BOUND):
+        await waits.wait()
+    async with worker(running.address, leases=[LEASE]):
+        assert (await waiting).lease_id == "L1"
+
+
+async def test_looking_for_a_lease_ends_with_its_callers_deadline(
+    running: Running, hurried: float
+) -> None:
+    request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
+    found = await running.placement.FindLease(request, timeout=hurried)
+    assert not running.plane.state.settled
+    assert not found.HasField("worker")
+
+
+async def test_the_admin_toolset_is_listed_on_every_worker_and_not_among_the_servers(
+    running: Running,
+) -> None:
+    async with worker(running.address, "w1") as w1:
+        await serve_desk(running, w1)
+        async with worker(running.address, "w2"):
+            request = catalog_pb2.ListToolsRequest(servers=["mcp_admin"])
+            (tool,) = (await running.catalog.ListTools(request)).tools
+            names = catalog_pb2.ResolveToolsRequest(names=["mcp_release", "mcp_admin:mcp_release"])
+            resolved = (await running.catalog.ResolveTools(names, timeout=60)).tools
+            listed = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
+    assert (tool.name, tool.original_name, tool.server_id) == (
+        "mcp_release",
+        "mcp_release",
+        "mcp_admin",
+    )
+    assert tool.title
+    assert tool.description
+    schema = json.loads(tool.input_schema)
+    assert (schema["required"], schema["additionalProperties"]) == (["serverId"], False)
+    assert json.loads(tool.annotations)["idempotentHint"] is True
+    for one in resolved:
+        assert (one.server_id, one.original_name) == ("mcp_admin", "mcp_release")
+        assert one.shared
+        assert one.idempotent
+        assert [ref.id for ref in one.workers] == ["w1", "w2"]
+    assert [server.server_id for server in listed.servers] == ["desk", "time"]
+
+
+async def test_without_a_leased_server_there_is_no_admin_toolset(running: Running) -> None:
+    running.load(spec("time"))
+    async with worker(running.address) as w1:
+        await w1.serve("now")
+        await w1.apply_until("time")
+        await running.until(lambda state: state.ready)
+        listed = (await running.catalog.ListTools(catalog_pb2.ListToolsRequest())).tools
+        names = catalog_pb2.ResolveToolsRequest(names=["mcp_release", "mcp_admin:mcp_release"])
+        resolved = (await running.catalog.ResolveTools(names, timeout=60)).tools
+    assert [tool.name for tool in listed] == ["time_now"]
+    reasons = [fault_from_status(tool.error).reason for tool in resolved]
+    assert reasons == [Reason.TOOL_NOT_FOUND] * 2

@@ -1,0 +1,390 @@
+"""The control plane's services over real gRPC, with workers spoken by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import grpc
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import spec
+from tests.control_plane.fake_worker import FakeWorker, recorded, worker
+
+from leaseway.control_plane.core.catalog.snapshot import Snapshot
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+
+
+async def resolve(
+    running: Running, *names: str, timeout: float = BOUND
+) -> list[catalog_pb2.ResolvedTool]:
+    request = catalog_pb2.ResolveToolsRequest(names=names)
+    return list((await running.catalog.ResolveTools(request, timeout=timeout)).tools)
+
+
+async def heard(watch: object) -> catalog_pb2.WatchToolsResponse:
+    message = await watch.read()  # type: ignore[attr-defined]
+    assert isinstance(message, catalog_pb2.WatchToolsResponse)
+    return message
+
+
+async def fault_of(call: object) -> Fault:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call  # type: ignore[misc]
+    fault = fault_from_rpc_error(caught.value)
+    assert fault is not None
+    return fault
+
+
+async def test_a_probed_server_is_listed_with_all_that_its_definition_says(
+    running: Running,
+) -> None:
+    running.load(spec("time"))
+    async with worker(running.address) as w1:
+        await w1.serve("now", "zones")
+        await w1.apply_until("time")
+        await running.until(lambda state: state.ready)
+        (first, second) = (await running.catalog.ListTools(catalog_pb2.ListToolsRequest())).tools
+    assert (first.name, first.original_name, first.server_id) == ("time_now", "now", "time")
+    assert second.name == "time_zones"
+    assert json.loads(first.input_schema) == {"type": "object"}
+    assert json.loads(first.annotations) == {"readOnlyHint": True}
+    assert json.loads(first.extra) == {"icons": [{"src": "x"}]}
+    assert first.shared
+
+
+async def test_a_call_before_the_first_result_waits_for_it(running: Running) -> None:
+    running.load(spec("time"))
+    async with worker(running.address) as w1:
+        asked = asyncio.create_task(resolve(running, "time_now", "time:now"))
+        await w1.serve("now")
+        await w1.apply_until("time")
+        exposed, qualified = await asked
+    assert [ref.id for ref in exposed.workers] == ["w1"]
+    assert (qualified.server_id, qualified.original_name) == ("time", "now")
+    assert exposed.read_only
+
+
+async def test_what_is_resolved_together_is_so_in_one_version(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        running.load(spec("a"), spec("slow"))
+        probe = (await w1.hear("probe")).probe
+        changed, waits = running.plane.changed, asyncio.Event()
+
+        async def wait(timeout: float) -> None:
+            waits.set()
+            await changed(timeout)
+
+        monkeypatch.setattr(running.plane, "changed", wait)
+        request = catalog_pb2.ResolveToolsRequest(names=["a_x", "slow_y"])
+        asked = asyncio.ensure_future(running.catalog.ResolveTools(request, timeout=BOUND))
+        async with asyncio.timeout(BOUND):
+            await waits.wait()
+            running.load(spec("a", prefix="other_"), spec("slow"))
+            await w1.hear("delta")
+            await w1.say(
+                probe_result=sync_pb2.ProbeResult(
+                    id=probe.id,
+                    key=probe.spec.key,
+                    launch_hash=probe.launch_hash,
+                    tools=recorded("y"),
+                    protocol_version="2025-11-25",
+                )
+            )
+            await w1.apply_until("a", "slow")
+            answer = await asked
+    moved, waited = answer.tools
+    assert fault_from_status(moved.error).reason is Reason.TOOL_NOT_FOUND
+    assert (waited.server_id, waited.original_name) == ("slow", "y")
+    assert answer.registry_version == running.plane.state.visible.version
+
+
+async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(
+    running: Running, hurried: float
+) -> None:
+    running.load(spec("slow"))
+    async with worker(running.address):
+        (tool,) = await resolve(running, "slow_x", timeout=hurried)
+    fault = fault_from_status(tool.error)
+    assert fault.reason is Reason.SERVER_NOT_READY
+    assert "slow" in fault.message
+
+
+async def test_a_list_reply_has_its_version_and_what_is_pending(running: Running) -> None:
+    running.load(spec("a"), spec("b"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.visible.served)
+        reply = await running.catalog.ListTools(catalog_pb2.ListToolsRequest())
+    assert reply.registry_version == running.plane.state.visible.version > 0
+    assert list(reply.pending) == ["b"]
+    assert reply.HasField("config_loaded_at")
+
+
+async def test_ten_thousand_tools_come_in_pages_of_at_most_a_mebibyte(running: Running) -> None:
+    running.load(spec("big"))
+    names = [f"tool{number:05}" for number in range(10_000)]
+    async with worker(running.address) as w1:
+        probe = (await w1.hear("probe")).probe
+        await w1.say(
+            probe_result=sync_pb2.ProbeResult(
+                id=probe.id, key=probe.spec.key, tools=recorded(*names, size=300)
+            )
+        )
+        await w1.apply_until("big")
+        await running.until(lambda state: state.ready)
+        assert len(w1.held["big"].toolset.recorded) == 10_000
+        assert w1.parts > 1
+        seen: list[str] = []
+        token = ""
+        while True:
+            page = await running.catalog.ListTools(catalog_pb2.ListToolsRequest(page_token=token))
+            assert page.ByteSize() <= 1024 * 1024 + 4096
+            seen += [tool.original_name for tool in page.tools]
+            token = page.next_page_token
+            if not token:
+                break
+    assert seen == names
+
+
+async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
+    running: Running,
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        async with asyncio.timeout(BOUND):
+            first = await heard(watch)
+            running.load(spec("a", prefix="other_"))
+            await w1.hear("delta")
+            second = await heard(watch)
+        watch.cancel()
+    assert list(first.changed_servers) == []
+    assert second.registry_version > first.registry_version
+    assert list(second.changed_servers) == ["a"]
+
+
+async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        async with asyncio.timeout(BOUND):
+            first = await heard(watch)
+            async with worker(running.address, "w2") as w2:
+                await w2.apply_until("a")
+                second = await heard(watch)
+        watch.cancel()
+    assert not first.workers_changed
+    assert second.workers_changed
+    assert second.registry_version == first.registry_version
+
+
+async def test_watchers_are_not_woken_by_what_they_do_not_see(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        await heard(watch)
+        looked = 0
+        visible: Callable[[Coordinator], Snapshot] = vars(Coordinator)["visible"].fget
+
+        def look(state: Coordinator) -> Snapshot:
+            nonlocal looked
+            looked += 1
+            return visible(state)
+
+        monkeypatch.setattr(Coordinator, "visible", property(look))
+        for _ in range(10):
+            running.plane.act(lambda state, _: state.heard("w1"))
+            await asyncio.sleep(0)
+        watch.cancel()
+    assert looked == 0
+
+
+async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> None:
+    running.load(spec("a", shared=False))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        request = leases_pb2.PlaceRequest(session="dialog", server_id="a")
+        placed = await running.placement.Place(request, timeout=60)
+        assert placed.worker.id == "w1"
+        gained = leases_pb2.Lease(id="L1", server_id="a", tenant="default", session="dialog")
+        await w1.say(report=sync_pb2.Report(leases_gained=[gained]))
+        await running.until(lambda state: state.placements.leases)
+        assert (await running.placement.Place(request)).lease_id == "L1"
+        held = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
+        assert [(one.id, one.worker_id, one.session) for one in held.leases] == [
+            ("L1", "w1", "dialog")
+        ]
+
+
+async def test_placement_refusals_have_their_reasons(running: Running) -> None:
+    running.load(spec("a", shared=True))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        place = running.placement.Place
+        shared = leases_pb2.PlaceRequest(session="s", server_id="a")
+        assert (await fault_of(place(shared, timeout=60))).reason is Reason.NOT_LEASABLE
+        unknown = leases_pb2.PlaceRequest(session="s", server_id="aa")
+        fault = await fault_of(place(unknown, timeout=60))
+        assert (fault.reason, fault.metadata["nearest"]) == (Reason.TOOL_NOT_FOUND, "a")
+        blank = leases_pb2.PlaceRequest(server_id="a")
+        assert (await fault_of(place(blank, timeout=60))).reason is Reason.INVALID_REQUEST
+        long = leases_pb2.PlaceRequest(session="s" * 257, server_id="a")
+        assert (await fault_of(place(long, timeout=60))).reason is Reason.INVALID_REQUEST
+
+
+async def test_another_protocol_version_is_refused_by_name(running: Running) -> None:
+    client = catalog_pb2.ClientInfo(protocol_version=99, package_version="future/9")
+    request = catalog_pb2.ListToolsRequest(client=client)
+    fault = await fault_of(running.catalog.ListTools(request, timeout=60))
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION
+    assert "future/9" in fault.message
+
+
+async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        twin = FakeWorker(running.address, incarnation="run-2")
+        await twin.greet()
+        assert await twin.ended() is grpc.StatusCode.ALREADY_EXISTS
+        await twin.close()
+        problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+        assert [one.reason for one in problems.problems] == ["WORKER_TWIN"]
+        assert await w1.serve("x") == "a"
+
+
+async def test_a_reconnecting_worker_takes_its_own_place(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as older:
+        newer = FakeWorker(running.address)
+        await newer.join()
+        assert await older.ended() is grpc.StatusCode.ABORTED
+        workers = await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())
+        assert [one.state for one in workers.workers] == ["connected"]
+        await newer.close()
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"ack": sync_pb2.Ack(nonce=1)},
+        {"hello": sync_pb2.Hello(protocol_version=1)},
+        {"hello": sync_pb2.Hello(protocol_version=99)},
+    ],
+    ids=["no hello", "no id", "another protocol"],
+)
+async def test_a_stream_that_does_not_begin_with_a_good_hello_is_refused(
+    running: Running, first: dict[str, object]
+) -> None:
+    stray = FakeWorker(running.address)
+    await stray.say(**first)
+    assert await stray.ended() is grpc.StatusCode.INVALID_ARGUMENT
+    await stray.close()
+    assert running.plane.state.workers == {}
+
+
+async def test_a_garbled_listing_ends_the_stream_and_harms_nothing(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        probe = (await w1.hear("probe")).probe
+        garbled = [sync_pb2.RecordedTool(definition=b"{")]
+        await w1.say(probe_result=sync_pb2.ProbeResult(id=probe.id, tools=garbled))
+        assert await w1.ended() is grpc.StatusCode.INVALID_ARGUMENT
+    status = await running.admin.GetStatus(admin_pb2.GetStatusRequest())
+    assert list(status.pending) == ["a"]
+
+
+async def test_the_status_says_how_far_the_system_is(running: Running) -> None:
+    status = await running.admin.GetStatus(admin_pb2.GetStatusRequest())
+    assert (status.ready, status.workers, status.epoch) == (False, 0, 7)
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        assert (await running.admin.GetStatus(admin_pb2.GetStatusRequest())).ready
+
+
+async def test_servers_show_their_state_and_their_trouble(running: Running) -> None:
+    running.load(spec("bad"), spec("good"))
+    async with worker(running.address) as w1:
+        for _ in range(2):
+            probe = (await w1.hear("probe")).probe
+            failed = probe.spec.key.server_id == "bad"
+            problem = admin_pb2.Problem(scope="server", reason="X", message="It exited at once.")
+            await w1.say(
+                probe_result=sync_pb2.ProbeResult(
+                    id=probe.id,
+                    key=probe.spec.key,
+                    problem=problem if failed else None,
+                    tools=[] if failed else recorded("x"),
+                )
+            )
+        await w1.apply_until("good")
+        await running.until(lambda state: state.ready)
+        reply = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
+    bad, good = reply.servers
+    assert bad.state == catalog_pb2.SERVER_STATE_FAILED
+    assert bad.problem == "The last try, on worker 'w1', failed. It exited at once."
+    assert bad.failures == 1
+    assert (good.state, good.tool_count) == (catalog_pb2.SERVER_STATE_READY, 1)
+    assert (good.failures, good.HasField("next_try_at")) == (0, False)
+    assert list(good.workers) == ["w1"]
+
+
+async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Running) -> None:
+    problem = admin_pb2.Problem(scope="client", reason="SCHEMA_REFUSED", message="No $ref.")
+    await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [(one.reason, one.count) for one in listed.problems] == [("SCHEMA_REFUSED", 1)]
+    problem.subject = "echo"
+    await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
+    blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
+    assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
+    running: Running,
+) -> None:
+    for scope in ("server", "worker", "workspace", ""):
+        problem = admin_pb2.Problem(scope=scope, server_id="a", reason="X", message="Down.")
+        await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert [(one.scope, one.count) for one in listed.problems] == [("client", 4)]
+
+
+async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
+    long = "x" * 100_000
+    problem = admin_pb2.Problem(
+        scope=long, reason=long, message=long, server_id=long, worker_id=long, subject=long
+    )
+    await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
+    listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
+    assert listed.ByteSize() < 8192

@@ -1,0 +1,39 @@
+"""How a lease ended, from its worker's report to those who list leases."""
+
+from __future__ import annotations
+
+from tests.control_plane.conftest import Running
+from tests.control_plane.fake_worker import worker
+from tests.control_plane.services.test_admin import hold
+
+from leaseway.v1 import admin_pb2, sync_pb2
+
+
+async def test_an_end_that_a_worker_reports_is_told_to_its_tenant_for_a_while(
+    running: Running,
+) -> None:
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        ends = [
+            admin_pb2.LeaseEnd(lease_id="L1", tenant="default", how="released"),
+            admin_pb2.LeaseEnd(lease_id="L2", tenant="acme", how="expired"),
+        ]
+        await w1.say(report=sync_pb2.Report(leases_lost=["L1"], lease_ends=ends))
+        await running.until(lambda state: not state.placements.leases)
+        for tenant, known in (("", ["L1", "L2"]), ("default", ["L1"]), ("acme", ["L2"])):
+            request = admin_pb2.ListHeldLeasesRequest(tenant=tenant)
+            answer = await running.admin.ListHeldLeases(request)
+            assert not answer.leases
+            assert [end.lease_id for end in answer.ended] == known
+        assert answer.ended[0].how == "expired"
+
+
+async def test_a_worker_of_before_says_only_that_a_lease_ended(running: Running) -> None:
+    running.load()
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        await running.until(lambda state: not state.placements.leases)
+        answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
+        assert not answer.ended

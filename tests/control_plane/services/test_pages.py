@@ -1,0 +1,216 @@
+"""What operators list of a large fleet: page by page, each at most a mebibyte (DESIGN §10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import START, coordinator, hello, load, spec
+from tests.control_plane.fake_worker import recorded, worker
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
+from leaseway.control_plane.core.problems import Problem, ProblemTable
+from leaseway.control_plane.core.workers.records import InstanceInfo
+from leaseway.control_plane.services import pages
+from leaseway.spec.model import VariantKey
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.errors import Reason
+from leaseway.wire.pages import PageStart, page_start
+from leaseway.wire.status import fault_from_rpc_error
+
+MIB = 1024 * 1024
+
+
+def start(listing: str, token: str = "", page_size: int = 0) -> PageStart:
+    """Return where a page begins."""
+    request = admin_pb2.ListWorkersRequest(page_token=token, page_size=page_size)
+    return page_start(listing, request)
+
+
+def instances(worker_id: str, server_id: str, count: int) -> tuple[InstanceInfo, ...]:
+    """Return so many instances of a server on a worker."""
+    key = VariantKey(server_id)
+    return tuple(
+        InstanceInfo(f"{worker_id}-{number:05}", worker_id, key, "ready", launch_hash="1" * 32)
+        for number in range(count)
+    )
+
+
+def fleet(servers: int, workers: int, each: int, *busy: int) -> Coordinator:
+    """Return what is known of workers that have so many instances of each busy server."""
+    state = coordinator()
+    ids = [f"server-{number:03}" for number in range(servers)]
+    load(state, *(spec(server_id) for server_id in ids))
+    for number in range(workers):
+        name = f"worker-{number:03}"
+        held = tuple(one for place in busy for one in instances(name, ids[place], each))
+        state.worker_joined(hello(name, instances=held), START)
+    return state
+
+
+def server_pages(
+    state: Coordinator, page_size: int = 0
+) -> Iterator[list[catalog_pb2.ServerStatus]]:
+    """Yield the pages of servers."""
+    token = ""
+    while True:
+        keys = sorted(state.servers.desired or {})
+        page, token = pages.servers(state, keys, START, start("ListServers", token, page_size))
+        assert sum(one.ByteSize() for one in page) <= MIB
+        yield page
+        if not token:
+            return
+
+
+def test_five_hundred_servers_on_sixty_workers_come_in_pages() -> None:
+    state = fleet(500, 60, 1, *range(500))
+    told = [status for page in server_pages(state) for status in page]
+    found: dict[str, list[str]] = {}
+    for status in told:
+        found.setdefault(status.server_id, []).extend(one.worker_id for one in status.instances)
+    assert list(found) == [f"server-{number:03}" for number in range(500)]
+    workers = [f"worker-{number:03}" for number in range(60)]
+    assert all(held == workers for held in found.values())
+
+
+def test_a_server_whose_instances_fill_a_page_goes_on_in_the_next() -> None:
+    state = fleet(3, 40, 500, 1)
+    told = list(server_pages(state))
+    assert len(told) > 1
+    parts = [status for page in told for status in page if status.server_id == "server-001"]
+    assert parts[0].transport == "stdio"
+    assert all(not part.transport for part in parts[1:])
+    seen = [(one.worker_id, one.id) for part in parts for one in part.instances]
+    assert seen == sorted(set(seen))
+    assert len(seen) == 20_000
+    assert [status.server_id for status in told[-1]][-1] == "server-002"
+
+
+def test_servers_that_come_and_go_between_pages_hide_no_other() -> None:
+    state = fleet(6, 1, 1, *range(6))
+    told = server_pages(state, page_size=2)
+    seen = [status.server_id for status in next(told)]
+    load(state, *(spec(f"server-{number:03}") for number in (1, 3, 4, 5, 6)))
+    seen += [status.server_id for page in told for status in page]
+    assert seen == [f"server-00{number}" for number in (0, 1, 3, 4, 5, 6)]
+
+
+def test_workers_come_in_pages() -> None:
+    state = coordinator()
+    for number in range(300):
+        labels = {"note": "x" * 10_000}
+        state.worker_joined(hello(f"worker-{number:03}", labels=labels), START)
+    seen, token, count = [], "", 0
+    while True:
+        page, token = pages.workers(state, start("ListWorkers", token))
+        assert sum(one.ByteSize() for one in page) <= MIB
+        seen += [one.worker.id for one in page]
+        count += 1
+        if not token:
+            break
+    assert seen == sorted(state.workers)
+    assert count > 1
+
+
+def test_thirty_thousand_leases_come_in_pages_behind_the_ends() -> None:
+    held = [
+        HeldLease(f"run.{number:06}", LeaseKey("default", f"s{number}", "desk"), "w1", START.mono)
+        for number in range(30_000)
+    ]
+    ends = [LeaseEnd(f"run.{number:06}", "default" * 30, "released") for number in range(4_000)]
+    listed: list[admin_pb2.LeaseEnd | leases_pb2.Lease] = []
+    token = ""
+    while True:
+        place = start("ListHeldLeases", token)
+        page, token = pages.ends_and_leases(ends, held, START.mono, place)
+        assert sum(one.ByteSize() for one in page) <= MIB
+        listed += page
+        if not token:
+            break
+    ended, leases = listed[:4_000], listed[4_000:]
+    assert [one.lease_id for one in ended if isinstance(one, admin_pb2.LeaseEnd)] == [
+        end.lease_id for end in ends
+    ]
+    assert [one.id for one in leases if isinstance(one, leases_pb2.Lease)] == [
+        one.id for one in held
+    ]
+
+
+def test_a_problem_that_is_seen_again_between_pages_is_not_missed() -> None:
+    table = ProblemTable()
+    for number in range(6):
+        table.report(Problem("server", "FAILED", "It failed.", f"s{number}"), 100.0 + number)
+    first, token = pages.problems(table.open(), start("ListProblems", page_size=3))
+    assert [one.server_id for one in first] == ["s2", "s1", "s0"]  # the newest first
+    table.report(Problem("server", "FAILED", "It failed again.", "s4"), 200.0)
+    second, token = pages.problems(table.open(), start("ListProblems", token))
+    assert [one.server_id for one in second] == ["s4", "s5", "s3"]
+    assert not token
+
+
+async def test_no_listing_takes_a_token_that_it_did_not_give_out(running: Running) -> None:
+    async with worker(running.address):
+        rpcs: list[tuple[Any, Any]] = [
+            (running.catalog.ListTools, catalog_pb2.ListToolsRequest),
+            (running.catalog.ListPrompts, catalog_pb2.ListPromptsRequest),
+            (running.catalog.ListResources, catalog_pb2.ListResourcesRequest),
+            (running.catalog.ListServers, catalog_pb2.ListServersRequest),
+            (running.admin.ListWorkers, admin_pb2.ListWorkersRequest),
+            (running.admin.ListHeldLeases, admin_pb2.ListHeldLeasesRequest),
+            (running.admin.ListProblems, admin_pb2.ListProblemsRequest),
+        ]
+        for rpc, request in rpcs:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await rpc(request(page_token="time_now"))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            fault = fault_from_rpc_error(caught.value)
+            assert fault is not None
+            assert fault.reason is Reason.INVALID_REQUEST
+            assert request.DESCRIPTOR.name.removesuffix("Request") in fault.message
+
+
+async def test_a_caller_may_ask_for_small_pages(running: Running) -> None:
+    running.load(*(spec(name) for name in "abc"))
+    async with worker(running.address, "w1") as w1, worker(running.address, "w2"):
+        for _ in "abc":
+            await w1.serve("one", "two")
+        await w1.apply_until("a", "b", "c")
+        await running.until(lambda state: state.ready)
+        tools = await running.catalog.ListTools(catalog_pb2.ListToolsRequest(page_size=2))
+        servers = await running.catalog.ListServers(catalog_pb2.ListServersRequest(page_size=1))
+        more = catalog_pb2.ListServersRequest(page_size=5, page_token=servers.next_page_token)
+        others = await running.catalog.ListServers(more)
+        workers = await running.admin.ListWorkers(admin_pb2.ListWorkersRequest(page_size=1))
+    assert [tool.name for tool in tools.tools] == ["a_one", "a_two"]
+    assert tools.next_page_token
+    assert [server.server_id for server in servers.servers] == ["a"]
+    assert [server.server_id for server in others.servers] == ["b", "c"]
+    assert not others.next_page_token
+    assert [one.worker.id for one in workers.workers] == ["w1"]
+
+
+async def test_names_whose_workers_fill_an_answer_are_answered_in_part(running: Running) -> None:
+    running.load(spec("many"))
+    names = [f"tool{number:04}" for number in range(1_000)]
+    async with worker(running.address) as w1:
+        probe = (await w1.hear("probe")).probe
+        await w1.say(
+            probe_result={"id": probe.id, "key": probe.spec.key, "tools": recorded(*names)}
+        )
+        await w1.apply_until("many")
+        await running.until(lambda state: state.ready)
+        state = running.plane.state
+        (record,) = state.workers.values()
+        address = replace(record.hello.address, address="w" * 5_000)
+        record.hello = replace(record.hello, address=address)
+        request = catalog_pb2.ResolveToolsRequest(names=[f"many:{name}" for name in names])
+        answer = await running.catalog.ResolveTools(request)
+    assert answer.ByteSize() <= MIB
+    assert 0 < len(answer.tools) < 1_000
+    assert [tool.original_name for tool in answer.tools] == names[: len(answer.tools)]

@@ -1,0 +1,80 @@
+"""Placement as callers and workers see it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import spec
+from tests.control_plane.fake_worker import worker
+from tests.control_plane.services.test_admin import serve_desk
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement.table import LeaseKey
+from leaseway.control_plane.core.queries import place as lookup
+from leaseway.control_plane.services import placement as placement_service
+from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
+
+
+async def test_a_named_worker_counts_as_silent_until_it_says_anything(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        await running.placement.Place(leases_pb2.PlaceRequest(session="s", server_id="desk"))
+        assert running.plane.state.placements.unanswered_since("w1") is not None
+        await w1.say(report=sync_pb2.Report(calls_in_flight=1))
+        await running.until(
+            lambda state: state.placements.unanswered_since("w1") is None,
+        )
+
+
+async def test_those_who_wait_for_a_first_start_do_not_keep_waking_one_another(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = lookup.ask_for_room
+
+    def counting(state: Coordinator, key: LeaseKey, *args: Any, **more: Any) -> Any:
+        asked.append(key.session)
+        return ask(state, key, *args, **more)
+
+    monkeypatch.setattr(placement_service, "ask_for_room", counting)
+    running.load(spec("desk", shared=False))
+    async with worker(running.address) as w1:
+        waiting = [
+            asyncio.ensure_future(
+                running.placement.Place(
+                    leases_pb2.PlaceRequest(session=f"s{number}", server_id="desk"), timeout=BOUND
+                )
+            )
+            for number in range(3)
+        ]
+        await running.until(lambda _: len(asked) >= 3)
+        for number in range(20):  # each of them a change that all who wait look at
+            await running.admin.GetStatus(admin_pb2.GetStatusRequest())
+            await w1.say(report=sync_pb2.Report(calls_in_flight=number))
+        assert sorted(asked) == ["s0", "s1", "s2"]
+        await w1.serve("type")
+        await w1.apply_until("desk")
+        async with asyncio.timeout(BOUND):
+            placed = await asyncio.gather(*waiting)
+    assert {one.worker.id for one in placed} == {"w1"}
+    assert sorted(asked) == ["s0", "s0", "s1", "s1", "s2", "s2"]
+
+
+async def test_a_request_that_waits_keeps_no_more_than_the_names_of_workers(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await serve_desk(running, w1)
+        request = leases_pb2.PlaceRequest(session="s", server_id="desk")
+        request.exclude_workers.extend(["w1", *(f"nobody{n}" for n in range(1000))])
+        request.wait.FromMilliseconds(60_000)
+        asked = asyncio.ensure_future(running.placement.Place(request, timeout=BOUND))
+        await running.until(lambda state: len(state.line) == 1)
+        (waiter,) = running.plane.state.line._waiting.values()
+        assert set(waiter.avoided) == {"w1"}
+        async with asyncio.timeout(BOUND):
+            assert (await asked).worker.id == "w1", "it is tried again after a second"

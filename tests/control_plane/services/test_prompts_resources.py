@@ -1,0 +1,312 @@
+"""Prompts and resources over real gRPC: listed in pages, resolved, watched, held by workers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import spec
+from tests.control_plane.fake_worker import FakeWorker, worker
+from tests.control_plane.services.test_catalog import fault_of, heard
+
+from leaseway.control_plane.services import catalog as catalog_service
+from leaseway.spec.model import NameFilter
+from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
+from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
+
+PROMPT = {
+    "name": "ask",
+    "title": "Ask",
+    "description": "Asks.",
+    "arguments": [{"name": "city", "required": True}],
+    "icons": [{"src": "x"}],
+}
+RESOURCE = {
+    "uri": "file:///a",
+    "name": "a",
+    "title": "A",
+    "description": "A file.",
+    "mimeType": "text/plain",
+    "size": 3,
+}
+TEMPLATE = {"uriTemplate": "file:///{name}", "name": "any", "annotations": {"priority": 1}}
+
+
+def prompts(*names: str) -> list[bytes]:
+    return [json.dumps(PROMPT | {"name": name}).encode() for name in names]
+
+
+def resources(*uris: str, size: int = 0) -> list[bytes]:
+    return [json.dumps(RESOURCE | {"uri": uri, "text": "x" * size}).encode() for uri in uris]
+
+
+TEMPLATES = [json.dumps(TEMPLATE).encode()]
+
+
+async def resolve(
+    running: Running, kind: catalog_pb2.NameKind.ValueType, *names: str, server: str = ""
+) -> list[catalog_pb2.ResolvedTool]:
+    request = catalog_pb2.ResolveToolsRequest(names=names, kind=kind, server_id=server)
+    return list((await running.catalog.ResolveTools(request, timeout=60)).tools)
+
+
+async def served(running: Running, w1: FakeWorker) -> None:
+    """Have one server with a prompt, a resource and a template."""
+    running.load(spec("a"))
+    await w1.serve(
+        "x", prompts=prompts("ask"), resources=resources("file:///a"), templates=TEMPLATES
+    )
+    await w1.apply_until("a")
+    await running.until(lambda state: state.ready)
+
+
+async def test_prompts_are_listed_with_all_that_their_definitions_say(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        reply = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+        (prompt,) = reply.prompts
+    assert (prompt.name, prompt.original_name, prompt.server_id) == ("a_ask", "ask", "a")
+    assert (prompt.title, prompt.description, prompt.shared) == ("Ask", "Asks.", True)
+    assert json.loads(prompt.arguments) == PROMPT["arguments"]
+    assert json.loads(prompt.extra) == {"icons": [{"src": "x"}]}
+    assert reply.registry_version == running.plane.state.visible.version > 0
+
+
+async def test_resources_are_listed_with_their_definitions_and_templates_after_them(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        reply = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
+        only = catalog_pb2.ListResourcesRequest(servers=["mcp_admin"])
+        assert not (await running.catalog.ListResources(only)).resources
+    resource, template = reply.resources
+    assert (resource.uri, resource.is_template, resource.server_id) == ("file:///a", False, "a")
+    assert (resource.name, resource.title, resource.mime_type) == ("a", "A", "text/plain")
+    assert json.loads(resource.extra) == {"size": 3, "text": ""}
+    assert (template.uri, template.is_template) == ("file:///{name}", True)
+    assert json.loads(template.extra) == {"annotations": {"priority": 1}}
+
+
+async def test_many_resources_come_in_pages_of_at_most_a_mebibyte(running: Running) -> None:
+    running.load(spec("a"), spec("b"))
+    uris = [f"file:///{number:04} {number}" for number in range(2_000)]
+    async with worker(running.address) as w1:
+        for _ in range(2):
+            await w1.serve("x", resources=resources(*uris, size=400), templates=TEMPLATES)
+        await w1.apply_until("a", "b")
+        await running.until(lambda state: state.ready)
+        seen: list[tuple[str, str]] = []
+        pages = 0
+        token = ""
+        while token or not pages:
+            request = catalog_pb2.ListResourcesRequest(page_token=token)
+            page = await running.catalog.ListResources(request)
+            assert page.ByteSize() <= 1024 * 1024 + 4096
+            seen += [(one.server_id, one.uri) for one in page.resources]
+            token = page.next_page_token
+            pages += 1
+    listed = [(server, uri) for server in ("a", "b") for uri in uris]
+    assert pages > 1
+    assert seen == [*listed, ("a", "file:///{name}"), ("b", "file:///{name}")]
+
+
+async def test_prompts_come_in_pages_too(running: Running) -> None:
+    running.load(spec("a"))
+    names = [f"p{number}" for number in range(3)]
+    long = [json.dumps(PROMPT | {"name": n, "description": "d" * 700_000}).encode() for n in names]
+    async with worker(running.address) as w1:
+        await w1.serve(prompts=long)
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        seen: list[str] = []
+        token = ""
+        while token or not seen:
+            request = catalog_pb2.ListPromptsRequest(page_token=token)
+            page = await running.catalog.ListPrompts(request)
+            seen += [prompt.original_name for prompt in page.prompts]
+            token = page.next_page_token
+    assert seen == names
+
+
+async def test_a_prompt_is_resolved_by_its_names_and_can_be_repeated(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        kind = catalog_pb2.NAME_KIND_PROMPT
+        for found in await resolve(running, kind, "a_ask", "a:ask"):
+            assert (found.server_id, found.original_name) == ("a", "ask")
+            assert (found.shared, found.read_only) == (True, True)
+            assert [ref.id for ref in found.workers] == ["w1"]
+        (missing,) = await resolve(running, kind, "a_x")
+    fault = fault_from_status(missing.error)
+    assert (fault.reason, fault.metadata["nearest"]) == (Reason.TOOL_NOT_FOUND, "a_ask")
+    assert "prompt" in fault.message
+
+
+async def test_a_resource_is_resolved_by_uri_template_or_server(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        kind = catalog_pb2.NAME_KIND_RESOURCE
+        for found in await resolve(running, kind, "file:///a", "file:///new", "file:///{name}"):
+            assert (found.server_id, found.original_name) == ("a", found.name)
+            assert found.call_timeout.seconds == 60
+        (missing,) = await resolve(running, kind, "db://x")
+        (named,) = await resolve(running, kind, "db://x", server="a")
+    assert "resource" in fault_from_status(missing.error).message
+    assert (named.server_id, named.original_name) == ("a", "db://x")
+
+
+async def test_a_change_of_prompts_or_resources_alone_reaches_watchers(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        async with asyncio.timeout(BOUND):
+            await heard(watch)
+            for rules in ("prompts", "resources"):
+                changed = replace(spec("a"), **{rules: NameFilter((), ("*a*",))})  # type: ignore[arg-type]
+                running.load(changed)
+                await w1.hear("delta")
+                assert list((await heard(watch)).changed_servers) == ["a"]
+        watch.cancel()
+
+
+async def test_servers_show_how_many_prompts_and_resources_are_exposed(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        reply = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
+    (server,) = reply.servers
+    assert (server.tool_count, server.prompt_count, server.resource_count) == (1, 1, 2)
+
+
+async def test_what_a_worker_was_sent_comes_back_whole(running: Running) -> None:
+    limited = replace(spec("a"), resources=NameFilter(("file:*",), ("*b",)))
+    running.load(limited)
+    async with worker(running.address) as w1:
+        await w1.serve("x", prompts=prompts("ask"), resources=resources("file:///a"))
+        await w1.apply_until("a")
+        held = w1.held["a"]
+    toolset = held.toolset
+    assert list(toolset.recorded_prompts) == prompts("ask")
+    assert [(p.original_name, p.name, p.skipped) for p in toolset.prompts] == [
+        ("ask", "a_ask", False)
+    ]
+    assert list(toolset.recorded_resources) == resources("file:///a")
+    assert list(toolset.resource_filter.whitelist) == ["file:*"]
+    assert list(toolset.resource_filter.blacklist) == ["*b"]
+
+
+def held_upsert() -> sync_pb2.Upsert:
+    """Return what a worker holds of a server that an earlier control plane sent it."""
+    upsert = sync_pb2.Upsert(
+        hashes=sync_pb2.HeldHashes(launch_hash="l", exposure_hash="e", toolset_hash="t"),
+        toolset=sync_pb2.Toolset(
+            recorded_prompts=prompts("ask", "off"),
+            prompts=[sync_pb2.ExposedTool(original_name="ask", name="a_ask")],
+            recorded_resources=resources("file:///a", "db:b"),
+            recorded_templates=TEMPLATES,
+            resource_filter=sync_pb2.NameFilter(blacklist=["db:*"]),
+        ),
+    )
+    upsert.spec.key.server_id = upsert.hashes.key.server_id = "a"
+    upsert.spec.transport, upsert.spec.command = "stdio", "x"
+    return upsert
+
+
+async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
+    upsert = held_upsert()
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await w1.apply_until("a")
+        await running.until(lambda state: state.visible.served)
+        listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+        found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
+    assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
+    assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
+
+
+async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_took_over(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK", BOUND)
+    upsert = held_upsert()
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await running.until(lambda state: state.settled and state.committed.version)
+        request = catalog_pb2.ListPromptsRequest()
+        listing = asyncio.ensure_future(running.catalog.ListPrompts(request))
+        # Another request on the same connection is answered: the first one has been taken up.
+        await running.admin.GetStatus(admin_pb2.GetStatusRequest())
+        assert not listing.done(), "nobody has acknowledged anything"
+        await w1.apply_until("a")
+        async with asyncio.timeout(BOUND):
+            listed = await listing
+    assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
+    assert not listed.pending
+
+
+async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK", 0.05)
+    upsert = held_upsert()
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await running.until(lambda state: state.settled and state.committed.version)
+        async with asyncio.timeout(BOUND):
+            listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+    assert (list(listed.prompts), list(listed.pending)) == ([], ["a"])
+
+
+@pytest.mark.parametrize(
+    "definition", [b"{", b"[]", b"{}", b"null", b'{"name": 7}', b'{"name": "\\ud800"}']
+)
+async def test_a_malformed_prompt_costs_that_prompt_alone(
+    running: Running, definition: bytes
+) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x", prompts=[definition, *prompts("ask")])
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+        assert list(w1.held["a"].toolset.recorded_prompts) == prompts("ask"), "of no use to it"
+    assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
+    assert [p.problem.reason for p in running.plane.state.problems.open()] == ["INVALID_PROMPT"]
+
+
+async def test_half_a_surrogate_pair_in_a_description_can_be_listed(running: Running) -> None:
+    running.load(spec("a"))
+    odd = b'{"uri": "x:y", "name": "n", "description": "\\ud800!", "more": "\\udc00"}'
+    async with worker(running.address) as w1:
+        await w1.serve("x", resources=[odd])
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
+    (resource,) = found.resources
+    assert resource.description == "?!"
+    assert json.loads(resource.extra) == {"more": "?"}
+
+
+async def test_lists_of_a_server_that_does_not_exist_are_refused(running: Running) -> None:
+    async with worker(running.address) as w1:
+        await served(running, w1)
+        catalog = running.catalog
+        for listing in (
+            catalog.ListTools(catalog_pb2.ListToolsRequest(servers=["a", "aa"]), timeout=BOUND),
+            catalog.ListPrompts(catalog_pb2.ListPromptsRequest(servers=["aa"]), timeout=BOUND),
+            catalog.ListResources(catalog_pb2.ListResourcesRequest(servers=["aa"]), timeout=BOUND),
+        ):
+            fault = await fault_of(listing)
+            assert fault.reason is Reason.TOOL_NOT_FOUND
+            assert fault.message == "There is no server 'aa'. Did you mean 'a'?"

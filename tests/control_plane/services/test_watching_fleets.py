@@ -1,0 +1,47 @@
+"""What watchers of tools hear while a large fleet takes a change."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from tests.conftest import BOUND
+from tests.control_plane.conftest import Running
+from tests.control_plane.core.builders import spec
+from tests.control_plane.fake_worker import FakeWorker, worker
+
+from leaseway.v1 import catalog_pb2
+
+MANY = 30
+
+
+async def heard_until(running: Running, watch: object, workers: int) -> int:
+    """Return how many messages it took until a watcher has heard of so many workers."""
+    count = 0
+    async with asyncio.timeout(BOUND):
+        while True:
+            message = await watch.read()  # type: ignore[attr-defined]
+            assert message is not grpc.aio.EOF
+            count += 1
+            if len(running.plane.state.in_force.workers) == workers:
+                return count
+
+
+async def test_a_fleet_that_takes_a_change_is_told_of_in_few_messages(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        assert await heard_until(running, watch, 1) == 1
+        fleet = [FakeWorker(running.address, f"more{number}") for number in range(MANY)]
+        try:
+            await asyncio.gather(*(fake.join() for fake in fleet))
+            joined = asyncio.gather(*(fake.apply_until("a") for fake in fleet))
+            told = await heard_until(running, watch, MANY + 1)
+            await joined
+        finally:
+            watch.cancel()
+            await asyncio.gather(*(fake.close() for fake in fleet))
+    assert told < MANY / 2

@@ -1,0 +1,119 @@
+"""Deltas as messages, made once for many workers."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
+
+from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
+from leaseway.control_plane.core.workers.subscription import Push
+from leaseway.control_plane.sync import deltas as delta_wire
+from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.v1 import sync_pb2
+from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.wire.message_parts import Joiner
+
+
+def heard(messages: list[sync_pb2.SyncResponse]) -> sync_pb2.Delta:
+    """Return the delta that a worker puts together of messages."""
+    joiner = Joiner()
+    for message in messages:
+        assert message.ByteSize() <= MAX_MESSAGE + 64
+        if message.WhichOneof("message") == "delta":
+            return message.delta
+        whole = joiner.add(message.part)
+    assert whole is not None
+    return sync_pb2.SyncResponse.FromString(whole).delta
+
+
+def fleet(found: Listing, count: int = 3) -> tuple[Coordinator, list[tuple[str, PushDelta]]]:
+    """Return a coordinator with workers, and the deltas with which they hear of one server."""
+    state = coordinator(count)
+    load(state, spec("a"))
+    for number in range(count):
+        state.worker_joined(hello(f"w{number}"), at(0))
+    for worker_id, action in state.take_actions():
+        if isinstance(action, PushDelta):
+            state.acked(worker_id, action.push.nonce, at(0))
+        elif isinstance(action, StartProbe):
+            state.probe_ended(action.id, found, at(0))
+    return state, deltas(state)
+
+
+def deltas(state: Coordinator) -> list[tuple[str, PushDelta]]:
+    """Return the deltas that are to be sent."""
+    taken = state.take_actions()
+    return [(name, action) for name, action in taken if isinstance(action, PushDelta)]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
+    """Collect the pushes whose bodies were made."""
+    collected: list[Push] = []
+    make = delta_wire._make_body
+
+    def counting(push: Push) -> delta_wire._Body:
+        collected.append(push)
+        return make(push)
+
+    monkeypatch.setattr(delta_wire, "_make_body", counting)
+    return collected
+
+
+def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -> None:
+    _, sent = fleet(listing("echo"))
+    writer = DeltaWriter()
+    every = [heard(list(writer.messages(action, 7))) for _, action in sent]
+    assert len(every) == 3
+    assert len(made) == 1
+    for (_, action), delta in zip(sent, every, strict=True):
+        assert (delta.nonce, delta.epoch) == (action.push.nonce, 7)
+        assert delta.registry_version == action.push.version
+        assert [one.spec.key.server_id for one in delta.upserts] == ["a"]
+
+
+def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Push]) -> None:
+    big = Listing((Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),))
+    _, sent = fleet(big)
+    writer = DeltaWriter()
+    for _, action in sent:
+        delta = heard(list(writer.messages(action, 7)))
+        assert (delta.nonce, delta.epoch) == (action.push.nonce, 7)
+        assert delta.registry_version == action.push.version
+        assert delta.upserts[0].toolset.recorded[0].definition == big.tools[0].definition
+    assert len(made) == 1
+
+
+def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
+    state, sent = fleet(listing("echo"))
+    for worker_id, action in sent[:2]:  # the third does not answer
+        state.acked(worker_id, action.push.nonce, at(0.1))
+    writer = DeltaWriter()
+    load(state, now=at(1))
+    state.tick(at(1.1))
+    removed = deltas(state)
+    assert [name for name, _ in removed] == ["w0", "w1"]
+    first = [heard(list(writer.messages(action, 7))) for _, action in removed]
+    assert [[key.server_id for key in delta.removals] for delta in first] == [["a"]] * 2
+    state.acked("w2", sent[2][1].push.nonce, at(1.2))
+    ((name, late),) = deltas(state)
+    delta = heard(list(writer.messages(late, 7)))
+    assert (name, delta.nonce) == ("w2", late.push.nonce)
+    assert [key.server_id for key in delta.removals] == ["a"]
+
+
+def test_those_who_join_with_nothing_are_sent_one_body(made: list[Push]) -> None:
+    state, sent = fleet(listing("echo"))
+    for worker_id, action in sent:
+        state.acked(worker_id, action.push.nonce, at(0.1))
+    writer = DeltaWriter()
+    for number in range(5):
+        state.worker_joined(hello(f"new{number}"), at(1))
+    joined = [action for _, action in deltas(state) if action.push.upserts]
+    assert len(joined) == 5
+    for action in joined:
+        delta = heard(list(writer.messages(action, 7)))
+        assert [one.spec.key.server_id for one in delta.upserts] == ["a"]
+    assert len(made) == 1

@@ -1,0 +1,87 @@
+"""What the coordinator hears of a configuration's files."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.control_plane import config_feed
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.loading import Found, parse_found
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.tree.read_file import Unreadable
+from leaseway.control_plane.config_feed import take_config
+from leaseway.control_plane.plane import Plane
+from leaseway.spec.model import VariantKey
+
+SYSTEM = Source("system", Path("system.yaml"))
+DOMAIN = Source("domain", Path("acme.yaml"), "acme")
+GOOD = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
+
+
+def reasons(plane: Plane) -> list[tuple[str, str]]:
+    return [(one.problem.reason, one.problem.tenant) for one in plane.state.problems.open()]
+
+
+async def test_all_layers_make_one_configuration() -> None:
+    plane = Plane(epoch=1)
+    domain = "version: 1\nservers: {a: {args: [y]}, b: {}}\n"
+    await take_config(plane, {SYSTEM: GOOD, DOMAIN: domain})
+    assert plane.state.servers.desired is not None
+    assert list(plane.state.servers.desired) == [VariantKey("a"), VariantKey("a", "acme")]
+    assert reasons(plane) == [("UNDECLARED_SERVER", "acme")]
+
+
+@pytest.mark.parametrize("broken", ["{", Unreadable("It is a folder.")])
+async def test_one_broken_file_changes_nothing_and_is_named(broken: str | Unreadable) -> None:
+    plane = Plane(epoch=1)
+    await take_config(plane, {SYSTEM: GOOD})
+    before = plane.state.servers.desired
+    await take_config(plane, {SYSTEM: "version: 1\nservers: {}\n", DOMAIN: broken})
+    assert plane.state.servers.desired == before
+    (problem,) = [one.problem for one in plane.state.problems.open()]
+    assert (problem.scope, problem.severity) == ("workspace", "error")
+    assert "acme.yaml" in problem.message
+
+
+async def test_a_missing_file_means_no_servers_and_is_said() -> None:
+    plane = Plane(epoch=1)
+    await take_config(plane, {SYSTEM: None})
+    assert plane.state.servers.desired == {}
+    assert reasons(plane) == [("CONFIG_MISSING", "")]
+
+
+async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(GOOD)
+    going_on, may_end = threading.Event(), threading.Event()
+    texts: list[object] = []
+
+    def slowly(found: Mapping[Source, Found]) -> ParsedConfig:
+        texts.append(*found.values())
+        going_on.set()
+        assert may_end.wait(60)
+        return parse_found(found)
+
+    monkeypatch.setattr(config_feed, "parse_found", slowly)
+    plane = Plane(epoch=1)
+    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    async with asyncio.timeout(BOUND):
+        assert await asyncio.to_thread(going_on.wait, 60)  # the loop is free meanwhile
+        newest = GOOD.replace("a:", "b:")
+        fresh = path.with_suffix(".new")
+        fresh.write_text(newest)
+        fresh.replace(path)  # at once: half of it would be one more text
+        may_end.set()
+        while list(plane.state.servers.desired or {}) != [VariantKey("b")]:
+            await plane.changed(1)
+    following.cancel()
+    await asyncio.wait({following})
+    assert texts == [GOOD, newest]

@@ -1,0 +1,112 @@
+"""What a control plane measures."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import Placement
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.actions import CancelProbe, PushDelta, StartProbe
+from leaseway.control_plane.metrics import PlaneMeters
+from leaseway.telemetry.metrics import SHOWN_FOR, Buckets, Meter
+from leaseway.wire.errors import Reason
+
+
+class Measured:
+    """A coordinator with meters and a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.state: Coordinator = coordinator()
+        self.meter = Meter()
+        self.meters = PlaneMeters(self.meter, self.state, lambda: self.now)
+
+    def carry(self) -> list[tuple[str, object]]:
+        """Have the actions noted as they go out."""
+        actions = self.state.take_actions()
+        for worker_id, action in actions:
+            self.meters.sent(worker_id, action)
+        return list(actions)
+
+    def read(self, name: str) -> dict[tuple[str, ...], float | Buckets]:
+        [family] = [each for each in self.meter.collect() if each.name == name]
+        return {tuple(point.labels.values()): point.value for point in family.points}
+
+
+@pytest.fixture
+def measured() -> Measured:
+    made = Measured()
+    made.state.worker_joined(hello(), START)
+    load(made.state, spec("a"))
+    return made
+
+
+def test_a_probe_takes_from_asking_to_the_answer(measured: Measured) -> None:
+    [start] = [action for _, action in measured.carry() if isinstance(action, StartProbe)]
+    measured.now = 1.5
+    measured.meters.probe_ended(start.id, listing("x"))
+    measured.meters.probe_ended(start.id, listing("x"))  # an answer that came twice counts once
+    found = measured.read("leaseway.probe.duration")
+    assert list(found) == [("a", "ok")]
+    value = found["a", "ok"]
+    assert isinstance(value, Buckets)
+    assert (value.total, value.sum) == (1, 1.5)
+
+
+def test_a_failed_probe_and_one_taken_back_are_outcomes_of_their_own(measured: Measured) -> None:
+    measured.meters.sent("w1", StartProbe(8, spec("a")))
+    measured.meters.sent("w1", StartProbe(9, spec("a")))
+    measured.meters.probe_ended(8, Problem("server", "EXITED", "It ended."))
+    measured.meters.sent("w1", CancelProbe(9))
+    assert set(measured.read("leaseway.probe.duration")) == {("a", "EXITED"), ("a", "CANCELLED")}
+
+
+def test_probes_of_a_removed_server_are_shown_for_five_minutes(measured: Measured) -> None:
+    measured.meters.sent("w1", StartProbe(8, spec("a")))
+    measured.meters.probe_ended(8, listing("x"))
+    assert measured.read("leaseway.probe.duration")
+    load(measured.state)
+    measured.now = SHOWN_FOR
+    assert measured.read("leaseway.probe.duration")
+    measured.now = 2 * SHOWN_FOR + 1
+    assert not measured.read("leaseway.probe.duration")
+
+
+def test_the_lag_of_a_worker_grows_until_it_has_acked(measured: Measured) -> None:
+    [start] = [action for _, action in measured.carry() if isinstance(action, StartProbe)]
+    measured.state.probe_ended(start.id, listing("x"), START)
+    measured.state.tick(START)
+    [push] = [action for _, action in measured.carry() if isinstance(action, PushDelta)]
+    assert measured.read("leaseway.sync.lag") == {("w1",): 0.0}
+    measured.now = 2.5
+    assert measured.read("leaseway.sync.lag") == {("w1",): 2.5}
+    measured.state.acked("w1", push.push.nonce, START)
+    assert measured.read("leaseway.sync.lag") == {("w1",): 0.0}
+    version = measured.read("leaseway.registry.version")[()]
+    assert version == float(push.push.version)
+
+
+def test_placements_are_counted_by_how_they_ended(measured: Measured) -> None:
+    measured.meters.placed(Placement("w1"))
+    measured.meters.placed(Placement("w1", "lease-1"))
+    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
+    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
+    found = measured.read("leaseway.placements")
+    assert found == {("ok",): 1.0, ("existing",): 1.0, ("CAPACITY",): 2.0}
+
+
+def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:
+    measured.state.problems.report(Problem("server", "EXITED", "It ended."), START.unix)
+    measured.meters.reloaded(taken=True)
+    measured.meters.reloaded(taken=False)
+    measured.meters.reloaded(taken=True)
+    assert measured.read("leaseway.workers")["connected",] == 1.0
+    problems = measured.read("leaseway.problems")
+    assert problems["server", "error"] == 1.0
+    assert problems["workspace", "warning"] == 0.0
+    assert measured.read("leaseway.config.reloads") == {("ok",): 2.0, ("refused",): 1.0}
+    measured.state.worker_left("w1", START)
+    assert measured.read("leaseway.workers")["lost",] == 1.0

@@ -1,0 +1,142 @@
+"""A disk of artifacts that hangs: calls, readers and the end of the worker do not."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+from tests.data_plane.artifact_calls import PNG, answer, call, kept, result
+from tests.data_plane.conftest import Bench, worker_bench
+
+from leaseway.data_plane.app import artifact_storage
+from leaseway.data_plane.artifacts import store as artifacts
+from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorage
+
+
+@pytest.fixture
+def disk() -> Iterator[threading.Event]:
+    """What a disk that hangs waits for; it answers when the test is over."""
+    answers = threading.Event()
+    yield answers
+    answers.set()
+
+
+class Hanging(MemoryStorage):
+    """Artifacts of which no byte is written or read until somebody says so."""
+
+    def __init__(self, answers: threading.Event) -> None:
+        super().__init__()
+        self._answers = answers
+        self.readers: list[Reader] = []
+
+    def write(self, ref: str, parts: Iterable[bytes]) -> int:
+        assert self._answers.wait(BOUND)
+        return super().write(ref, parts)
+
+    def open(self, ref: str) -> Reader:
+        self.readers.append(Reader(self._answers, self.held[ref]))
+        return self.readers[-1]
+
+
+class Reader(io.BytesIO):
+    """A file whose bytes cannot be read; closing it waits for the read, as with any file."""
+
+    def __init__(self, answers: threading.Event, content: bytes) -> None:
+        super().__init__(content)
+        self._answers = answers
+        self._lock = threading.Lock()
+        self.begun = threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        with self._lock:
+            self.begun.set()
+            assert self._answers.wait(BOUND)
+            return super().read(size)
+
+    def close(self) -> None:
+        with self._lock:
+            super().close()
+
+
+@pytest.fixture
+async def shots(disk: threading.Event) -> AsyncIterator[Bench]:
+    async with worker_bench(storage=Hanging(disk)) as bench:
+        await bench.serve("shots")
+        bench.servers.holds = True
+        yield bench
+        disk.set()
+
+
+async def test_of_more_results_than_may_wait_for_the_disk_the_media_stay_in_place(
+    shots: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = result(PNG)
+    monkeypatch.setattr(artifacts, "_MOST_KEEPING", len(payload))
+    caller = shots.caller()
+    first = await caller.begin("shots")
+    await answer(shots, payload)
+    with caplog.at_level(logging.WARNING):
+        assert await call(shots, payload) == json.loads(payload)
+    assert f"{len(payload)} bytes of results wait for the disk" in caplog.text
+    assert not caller.results[first].done()
+
+
+async def test_the_calls_after_a_disk_that_hung_are_kept_again(
+    shots: Bench, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = result(PNG)
+    monkeypatch.setattr(artifacts, "_MOST_KEEPING", len(payload))
+    disk.set()
+    refs = {await kept(shots) for _ in range(3)}
+    assert len(refs) == 3
+
+
+async def test_a_reader_that_leaves_a_hanging_read_holds_up_nobody(
+    shots: Bench, disk: threading.Event
+) -> None:
+    disk.set()
+    ref = await kept(shots)
+    disk.clear()
+    store = shots.worker.artifacts
+    storage = store._storage
+    assert isinstance(storage, Hanging)
+    parts = store.parts(store.find(ref, "", "s1"), 0, len(PNG))
+    first = asyncio.ensure_future(anext(parts))
+    await shots.until(lambda: storage.readers and storage.readers[0].begun.is_set())
+    first.cancel()
+    await asyncio.wait([first], timeout=BOUND)
+    assert await call(shots, b'{"content":[]}') == {"content": []}
+    assert not storage.readers[0].closed
+    disk.set()
+    await shots.until(lambda: storage.readers[0].closed)
+
+
+async def test_the_end_of_a_worker_waits_for_a_disk_that_hangs_only_a_while(
+    tmp_path: Path,
+    disk: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close: Callable[[DirectoryStorage], None] = DirectoryStorage.close
+    closed = threading.Event()
+
+    def hang(storage: DirectoryStorage) -> None:
+        assert disk.wait(BOUND)
+        close(storage)
+        closed.set()
+
+    monkeypatch.setattr(DirectoryStorage, "close", hang)
+    async with asyncio.timeout(BOUND):
+        async with artifact_storage(tmp_path, grace=0.05):
+            (folder,) = tmp_path.iterdir()
+    assert f"The artifacts in {folder} are left there: the disk has not answered" in caplog.text
+    disk.set()
+    assert await asyncio.to_thread(closed.wait, BOUND)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,266 @@
+"""What servers ask of callers over an exchange, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from google.rpc.status_pb2 import Status
+
+from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
+from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
+from leaseway.wire.errors import Reason
+from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.status import fault_from_status
+
+Bench = Any
+WAIT = 60.0
+
+
+async def begin(bench: Bench, caller: Any, *answers: str, **fields: Any) -> tuple[int, MemoryCall]:
+    """Begin a call on the one server there is; return its id and the server's side of it."""
+    before = _calls(bench)
+    call_id = await caller.begin("db", answers=answers or [ELICIT, SAMPLE, ROOTS], **fields)
+    await bench.until(lambda: len(_calls(bench)) > len(before))
+    (call,) = [each for each in _calls(bench) if each not in before]
+    return call_id, call
+
+
+def _calls(bench: Bench) -> list[MemoryCall]:
+    return [call for instance in bench.servers.opened for call in instance.calls]
+
+
+async def asked(caller: Any, number: int = 1) -> list[execution_pb2.Ask]:
+    """Return the questions that came, once there are so many."""
+    await caller.until(lambda: len(_asks(caller)) >= number)
+    return _asks(caller)
+
+
+def _asks(caller: Any) -> list[execution_pb2.Ask]:
+    return [ask for message in caller.frames for ask in message.asks]
+
+
+async def answer(caller: Any, ask: execution_pb2.Ask, result: bytes, **fields: Any) -> None:
+    """Answer a question."""
+    fields = {"call_id": ask.call_id, "ask_id": ask.ask_id, "result": result, **fields}
+    await caller.send(answers=[execution_pb2.Answer(**fields)])
+
+
+async def reply(ask: MemoryAsk) -> Any:
+    """Return what the server got."""
+    async with asyncio.timeout(WAIT):
+        return await ask.reply
+
+
+async def refusal(ask: MemoryAsk) -> str:
+    """Return why the server got no answer."""
+    with pytest.raises(AskRefused) as caught:
+        await reply(ask)
+    return str(caught.value)
+
+
+@pytest.fixture
+async def held(bench: Bench) -> Bench:
+    """A worker with one leased server, whose calls wait."""
+    await bench.serve("db", shared=False)
+    bench.servers.holds = True
+    return bench
+
+
+async def test_a_question_and_its_answer_go_through_as_they_are(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1")
+    question = call.ask(ELICIT, {"message": "Name?", "x-unknown": {"a": 1.0}})
+    (ask,) = await asked(caller)
+    assert (ask.call_id, ask.method) == (call_id, ELICIT)
+    assert ask.params == b'{"message":"Name?","x-unknown":{"a":1.0}}'
+    await answer(caller, ask, b'{\n"action": "accept",\n"content": {"name": "Ada"}}')
+    assert await reply(question) == {"action": "accept", "content": {"name": "Ada"}}
+    call.answer(b'{"content":[]}')
+    assert (await caller.result(call_id)).payload == b'{"content":[]}'
+
+
+async def test_an_error_for_an_answer_reaches_the_server_and_the_call_goes_on(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1")
+    question = call.ask(SAMPLE)
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b"", error=Status(code=2, message="the handler raised KeyError"))
+    assert await refusal(question) == "the handler raised KeyError"
+    call.answer(b"{}")
+    assert not (await caller.result(call_id)).HasField("status")
+
+
+@pytest.mark.parametrize("result", [b"", b"[1]", b"{", b'{"a":"\xff"}', b"{" * 5000])
+async def test_an_answer_that_is_no_object_is_not_passed_on(held: Bench, result: bytes) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    question = call.ask(ROOTS)
+    (ask,) = await asked(caller)
+    await answer(caller, ask, result)
+    assert "no JSON object" in await refusal(question)
+
+
+async def test_answers_have_a_bound(held: Bench) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    for size, fits in ((MAX_ASK, True), (MAX_ASK + 1, False)):
+        question = call.ask(ROOTS)
+        asks = await asked(caller, 1 if fits else 2)
+        await answer(caller, asks[-1], b'{"a":"%b"}' % (b"x" * (size - 8)))
+        if fits:
+            assert len((await reply(question))["a"]) == size - 8
+        else:
+            assert f"{MAX_ASK} is the most" in await refusal(question)
+
+
+async def test_params_have_a_bound(held: Bench) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    call.ask(ELICIT, {"message": "x" * (MAX_ASK - 14)})
+    (ask,) = await asked(caller)
+    assert len(ask.params) == MAX_ASK
+    too_long = call.ask(ELICIT, {"message": "x" * (MAX_ASK - 13)})
+    assert f"{MAX_ASK + 1} bytes" in await refusal(too_long)
+
+
+async def test_open_questions_of_a_call_have_a_bound(held: Bench) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    questions = [call.ask(ROOTS) for _ in range(MAX_ASKS)]
+    one_more = call.ask(ROOTS)
+    assert "open already" in await refusal(one_more)
+    asks = await asked(caller, MAX_ASKS)
+    await answer(caller, asks[5], b"{}")
+    assert await reply(questions[5]) == {}
+    call.ask(ROOTS)
+    assert len(await asked(caller, MAX_ASKS + 1)) == MAX_ASKS + 1
+
+
+async def test_two_calls_of_one_lease_are_answered_crosswise(held: Bench) -> None:
+    caller = held.caller()
+    first_id, first = await begin(held, caller, session="s1")
+    _, second = await begin(held, caller, session="s1")
+    assert first.instance is second.instance
+    questions = [first.ask(ELICIT), second.ask(ELICIT), first.ask(ROOTS)]
+    asks = await asked(caller, 3)
+    assert len({ask.ask_id for ask in asks}) == 3
+    for place in (1, 2, 0):
+        await answer(caller, asks[place], b'{"place":%d}' % place)
+    assert [(await reply(each))["place"] for each in questions] == [0, 1, 2]
+    await answer(caller, asks[0], b"{}")  # a second answer is dropped
+    first.answer(b"{}")
+    assert (await caller.result(first_id)).payload == b"{}"
+
+
+async def test_an_answer_that_names_another_call_is_dropped(held: Bench) -> None:
+    caller = held.caller()
+    _, first = await begin(held, caller, session="s1")
+    second_id, second = await begin(held, caller, session="s1")
+    question = first.ask(ROOTS)
+    (ask,) = await asked(caller)
+    await answer(caller, ask, b'{"of":"second"}', call_id=second_id)
+    await answer(caller, ask, b'{"of":"none"}', call_id=999)
+    await answer(caller, ask, b'{"of":"first"}')
+    assert await reply(question) == {"of": "first"}
+    second.answer(b"{}")
+
+
+async def test_a_server_whose_caller_does_not_answer_the_method_is_told_what_to_pass(
+    held: Bench,
+) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, ROOTS, "x/of-a-later-version", session="s1")
+    assert "pass on_sampling=" in await refusal(call.ask(SAMPLE))
+    call.ask(ROOTS)
+    assert [ask.method for ask in await asked(caller)] == [ROOTS]
+
+
+async def test_a_call_that_is_cancelled_while_it_asks_refuses_the_question(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1")
+    question = call.ask(ELICIT)
+    (ask,) = await asked(caller)
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id, reason="enough")])
+    assert "has ended" in await refusal(question)
+    assert call.cancelled == "enough"
+    await answer(caller, ask, b"{}")
+    assert fault_from_status((await caller.result(call_id)).status).reason is Reason.CANCELLED
+
+
+async def test_a_call_that_ends_while_it_asks_refuses_the_question(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1")
+    question = call.ask(ELICIT)
+    (ask,) = await asked(caller)
+    call.answer(b"{}")
+    assert "has ended" in await refusal(question)
+    await caller.result(call_id)
+    await answer(caller, ask, b"{}")
+    assert not (await caller.call("db", "ecko", session="s1")).payload  # the stream goes on
+
+
+async def test_a_question_does_not_outlive_the_deadline(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1", timeout_ms=2_000)
+    question = call.ask(ELICIT)
+    await asked(caller)
+    assert "has ended" in await refusal(question)
+    fault = fault_from_status((await caller.result(call_id)).status)
+    assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
+
+
+async def test_a_question_that_the_server_takes_back_makes_room_and_takes_no_answer(
+    held: Bench,
+) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    questions = [call.ask(ROOTS) for _ in range(MAX_ASKS)]
+    questions[0].withdraw()
+    call.ask(SAMPLE)
+    asks = await asked(caller, MAX_ASKS + 1)
+    taken_back = [w for message in caller.frames for w in message.withdrawals]
+    assert [w.ask_id for w in taken_back] == [asks[0].ask_id]
+    await answer(caller, asks[0], b"{}")
+    await answer(caller, asks[1], b"{}")
+    await reply(questions[1])
+    assert not questions[0].reply.done()
+
+
+async def test_a_stream_that_ends_refuses_its_questions(held: Bench) -> None:
+    caller = held.caller()
+    _, call = await begin(held, caller, session="s1")
+    question = call.ask(ELICIT)
+    await asked(caller)
+    caller.close()
+    assert "has ended" in await refusal(question)
+    assert call.cancelled
+
+
+async def test_a_crash_of_the_server_forgets_its_questions(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1")
+    call.ask(ELICIT)
+    (ask,) = await asked(caller)
+    call.instance.crash()
+    await caller.result(call_id)
+    await answer(caller, ask, b"{}")
+    assert held.worker.executor.in_flight == 0
+
+
+async def test_a_lease_does_not_expire_while_its_caller_is_asked(held: Bench) -> None:
+    caller = held.caller()
+    call_id, call = await begin(held, caller, session="s1", lease_ttl={"seconds": 1})
+    question = call.ask(ELICIT)
+    (ask,) = await asked(caller)
+    (lease,) = held.worker.leases.leases
+    loop = asyncio.get_running_loop()
+    await held.until(lambda: loop.time() > lease.expires_at + 0.3)
+    await answer(caller, ask, b'{"action":"accept"}')
+    assert await reply(question) == {"action": "accept"}
+    call.answer(b"{}")
+    result = await caller.result(call_id)
+    assert result.new_lease.id == lease.id
+    assert not result.HasField("status")

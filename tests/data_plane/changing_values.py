@@ -1,0 +1,53 @@
+"""Servers whose files and secrets change, for the tests of following them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import BOUND
+
+from leaseway.data_plane.instances.secret_rotation import Pace
+from leaseway.spec.model import Value
+from leaseway.v1 import leases_pb2
+
+Bench = Any
+WHEN_TOLD = Pace(poll=3600.0, quiet=0.005)
+"""Of a worker that looks when a test says so, and at once."""
+
+
+def uses(file: Path) -> dict[str, Value]:
+    return {"SECRET": Value("file", str(file))}
+
+
+def write(file: Path, text: str) -> None:
+    fresh = file.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(file)
+
+
+async def look(bench: Bench) -> None:
+    async with asyncio.timeout(BOUND):
+        await bench.worker.references.look()
+
+
+async def ready(bench: Bench, number: int) -> None:
+    await bench.until(lambda: len(bench.servers.opened) >= number)
+    await bench.until(lambda: bench.servers.opened[number - 1].state == "ready")
+
+
+def secrets(bench: Bench) -> list[str]:
+    """What each instance that is up was given."""
+    return [each.reading.env["SECRET"] for each in bench.servers.live]
+
+
+async def until_looking(bench: Bench, condition: Any) -> None:
+    async with asyncio.timeout(BOUND):
+        while not condition():
+            await look(bench)
+
+
+async def acquire(bench: Bench, session: str) -> Any:
+    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
+    return (await bench.leases.AcquireLease(request)).lease

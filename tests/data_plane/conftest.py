@@ -1,0 +1,374 @@
+"""A worker over real gRPC, between a control plane and MCP servers that tests steer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from leaseway.data_plane.app import run, serve
+from leaseway.data_plane.background import Background
+from leaseway.data_plane.testing.servers import MemoryServers
+from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.telemetry.metrics import Meter
+from leaseway.v1 import (
+    execution_pb2,
+    execution_pb2_grpc,
+    leases_pb2_grpc,
+    sync_pb2,
+    sync_pb2_grpc,
+)
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Fault
+from leaseway.wire.message_parts import Joiner, split
+from leaseway.wire.serving import bind, make_server
+from leaseway.wire.status import fault_from_status
+from leaseway.wire.version import PROTOCOL_VERSION
+
+WAIT = 60.0
+
+
+class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
+    """The other side of Sync, one stream after the other."""
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch = epoch
+        self.protocol_version = PROTOCOL_VERSION
+        self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
+        self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
+        self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
+        self.outgoing: asyncio.Queue[sync_pb2.SyncResponse | None] = asyncio.Queue()
+        self.refusal: Fault | tuple[grpc.StatusCode, str] | None = None
+        self.parts = 0
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def Sync(self, requests: Any, context: Any) -> None:  # type: ignore[override]
+        self.outgoing = asyncio.Queue()
+        hello = await context.read()
+        self.hellos.put_nowait(hello.hello)
+        if isinstance(self.refusal, tuple):
+            await context.abort(*self.refusal)
+        elif self.refusal is not None:
+            from leaseway.wire.status import abort
+
+            await abort(context, self.refusal)
+        await context.write(
+            sync_pb2.SyncResponse(
+                welcome=sync_pb2.Welcome(protocol_version=self.protocol_version, epoch=self.epoch)
+            )
+        )
+        reader = asyncio.create_task(self._read(context))
+        try:
+            while (message := await self.outgoing.get()) is not None:
+                await context.write(message)
+        finally:
+            reader.cancel()
+
+    async def _read(self, context: Any) -> None:
+        joiner = Joiner()
+        while (message := await context.read()) is not grpc.aio.EOF:
+            if message.HasField("part"):
+                self.parts += 1
+                whole = joiner.add(message.part)
+                if whole is None:
+                    continue
+                message = sync_pb2.SyncRequest.FromString(whole)
+            queue = self.reports if message.HasField("report") else self.received
+            queue.put_nowait(message)
+            await self.reads.wait()
+
+    def send(self, **message: Any) -> None:
+        """Say something to the worker."""
+        self.outgoing.put_nowait(sync_pb2.SyncResponse(**message))
+
+    def send_in_parts(self, **message: Any) -> None:
+        """Say something long."""
+        for part in split(sync_pb2.SyncResponse(**message).SerializeToString()):
+            self.send(part=part)
+
+    def end_stream(self) -> None:
+        """End the stream from this side."""
+        self.outgoing.put_nowait(None)
+
+    async def hello(self) -> sync_pb2.Hello:
+        """Return the next Hello."""
+        async with asyncio.timeout(WAIT):
+            return await self.hellos.get()
+
+    async def expect(self, kind: str) -> Any:
+        """Return the next message of a kind; others are dropped, but not reports.
+
+        When those come nobody knows: they are coalesced, and wait for one another.
+        """
+        queue = self.reports if kind == "report" else self.received
+        async with asyncio.timeout(WAIT):
+            while True:
+                message = await queue.get()
+                if message.WhichOneof("message") == kind:
+                    return getattr(message, kind)
+
+    async def expect_report(self, matches: Any) -> sync_pb2.Report:
+        """Return the next report that matches."""
+        while True:
+            report: sync_pb2.Report = await self.expect("report")
+            if matches(report):
+                return report
+
+
+class Caller:
+    """One exchange stream."""
+
+    def __init__(self, stub: execution_pb2_grpc.ExecutionServiceStub) -> None:
+        self.stream: Any = stub.Exchange()  # type: ignore[call-arg]
+        self.frames: list[execution_pb2.ExchangeResponse] = []
+        self.results: dict[int, asyncio.Future[execution_pb2.Result]] = {}
+        self.payloads: dict[int, bytes] = {}
+        self.changed = asyncio.Event()
+        self.ended = False
+        self._ids = itertools.count(1)
+        self._writing = asyncio.Lock()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while (message := await self.stream.read()) is not grpc.aio.EOF:
+                self.frames.append(message)
+                for chunk in message.chunks:
+                    held = self.payloads.get(chunk.call_id, b"")
+                    self.payloads[chunk.call_id] = held + chunk.data
+                for result in message.results:
+                    self.payloads[result.call_id] = (
+                        self.payloads.get(result.call_id, b"") + result.payload
+                    )
+                    self.results[result.call_id].set_result(result)
+                self.changed.set()
+        finally:
+            self.ended = True
+            self.changed.set()
+
+    async def until(self, condition: Any) -> None:
+        """Wait until what was received satisfies a condition."""
+        async with asyncio.timeout(WAIT):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def send(self, **fields: Any) -> None:
+        """Send one message."""
+        async with self._writing:  # gRPC takes one write at a time
+            await self.stream.write(execution_pb2.ExchangeRequest(**fields))
+
+    async def begin(self, server_id: str, tool: str = "echo", **fields: Any) -> int:
+        """Send a call; return its id."""
+        fields.setdefault("arguments", b'{"text": "hi"}')
+        call_id = fields.pop("id", None) or next(self._ids)
+        self.results[call_id] = asyncio.get_running_loop().create_future()
+        call = execution_pb2.Call(id=call_id, server_id=server_id, tool=tool, **fields)
+        await self.send(calls=[call])
+        return call_id
+
+    async def result(self, call_id: int) -> execution_pb2.Result:
+        """Return the result of a call."""
+        async with asyncio.timeout(WAIT):
+            return await self.results[call_id]
+
+    async def call(self, server_id: str, tool: str = "echo", **fields: Any) -> Any:
+        """Call and return the result."""
+        return await self.result(await self.begin(server_id, tool, **fields))
+
+    async def refused(self, server_id: str, tool: str = "echo", **fields: Any) -> Fault:
+        """Call and return why there is no result."""
+        result = await self.call(server_id, tool, **fields)
+        assert result.HasField("status"), "the call has a result"
+        return fault_from_status(result.status)
+
+    def close(self) -> None:
+        """Cut the stream."""
+        self.stream.cancel()
+        self._reader.cancel()
+
+
+class Bench:
+    """A worker that has joined, and what is around it."""
+
+    def __init__(self, servers: MemoryServers, plane: ControlPlane) -> None:
+        self.servers = servers
+        self.plane = plane
+        self.stop = Stop()
+        self.worker: Worker
+        self.address = ""
+        self.background: Background
+        self.first_hello: sync_pb2.Hello
+        self.exit: asyncio.Task[int]
+        self._versions = itertools.count(1)
+        self._callers: list[Caller] = []
+
+    def connect(self, address: str) -> None:
+        """Open a channel to the worker."""
+        self.address = address
+        self.channel = grpc.aio.insecure_channel(address)
+        self.execution: Any = execution_pb2_grpc.ExecutionServiceStub(self.channel)
+        self.leases: Any = leases_pb2_grpc.LeaseServiceStub(self.channel)
+
+    def caller(self) -> Caller:
+        """Open an exchange."""
+        caller = Caller(self.execution)
+        self._callers.append(caller)
+        return caller
+
+    def spec(self, server_id: str, *, shared: bool = True, **fields: Any) -> ServerSpec:
+        """Return a spec of a server in memory."""
+        fields.setdefault("command", "memory")
+        key = VariantKey(server_id, fields.pop("tenant", ""))
+        return ServerSpec(key, "stdio", truely_stateless=shared, **fields)
+
+    def upsert(self, spec: ServerSpec, tools: Any = None, exposed: Any = None) -> sync_pb2.Upsert:
+        """Return a spec with its toolset; each tool is exposed with the server's id in front."""
+        tools = self.servers.tools if tools is None else tools
+        names = list(tools) if exposed is None else exposed
+        return sync_pb2.Upsert(
+            spec=spec_to_wire(spec),
+            hashes=sync_pb2.HeldHashes(
+                key=key_to_wire(spec.key),
+                launch_hash=spec.launch_hash,
+                exposure_hash=spec.exposure_hash,
+                toolset_hash=str(hash((tuple(tools.items()), tuple(names)))),
+            ),
+            toolset=sync_pb2.Toolset(
+                recorded=[sync_pb2.RecordedTool(definition=each) for each in tools.values()],
+                exposed=[
+                    sync_pb2.ExposedTool(original_name=name, name=f"{spec.key.server_id}_{name}")
+                    for name in names
+                ],
+                protocol_version="2025-11-25",
+            ),
+        )
+
+    def delta(self, *upserts: sync_pb2.Upsert, **fields: Any) -> sync_pb2.Delta:
+        """Return a delta at the next registry version."""
+        version = next(self._versions)
+        fields.setdefault("registry_version", version)
+        return sync_pb2.Delta(nonce=version, epoch=self.plane.epoch, upserts=upserts, **fields)
+
+    async def push(self, *upserts: sync_pb2.Upsert, **fields: Any) -> sync_pb2.Ack:
+        """Have the worker serve something, and wait until it does."""
+        self.plane.send(delta=self.delta(*upserts, **fields))
+        ack: sync_pb2.Ack = await self.plane.expect("ack")
+        return ack
+
+    async def serve(self, server_id: str, *, shared: bool = True, **fields: Any) -> ServerSpec:
+        """Have the worker serve a server in memory."""
+        spec = self.spec(server_id, shared=shared, **fields)
+        await self.push(self.upsert(spec))
+        return spec
+
+    async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
+        """Have a server tried, and serve what it listed."""
+        probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+        self.plane.send(probe=probe)
+        result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
+        assert not result.HasField("problem"), result.problem.message
+        tools = {json.loads(tool.definition)["name"]: tool.definition for tool in result.tools}
+        await self.push(self.upsert(spec, tools=tools))
+        return result
+
+    async def until(self, condition: Any) -> None:
+        """Turn the loop until something is so; for what no event tells."""
+        async with asyncio.timeout(WAIT):
+            while not condition():
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def control_plane() -> AsyncIterator[tuple[ControlPlane, Endpoint]]:
+    """Serve a control plane on a port of its own."""
+    plane = ControlPlane()
+    server = grpc.aio.server()
+    sync_pb2_grpc.add_SyncServiceServicer_to_server(plane, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield plane, Endpoint("127.0.0.1", port)
+    finally:
+        await server.stop(None)
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Bench]:
+    """A whole worker, as the command runs it, with real servers; SIGTERM ends it."""
+    async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
+        bench = Bench(MemoryServers(), plane)
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        options = WorkerOptions(address, Endpoint("127.0.0.1", 0), id="w1")
+        bench.exit = group.create_task(run(options, ready=listening.set_result))
+        bench.connect(await listening)
+        bench.first_hello = await plane.hello()
+        try:
+            yield bench
+        finally:
+            if not bench.exit.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(bench.exit, 2 * WAIT) == 0
+            await bench.channel.close()
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    """A worker joined to a control plane, serving nothing yet."""
+    async with worker_bench() as made:
+        yield made
+
+
+@asynccontextmanager
+async def worker_bench(
+    capacity: int = 4, meter: Meter | None = None, **fields: Any
+) -> AsyncIterator[Bench]:
+    """Run a worker, measured or not, that has joined a control plane and serves nothing yet.
+
+    Args:
+        capacity: The most leases that it takes.
+        meter: Measures it.
+        fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`.
+    """
+    server = make_server(key=None)
+    bound = bind(server, Endpoint("127.0.0.1", 0))
+    async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
+        bench = Bench(MemoryServers(), plane)
+        parts: dict[str, Any] = {"vault": fields.pop("known", None)}
+        parts |= {name: fields.pop(name) for name in ("storage", "pace") if name in fields}
+        labels = {"zone": "a"}
+        options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
+        background = bench.background = Background(group)
+        bench.worker = Worker(
+            options, bound, bench.servers, background, bench.stop, meter=meter, **parts
+        )
+        listening = asyncio.Event()
+        serving = group.create_task(
+            serve(server, bench.worker, background, bench.stop, listening.set)
+        )
+        await listening.wait()
+        bench.connect(str(bound))
+        bench.first_hello = await plane.hello()
+        async with asyncio.timeout(WAIT):
+            await bench.worker.sync.joined.wait()
+        try:
+            yield bench
+        finally:
+            for caller in bench._callers:
+                caller.close()
+            bench.stop.ask("the test is over")
+            bench.stop.ask("and in a hurry")
+            await asyncio.wait_for(serving, WAIT)
+            await bench.channel.close()
+            background.cancel_all()

@@ -1,0 +1,67 @@
+"""A delta changes exactly what it says, and the registry version never falls."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.desired_state import Changes, HeldVariant, Holdings, Update, apply
+from leaseway.data_plane.core.toolset import CompiledToolset
+from leaseway.spec.model import ServerSpec, VariantKey
+
+
+def variant(
+    server_id: str, launch: str = "l", exposure: str = "e", tenant: str = ""
+) -> HeldVariant:
+    spec = ServerSpec(VariantKey(server_id, tenant), "stdio", command="x")
+    return HeldVariant(spec, launch, exposure, "t", CompiledToolset())
+
+
+def keys(variants: tuple[HeldVariant, ...]) -> list[str]:
+    return [str(each.key) for each in variants]
+
+
+def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
+    holdings, changes = apply(Holdings(), Update(1, 5, (variant("a"), variant("b"), variant("c"))))
+    assert keys(changes.launched) == ["a", "b", "c"]
+    _, changes = apply(
+        holdings,
+        Update(1, 6, (variant("a"), variant("b", "l2"), variant("c", exposure="e2"))),
+    )
+    assert changes.removed == ()
+    assert keys(changes.launched) == ["b"]
+    assert keys(changes.exposed) == ["c"]
+
+
+def test_a_removal_names_what_was_held_and_ignores_the_rest() -> None:
+    holdings, _ = apply(Holdings(), Update(1, 5, (variant("a"),)))
+    holdings, changes = apply(
+        holdings, Update(1, 6, removals=(VariantKey("a"), VariantKey("a"), VariantKey("ghost")))
+    )
+    assert keys(changes.removed) == ["a"]
+    assert not holdings.variants
+
+
+def test_an_upsert_wins_over_a_removal_of_the_same_delta() -> None:
+    holdings, _ = apply(Holdings(), Update(1, 5, (variant("a"),)))
+    holdings, changes = apply(holdings, Update(1, 6, (variant("a"),), (VariantKey("a"),)))
+    assert changes == Changes()
+    assert VariantKey("a") in holdings.variants
+
+
+def test_a_tenant_gets_its_own_variant_else_the_common_one() -> None:
+    own, common = variant("a", tenant="acme"), variant("a")
+    holdings, _ = apply(Holdings(), Update(1, 5, (own, common, variant("b", tenant="acme"))))
+    assert holdings.find("a", "acme") is own
+    assert holdings.find("a", "other") is common
+    assert holdings.find("b", "other") is None
+    assert [each.key.server_id for each in holdings.visible_to("acme")] == ["a", "b"]
+    assert list(holdings.visible_to("other")) == [common]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
+def test_versions_and_epochs_never_fall(deltas: list[tuple[int, int]]) -> None:
+    holdings = Holdings()
+    for epoch, version in deltas:
+        before = holdings
+        holdings, _ = apply(holdings, Update(epoch, version))
+        assert holdings.registry_version == max(before.registry_version, version)
+        assert holdings.epoch == max(before.epoch, epoch)

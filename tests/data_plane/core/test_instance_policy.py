@@ -1,0 +1,143 @@
+"""What becomes of spares, and when instances are idle or old."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.instance_policy import (
+    SpareChange,
+    Times,
+    idle_at,
+    old_at,
+    plan_spares,
+    spare_old_at,
+    spares_wanted,
+)
+from leaseway.spec.model import InstancePolicy
+
+
+def plan(policy: InstancePolicy, *born: float, **more: float) -> SpareChange:
+    return plan_spares(
+        policy,
+        [Times(at, at) for at in born],
+        starting=int(more.get("starting", 0)),
+        room=int(more.get("room", 10)),
+        now=more.get("now", 0.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (InstancePolicy(), 0),
+        (InstancePolicy(start="lazy"), 0),
+        (InstancePolicy(start="eager"), 1),
+        (InstancePolicy(start="eager", warm=3), 3),
+        (InstancePolicy(start="lazy", warm=2), 2),
+    ],
+)
+def test_an_eager_server_keeps_one_spare_at_least(policy: InstancePolicy, wanted: int) -> None:
+    assert spares_wanted(policy) == wanted
+
+
+def test_without_a_bound_an_instance_is_never_idle_or_old() -> None:
+    times = Times(0.0, 0.0)
+    policy = InstancePolicy()
+    assert idle_at(policy, times, 1e9) == old_at(policy, times) == math.inf
+    assert spare_old_at(policy, times) == math.inf
+
+
+def test_an_instance_with_a_call_in_flight_is_not_idle() -> None:
+    policy = InstancePolicy(idle_timeout=5.0)
+    assert idle_at(policy, Times(0.0, 3.0), 100.0) == 8.0
+    assert idle_at(policy, Times(0.0, 3.0, calls=1), 100.0) == 105.0
+
+
+def test_missing_spares_are_started() -> None:
+    policy = InstancePolicy(warm=2)
+    assert plan(policy).start
+    assert not plan(policy, 0.0, starting=1).start
+    assert not plan(policy, 0.0, 0.0).start
+
+
+def test_there_is_no_spare_where_there_is_no_room() -> None:
+    assert plan(InstancePolicy(warm=2), room=0) == SpareChange((), False, math.inf)
+
+
+def test_spares_give_way_where_leases_need_the_room() -> None:
+    assert plan(InstancePolicy(warm=3), 2.0, 1.0, 3.0, room=-2).close == (1, 0)
+
+
+def test_an_unused_spare_that_is_wanted_stays_and_one_too_many_goes() -> None:
+    policy = InstancePolicy(warm=1, idle_timeout=5.0)
+    assert plan(policy, 0.0, now=100.0) == SpareChange((), False, math.inf)
+    assert plan(policy, 0.0, 1.0, now=4.0) == SpareChange((), False, 5.0)
+    assert plan(policy, 0.0, 1.0, now=5.0).close == (0,)
+
+
+def test_an_old_spare_is_closed_once_its_successor_is_up() -> None:
+    policy = InstancePolicy(warm=1, max_age=10.0)
+    assert plan(policy, 0.0, now=4.0).look_at == 5.0
+    assert plan(policy, 0.0, now=5.0) == SpareChange((), True, math.inf)
+    assert plan(policy, 0.0, now=5.0, starting=1) == SpareChange((), False, math.inf)
+    assert plan(policy, 0.0, 5.0, now=5.0) == SpareChange((0,), False, 10.0)
+
+
+def test_an_old_spare_makes_room_for_its_successor_where_there_is_none() -> None:
+    policy = InstancePolicy(warm=1, max_age=10.0)
+    assert plan(policy, 0.0, now=5.0, room=0) == SpareChange((0,), True, math.inf)
+
+
+def test_an_old_spare_that_nobody_asked_for_is_not_replaced() -> None:
+    assert plan(InstancePolicy(max_age=10.0), 0.0, now=5.0) == SpareChange((0,), False, math.inf)
+
+
+POLICIES = st.builds(
+    InstancePolicy,
+    start=st.sampled_from(["eager", "lazy", None]),
+    warm=st.integers(0, 6),
+    idle_timeout=st.one_of(st.none(), st.floats(0.1, 100.0)),
+    max_age=st.one_of(st.none(), st.floats(0.1, 100.0)),
+)
+BORN = st.lists(st.floats(0.0, 100.0), max_size=8)
+
+
+@given(POLICIES, BORN, st.integers(0, 1), st.integers(-8, 8), st.floats(100.0, 150.0))
+def test_whatever_there_is_the_room_is_kept_and_no_needed_spare_goes(
+    policy: InstancePolicy, born: list[float], starting: int, room: int, now: float
+) -> None:
+    spares = [Times(at, at) for at in born]
+    change = plan_spares(policy, spares, starting=starting, room=room, now=now)
+    assert len(set(change.close)) == len(change.close)
+    left = [times for at, times in enumerate(spares) if at not in change.close]
+    assert room + len(change.close) - change.start >= min(0, room + len(spares))
+    young = sum(now < spare_old_at(policy, times) for times in spares)
+    young_left = sum(now < spare_old_at(policy, times) for times in left)
+    if change.start:
+        assert young + starting < spares_wanted(policy)
+    if room >= 0:
+        assert young_left >= min(young, spares_wanted(policy))
+    assert change.look_at > now
+
+
+@given(POLICIES, BORN, st.integers(0, 8))
+def test_what_is_planned_again_and_again_comes_to_rest_at_what_is_wanted(
+    policy: InstancePolicy, born: list[float], limit: int
+) -> None:
+    now, spares = 150.0, [Times(at, at) for at in born]
+    for _ in range(40):
+        room = limit - len(spares)
+        change = plan_spares(policy, spares, starting=0, room=room, now=now)
+        spares = [times for at, times in enumerate(spares) if at not in change.close]
+        if change.start:
+            spares.append(Times(now, now))
+        elif not change.close:
+            break
+    else:
+        raise AssertionError("it never came to rest")
+    assert len(spares) <= limit
+    assert len(spares) >= min(limit, spares_wanted(policy))

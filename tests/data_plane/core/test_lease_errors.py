@@ -1,0 +1,40 @@
+"""Why there is no lease, as callers read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.data_plane.core.lease_errors import lease_ended, not_theirs
+from leaseway.data_plane.core.lease_table import Ended, How
+from leaseway.wire.errors import Reason
+
+
+@pytest.mark.parametrize(
+    ("how", "why", "reason", "said"),
+    [
+        ("expired", "", Reason.LEASE_EXPIRED, "Lease w1 has expired. Acquire"),
+        ("released", "", Reason.LEASE_RELEASED, "Lease w1 was released. Acquire"),
+        ("revoked", "it was too old.", Reason.LEASE_REVOKED, "w1 was revoked: it was too old. "),
+        ("lost", "exit status 1", Reason.LEASE_LOST, "w1 was lost: exit status 1. Acquire"),
+    ],
+)
+def test_a_lease_that_is_over_says_how_and_why(
+    how: How, why: str, reason: Reason, said: str
+) -> None:
+    fault = lease_ended("w1", Ended(how, why, 0.0))
+    assert fault.reason is reason
+    assert said in fault.message
+    assert fault.metadata == {"lease": "w1"}
+
+
+def test_a_lease_that_nobody_remembers_is_lost() -> None:
+    fault = lease_ended("w1", None)
+    assert fault.reason is Reason.LEASE_LOST
+    assert "was restarted, perhaps" in fault.message
+
+
+def test_a_name_that_somebody_made_up_is_not_repeated_at_length() -> None:
+    name = "x" * 5000
+    for fault in (lease_ended(name, None), not_theirs(name, "of")):
+        assert len(fault.message) < 300
+        assert fault.metadata == {"lease": "x" * 64}

@@ -1,0 +1,231 @@
+"""What of prompts and resources callers may use, and which params of requests are right."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from leaseway.data_plane.core.prompts_resources import (
+    SUBSCRIBE,
+    Asked,
+    Offered,
+    admit,
+    compile_prompts,
+)
+from leaseway.spec.uri_filters import UriFilter, as_read
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+
+OFFERED = Offered(
+    prompts={"greet": "hello_greet"},
+    uris=UriFilter(["note://*"], ["note://secret/*", "file:///etc/*"]),
+)
+
+
+def ask(method: str, offered: Offered = OFFERED, **params: Any) -> Asked:
+    return admit(offered, "notes", method, json.dumps(params).encode())
+
+
+def refused(method: str, **params: Any) -> Fault:
+    with pytest.raises(Fault) as caught:
+        ask(method, **params)
+    return caught.value
+
+
+def complete(ref: Any, argument: Any = None) -> Asked:
+    argument = {"name": "a", "value": ""} if argument is None else argument
+    return ask("completion/complete", ref=ref, argument=argument)
+
+
+def test_params_go_on_as_one_line_without_the_callers_meta() -> None:
+    params = b'{"name": "greet",\n "arguments": {"who": "a\\nb"},\r\n "_meta": {"mine": 1}}'
+    asked = admit(OFFERED, "notes", "prompts/get", params)
+    assert asked.name == "greet"
+    assert asked.meta == {"mine": 1}
+    assert b"\n" not in asked.params
+    assert json.loads(asked.params) == {"name": "greet", "arguments": {"who": "a\nb"}}
+
+
+def test_a_prompt_is_found_by_the_servers_name_only() -> None:
+    fault = refused("prompts/get", name="hello_greet")
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+    assert "has no prompt hello_greet" in fault.message
+
+
+def test_a_misspelt_prompt_is_answered_with_the_nearest() -> None:
+    fault = refused("prompts/get", name="greeet")
+    assert "Did you mean greet?" in fault.message
+    assert fault.metadata == {"nearest": "greet"}
+
+
+@pytest.mark.parametrize("method", ["resources/read", SUBSCRIBE])
+def test_a_uri_is_used_only_where_the_filter_lets_it_pass(method: str) -> None:
+    assert ask(method, uri="note://a").name == "note://a"
+    fault = refused(method, uri="file:///etc/passwd")
+    assert fault.reason is Reason.TOOL_NOT_FOUND
+    assert "resource file:///etc/passwd" in fault.message
+
+
+def test_completions_are_for_what_callers_may_use() -> None:
+    assert complete({"type": "ref/prompt", "name": "greet"}).name == "greet"
+    assert complete({"type": "ref/resource", "uri": "note://{id}"}).name == "note://{id}"
+    for ref in (
+        {"type": "ref/prompt", "name": "x"},
+        {"type": "ref/resource", "uri": "file:///etc/{x}"},
+    ):
+        with pytest.raises(Fault) as caught:
+            complete(ref)
+        assert caught.value.reason is Reason.TOOL_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "where"),
+    [
+        ("prompts/get", {}, "name"),
+        ("prompts/get", {"name": 1}, "name"),
+        ("resources/read", {}, "uri"),
+        ("resources/read", {"uri": ""}, "uri"),
+        ("resources/read", {"uri": "note://a\n"}, "uri"),
+        ("resources/read", {"uri": "n" * (bounds.MAX_URI + 1)}, "uri"),
+        (SUBSCRIBE, {"uri": ["note://a"]}, "uri"),
+        ("completion/complete", {}, "argument"),
+        ("completion/complete", {"argument": {"name": "a"}}, "argument"),
+        ("completion/complete", {"argument": {"name": "a", "value": "b"}}, "ref"),
+        (
+            "completion/complete",
+            {"argument": {"name": "a", "value": "b"}, "ref": {"type": "ref/prompt"}},
+            "ref.name",
+        ),
+    ],
+)
+def test_params_that_are_none_say_what_is_wrong(
+    method: str, params: dict[str, Any], where: str
+) -> None:
+    fault = refused(method, **params)
+    assert fault.reason is Reason.INVALID_ARGUMENTS
+    assert [path for path, _ in fault.violations] == [where]
+    assert "note://a\n" not in fault.message
+
+
+@pytest.mark.parametrize("params", [b"[]", b"{", b'"x"'])
+def test_params_that_are_no_object_are_refused(params: bytes) -> None:
+    with pytest.raises(Fault) as caught:
+        admit(OFFERED, "notes", "resources/read", params)
+    assert caught.value.reason is Reason.INVALID_ARGUMENTS
+
+
+def test_other_methods_do_not_exist() -> None:
+    for method in ("tools/call", "resources/unsubscribe", "initialize", "x" * 1000):
+        fault = refused(method)
+        assert fault.reason is Reason.INVALID_REQUEST
+        assert len(fault.message) < 300
+
+
+def test_exposed_prompts_are_those_that_no_other_server_has() -> None:
+    recorded = [b'{"name":"one"}', b'{"name":"two"}']
+    exposed = [("one", "p_one", False), ("two", "p_two", True)]
+    assert compile_prompts(recorded, exposed) == {"one": "p_one"}
+
+
+@pytest.mark.parametrize("recorded", [b"[]", b"{}", b'{"name":1}', b"{"])
+def test_a_recorded_prompt_that_is_none_is_refused(recorded: bytes) -> None:
+    with pytest.raises(ValueError, match="recorded prompt"):
+        compile_prompts([recorded], [])
+
+
+def test_an_exposed_prompt_must_have_been_listed() -> None:
+    with pytest.raises(ValueError, match="prompt two"):
+        compile_prompts([b'{"name":"one"}'], [("two", "two", False)])
+
+
+def test_other_lists_than_the_recorded_are_noticed() -> None:
+    offered = Offered(recorded_prompts=(b"1",), recorded_resources=(b"2",))
+    assert not offered.lists_other([b"1"], [b"2"], [])
+    assert offered.lists_other([b"1"], [b"2"], [b"3"])
+    assert offered.lists_other([], [b"2"], [])
+
+
+@pytest.mark.parametrize(
+    ("uri", "read"),
+    [
+        ("file:///open/../secret/x", "file:///secret/x"),
+        ("file:///open/%2e%2e/secret/x", "file:///secret/x"),
+        ("FILE:////secret//x", "file:///secret/x"),
+        ("file:///open\\..\\secret", "file:///secret"),
+        ("x://host/../../b?q=/../", "x://host/b?q=/../"),
+        ("x://host/a/./b/", "x://host/a/b/"),
+        ("x:a/../b", "x:b"),
+        ("x:/a/..", "x:/"),
+        ("x://Host/A", "x://Host/A"),
+        ("https://Host:443/A", "https://host/A"),
+        ("file:/a", "file:///a"),
+        ("file://LOCALHOST/a", "file:///a"),
+        ("file:///a?b#c", "file:///a"),
+        ("nothing", "nothing"),
+        ("note://a", "note://a"),
+        ("file:///", "file:///"),
+    ],
+)
+def test_a_uri_is_read_as_servers_do(uri: str, read: str) -> None:
+    assert as_read(uri) == read
+    assert as_read(read) == read
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///open/../secret/x",
+        "file:///open/%2e%2e/secret/x",
+        "file:///%73ecret/x",
+        "FILE:///secret/x",
+        "file:////secret/x",
+        "file:///./secret/x",
+        "file://host/../../secret/x",
+        "file:/secret/x",
+        "file:/open/..//secret/x",
+        "file://localhost/secret/x",
+        "FILE://LocalHost/open/../secret/x",
+        "file:///secret/x?a",
+        " file:///secret/x",
+        "%20file:///secret/x",
+    ],
+)
+def test_no_other_spelling_gets_past_a_filter(uri: str) -> None:
+    assert not UriFilter((), ["file:///secret/*"]).allows(uri)
+    assert not UriFilter(["file:///open/*"], ()).allows(uri)
+
+
+def test_what_comes_after_a_files_path_is_no_other_file() -> None:
+    for uri in ("file:///one.txt?a", "file:///one.txt#a", "file:///one.txt?#", "file:/one.txt"):
+        assert not UriFilter((), ["file:///one.txt"]).allows(uri)
+    assert UriFilter((), ["note://one#a"]).allows("note://one")
+    assert UriFilter((), ["note://one"]).allows("note://one?id=2")
+
+
+def test_spaces_around_a_uri_do_not_get_it_past_a_filter() -> None:
+    assert not UriFilter((), ["note://one"]).allows("note://one ")
+    assert not UriFilter((), ["note://one"]).allows(" note://one")
+    assert UriFilter((), ["note://one"]).allows("note://one two")
+
+
+def test_no_spelling_of_a_host_gets_past_a_filter() -> None:
+    assert not UriFilter((), ["https://intranet/*"]).allows("https://INTRANET/x")
+    assert not UriFilter((), ["https://Intranet/*"]).allows("https://intranet/x")
+    assert UriFilter(["https://Host/*"], ()).allows("https://host/x")
+    assert not UriFilter((), ["https://host/*"]).allows("https://me@Host.:443/x")
+    assert UriFilter((), ["https://host/*"]).allows("https://host:8443/x")
+    assert UriFilter((), ["note://one"]).allows("note://One")
+
+
+def test_a_host_of_a_servers_own_scheme_may_be_left() -> None:
+    assert not UriFilter((), ["note://secret/*"]).allows("note://open/../secret/x")
+    assert not UriFilter(["note://open/*"], ()).allows("note://open/../secret/x")
+
+
+def test_a_pattern_in_an_unusual_spelling_matches_itself() -> None:
+    assert UriFilter(["proxy://https://host/*"], ()).allows("proxy://https://host/a")
+    assert UriFilter(["x://a%20b/*"], ()).allows("x://a%20b/c")
+    assert not UriFilter((), ["x://a%20b/*"]).allows("x://a%20b/c")
+    assert UriFilter((), ()).allows("file:///etc/../etc/passwd")

@@ -1,0 +1,212 @@
+"""Swaps: new calls use the new generation, what runs finishes on the old one (DESIGN §3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from leaseway.data_plane.testing.servers import ECHO
+from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.spec.protobuf import key_to_wire
+from leaseway.v1 import leases_pb2
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import fault_from_status
+
+Bench = Any
+OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
+
+
+def acquire(bench: Bench, session: str = "s1", server_id: str = "db") -> Any:
+    return bench.leases.AcquireLease(
+        leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id)
+    )
+
+
+async def test_a_shared_server_starts_before_it_is_needed_unless_it_is_lazy(bench: Bench) -> None:
+    await bench.serve("lazy", instances=InstancePolicy(start="lazy"))
+    assert not bench.servers.opened
+    await bench.serve("eager")
+    await bench.until(lambda: bench.servers.opened)
+    await bench.caller().call("lazy")
+    assert {each.spec.key.server_id for each in bench.servers.opened} == {"eager", "lazy"}
+
+
+async def test_calls_that_come_at_once_share_one_start(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time", instances=InstancePolicy(start="lazy"))
+    caller = bench.caller()
+    calls = [await caller.begin("time") for _ in range(8)]
+    await bench.until(lambda: bench.worker.executor.in_flight == 8)
+    bench.servers.gate.set()
+    for call_id in calls:
+        assert (await caller.result(call_id)).payload
+    assert len(bench.servers.opened) == 1
+
+
+async def test_calls_in_flight_finish_on_the_old_instance_which_then_ends(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    old_call = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.serve("time", args=("--new",))
+    await bench.until(lambda: len(bench.servers.live) == 2)
+    new_call = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened[1].calls)
+    bench.servers.opened[0].calls[0].answer(b'{"from":"old"}')
+    bench.servers.opened[1].calls[0].answer(b'{"from":"new"}')
+    assert (await caller.result(old_call)).payload == b'{"from":"old"}'
+    assert (await caller.result(new_call)).payload == b'{"from":"new"}'
+    await bench.until(lambda: bench.servers.opened[0].state == "closed")
+    assert bench.servers.opened[1].state == "ready"
+
+
+async def test_no_call_fails_while_the_configuration_changes_again_and_again(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+
+    async def keep_calling() -> int:
+        for _ in range(60):
+            result = await caller.call("time")
+            assert not result.HasField("status"), result.status.message
+        return 60
+
+    calling = [asyncio.ensure_future(keep_calling()) for _ in range(4)]
+    for number in range(10):
+        await bench.serve("time", args=(str(number),))
+    assert sum(await asyncio.gather(*calling)) == 240
+    await bench.until(lambda: len(bench.servers.live) == 1)
+
+
+async def test_a_call_that_waits_for_a_start_moves_on_to_the_new_generation(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time")
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.worker.executor.in_flight == 1)
+    await bench.serve("time", args=("--new",))
+    bench.servers.gate.set()
+    assert (await caller.result(call_id)).payload
+
+
+async def test_only_new_exposure_touches_no_process(bench: Bench) -> None:
+    spec = await bench.serve("time")
+    await bench.until(lambda: bench.servers.live)
+    bench.servers.tools = {**ECHO, "other": OTHER}
+    await bench.push(bench.upsert(spec, exposed=["echo"], tools=dict(ECHO)))
+    await bench.push(bench.upsert(spec, exposed=[], tools=dict(ECHO)))
+    assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
+    assert len(bench.servers.opened) == 1
+
+
+async def test_leases_of_an_old_generation_stay_until_their_time_is_over(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    old = (await acquire(bench)).lease
+    await bench.serve("db", shared=False, args=("--new",), lease_drain_timeout=2.0)
+    caller = bench.caller()
+    assert (await caller.call("db", lease_id=old.id)).payload
+    new = (await acquire(bench, "s2")).lease
+    assert new.launch_hash != old.launch_hash
+    await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
+    fault = await caller.refused("db", lease_id=old.id)
+    assert fault.reason is Reason.LEASE_REVOKED
+    assert "configuration" in fault.message
+    assert (await caller.call("db", lease_id=new.id)).payload
+
+
+async def test_a_tool_taken_away_is_gone_for_old_leases_too(bench: Bench) -> None:
+    spec = await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    await bench.push(bench.upsert(spec, exposed=[]))
+    assert (await bench.caller().refused("db", lease_id=lease.id)).reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_removed_server_refuses_at_once_and_revokes_when_its_calls_are_done(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("db", lease_id=lease.id)
+    await bench.until(lambda: bench.servers.opened[0].calls)
+    await bench.push(removals=[key_to_wire(VariantKey("db"))])
+    assert (await caller.refused("db", session="new")).reason is Reason.TOOL_NOT_FOUND
+    assert bench.worker.leases.get(lease.id) is not None
+    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+    await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_server_made_stateless_lets_old_leases_drain_and_shares_the_rest(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    await bench.serve("db", shared=True)
+    caller = bench.caller()
+    assert (await caller.call("db", lease_id=lease.id)).payload
+    assert (await caller.call("db")).payload
+    assert {each.state for each in bench.servers.opened} == {"ready"}
+
+
+async def test_a_tenants_own_variant_is_used_for_that_tenant_only(bench: Bench) -> None:
+    own, common = bench.spec("db", tenant="acme", args=("own",)), bench.spec("db")
+    await bench.push(bench.upsert(own), bench.upsert(common))
+    bench.servers.holds = True
+    caller = bench.caller()
+    await caller.begin("db", tenant="acme")
+    await caller.begin("db", tenant="other")
+    await bench.until(lambda: all(each.calls for each in bench.servers.opened))
+    assert sorted(each.spec.args for each in bench.servers.opened) == [(), ("own",)]
+
+
+async def test_an_instance_with_other_tools_refuses_them_and_tells_operators(bench: Bench) -> None:
+    recorded = {**ECHO, "other": OTHER}
+    await bench.push(bench.upsert(bench.spec("time"), tools=recorded))
+    caller = bench.caller()
+    assert (await caller.call("time")).payload
+    fault = await caller.refused("time", "other")
+    assert (fault.reason, fault.started) == (Reason.TOOL_DIFFERS, "no")
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    (problem,) = report.problems
+    assert (problem.reason, problem.server_id, problem.worker_id) == ("TOOL_DIFFERS", "time", "w1")
+    assert "other (missing)" in problem.message
+
+
+async def test_a_schema_that_does_not_compile_is_a_warning_and_its_calls_pass(
+    bench: Bench,
+) -> None:
+    bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":{"$ref":"http://x.test/s"}}'}
+    await bench.serve("time")
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert [(each.reason, each.severity) for each in report.problems] == [
+        ("SCHEMA_NOT_COMPILED", "warning")
+    ]
+    assert (await bench.caller().call("time", arguments=b'{"anything": 1}')).payload
+
+
+async def test_a_broken_server_is_reported_and_its_recovery_too(bench: Bench) -> None:
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "not yet")] * 5000
+    await bench.serve("time", instances=InstancePolicy(restart=Backoff(0.02, 0.02)))
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert report.problems[0].message == "not yet"
+    bench.servers.faults.clear()
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert report.cleared[0].reason == "SERVER_NOT_READY"
+    assert (await bench.caller().call("time")).payload
+
+
+async def test_the_fate_of_a_call_on_a_closed_instance_is_that_it_never_began(
+    bench: Bench,
+) -> None:
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    bench.servers.opened[0].state = "closing"  # dying, and has not said so yet
+    caller = bench.caller()
+    fault = fault_from_status((await caller.call("time")).status)
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")

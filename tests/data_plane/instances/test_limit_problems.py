@@ -1,0 +1,44 @@
+"""A limit that does not hold on a worker is a problem there, until it does (DESIGN §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leaseway.spec.model import InstancePolicy, Limits
+from leaseway.v1 import leases_pb2
+from leaseway.wire.backoff import Backoff
+
+Bench = Any
+WEAK = ("LIMIT_PARTLY_ENFORCED", "limits.memory (64 MiB) holds for each process of its own.")
+NONE = ("LIMIT_NOT_ENFORCED", "limits.cpu (1.5) is not enforced: no cgroup.")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_what_does_not_hold_is_a_warning_that_names_worker_and_server(
+    bench: Bench, shared: bool
+) -> None:
+    bench.servers.warnings = (WEAK, NONE)
+    await bench.serve("db", shared=shared, limits=Limits(cpu_cores=1.5))
+    if shared:
+        await bench.caller().call("db")
+    else:
+        request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
+        await bench.leases.AcquireLease(request)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert {(each.reason, each.severity, each.message) for each in report.problems} == {
+        (reason, "warning", f"On worker w1, server db: {text}") for reason, text in (WEAK, NONE)
+    }
+
+
+async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> None:
+    bench.servers.warnings = (WEAK, NONE)
+    quick = InstancePolicy(restart=Backoff(initial=0.001, maximum=0.001))
+    await bench.serve("db", instances=quick)
+    await bench.plane.expect_report(lambda report: report.problems)
+    bench.servers.warnings = (WEAK,)
+    bench.servers.opened[0].crash()
+    await bench.until(lambda: len(bench.servers.live) == 1 and len(bench.servers.opened) == 2)
+    problems = bench.worker.pool.context.reports.problems
+    await bench.until(lambda: [each.reason for each in problems.open] == [WEAK[0]])

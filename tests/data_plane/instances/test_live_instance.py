@@ -1,0 +1,238 @@
+"""Instances that nobody calls rest, old ones make way, and no call pays for either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.testing.servers import MemoryInstance
+from leaseway.spec.model import InstancePolicy
+from leaseway.v1 import leases_pb2
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Fault, Reason
+
+Bench = Any
+
+
+@pytest.fixture
+async def put_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Put the loop's clock forward by some seconds; asked for before the bench that lives by it."""
+    loop, lead = asyncio.get_running_loop(), [0.0]
+    real = loop.time
+    monkeypatch.setattr(loop, "time", lambda: real() + sum(lead))
+    return lead.append
+
+
+async def acquire(bench: Bench, session: str = "s1") -> Any:
+    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
+    async with asyncio.timeout(BOUND):
+        return (await bench.leases.AcquireLease(request)).lease
+
+
+async def until_up(bench: Bench, number: int) -> MemoryInstance:
+    await bench.until(lambda: len(bench.servers.opened) >= number)
+    instance: MemoryInstance = bench.servers.opened[number - 1]
+    await bench.until(lambda: instance.state == "ready")
+    return instance
+
+
+async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts_one(
+    bench: Bench,
+) -> None:
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.05))
+    first = await until_up(bench, 1)
+    report = await bench.plane.expect_report(
+        lambda report: [each.state for each in report.instances] == ["idle"]
+    )
+    assert (first.state, report.instances[0].role) == ("closed", "shared")
+    assert len(bench.servers.opened) == 1
+    assert not bench.worker.pool.context.reports.problems.take()[0]
+    assert (await bench.caller().call("time")).payload
+    assert len(bench.servers.opened) == 2
+
+
+async def test_an_instance_that_is_called_again_and_again_does_not_rest(
+    put_forward: Callable[[float], None], bench: Bench
+) -> None:
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=1000.0))
+    caller = bench.caller()
+    for _ in range(4):
+        assert (await caller.call("time")).payload
+        put_forward(600.0)
+    assert (await caller.call("time")).payload
+    assert [each.state for each in bench.servers.opened] == ["ready"]
+    put_forward(1000.0)
+    await bench.until(lambda: bench.servers.opened[0].state == "closed")
+
+
+async def test_an_instance_with_a_call_in_flight_does_not_rest(bench: Bench) -> None:
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.03))
+    await bench.serve("clock", instances=InstancePolicy(idle_timeout=0.15))
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: any(each.calls for each in bench.servers.opened))
+    busy = next(each for each in bench.servers.opened if each.calls)
+    await bench.until(
+        lambda: any(each.spec.key.server_id == "clock" for each in bench.servers.opened)
+    )
+    await bench.until(
+        lambda: all(
+            each.state == "closed"
+            for each in bench.servers.opened
+            if each.spec.key.server_id == "clock"
+        )
+    )
+    assert busy.state == "ready"
+    busy.calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+    await bench.until(lambda: busy.state == "closed")
+
+
+async def test_no_call_fails_while_instances_rest_and_start_again(bench: Bench) -> None:
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.001))
+    caller = bench.caller()
+    for _ in range(40):
+        result = await caller.call("time")
+        assert not result.HasField("status"), result.status.message
+        await bench.until(lambda: not bench.servers.live)
+    assert len(bench.servers.opened) >= 40
+
+
+async def test_a_new_idle_time_holds_for_the_instance_that_is_up(bench: Bench) -> None:
+    await bench.serve("time")
+    await until_up(bench, 1)
+    await bench.serve("time", instances=InstancePolicy(idle_timeout=0.03))
+    await bench.until(lambda: bench.servers.opened[0].state == "closed")
+    await bench.serve("time", instances=InstancePolicy(start="lazy"))
+    assert len(bench.servers.opened) == 1
+
+
+async def test_a_lazy_server_made_eager_starts(bench: Bench) -> None:
+    await bench.serve("time", instances=InstancePolicy(start="lazy"))
+    assert not bench.servers.opened
+    await bench.serve("time", instances=InstancePolicy(start="eager"))
+    await until_up(bench, 1)
+
+
+async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its_calls(
+    bench: Bench,
+) -> None:
+    bench.servers.holds = True
+    await bench.serve("time")
+    first = await until_up(bench, 1)
+    caller = bench.caller()
+    old_call = await caller.begin("time")
+    await bench.until(lambda: first.calls)
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time", instances=InstancePolicy(max_age=0.1))
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    assert bench.worker.pool.find("time", "").shared.instance is first  # until the next is up
+    bench.servers.gate.set()
+    second = await until_up(bench, 2)
+    await bench.until(lambda: bench.worker.pool.find("time", "").shared.instance is not first)
+    assert first.state == "ready"
+    first.calls[0].answer(b'{"from":"old"}')
+    assert (await caller.result(old_call)).payload == b'{"from":"old"}'
+    await bench.until(lambda: first.state == "closed")
+    assert second in bench.servers.opened
+
+
+async def test_no_call_fails_while_instances_are_renewed(bench: Bench) -> None:
+    await bench.serve("time", instances=InstancePolicy(max_age=0.01))
+    caller = bench.caller()
+    while len(bench.servers.opened) < 20:
+        result = await caller.call("time")
+        assert not result.HasField("status"), result.status.message
+    await bench.until(lambda: len(bench.servers.live) <= 2)
+
+
+async def test_an_old_instance_serves_on_where_no_new_one_starts(bench: Bench) -> None:
+    policy = InstancePolicy(max_age=0.05, restart=Backoff(0.01, 0.01))
+    await bench.serve("time", instances=policy)
+    first = await until_up(bench, 1)
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")] * 100_000
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert report.problems[0].message == "no licence"
+    await bench.until(lambda: bench.worker.pool.find("time", "").restart.circuit != "closed")
+    assert (await bench.caller().call("time")).payload
+    assert first.state == "ready"
+    bench.servers.faults.clear()
+    await bench.plane.expect_report(lambda report: report.cleared)
+    await bench.until(lambda: first.state == "closed")
+    assert (await bench.caller().call("time")).payload
+
+
+async def test_an_idle_server_is_not_kept_awake_by_its_renewals(bench: Bench) -> None:
+    await bench.serve("time", instances=InstancePolicy(max_age=0.02, idle_timeout=0.1))
+    await bench.until(lambda: bench.servers.opened and not bench.servers.live)
+    assert bench.worker.pool.find("time", "").rests
+
+
+async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_is_renewed(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=2.0))
+    lease = await acquire(bench)
+    renewed = 0
+    while bench.worker.leases.get(lease.id) is not None:
+        request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id])
+        answer = await bench.leases.KeepAlive(request)
+        renewed += not answer.renewals[0].HasField("error")
+    assert renewed
+    fault = await bench.caller().refused("db", lease_id=lease.id)
+    assert fault.reason is Reason.LEASE_REVOKED
+    assert "no call for the 2 s of idle_timeout" in fault.message
+    assert not bench.servers.live
+
+
+async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = await acquire(bench)
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("db", lease_id=lease.id)
+    await bench.until(lambda: bench.servers.opened[0].calls)
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
+    (live,) = bench.worker.pool.find("db", "").lives
+    await bench.until(lambda: live.overdue)
+    assert bench.worker.leases.get(lease.id) is not None
+    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+    await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
+    fault = await caller.refused("db", lease_id=lease.id)
+    assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "no")
+    assert "older than the 0.1 s of max_age" in fault.message
+    assert (await acquire(bench)).id != lease.id
+
+
+async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.2))
+    lease = await acquire(bench)
+    await bench.serve("db", shared=False, args=("--new",))
+    await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
+    assert "max_age" in (await bench.caller().refused("db", lease_id=lease.id)).message
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_whoever_listens_hears_of_each_start_and_end_once(bench: Bench, shared: bool) -> None:
+    heard: list[tuple[str, str]] = []
+    hooks = bench.worker.pool.context.hooks
+    hooks.instance_started = lambda live, *, again: heard.append((live.instance.id, f"up {again}"))
+    hooks.instance_ended = lambda live, how: heard.append((live.instance.id, how))
+    policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))
+    await bench.serve("db", shared=shared, instances=policy)
+    (await until_up(bench, 1)).crash("exit status 1")
+    await until_up(bench, 2)
+    await bench.serve("db", shared=shared, args=("--new",))
+    await bench.until(lambda: ("db-2", "closed") in heard)
+    assert heard[:4] == [
+        ("db-1", "up False"),
+        ("db-1", "exit status 1"),
+        ("db-2", "up True"),
+        ("db-2", "closed"),
+    ]

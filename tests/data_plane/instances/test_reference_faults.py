@@ -1,0 +1,222 @@
+"""What secrets and files that are missing, wrong or unreadable do to the servers that use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.data_plane.changing_values import (
+    WHEN_TOLD,
+    acquire,
+    look,
+    ready,
+    secrets,
+    until_looking,
+    uses,
+    write,
+)
+from tests.data_plane.conftest import worker_bench
+
+from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
+from leaseway.data_plane.references.vault import WorkerVault
+from leaseway.spec.model import InstancePolicy
+from leaseway.spec.protobuf import spec_to_wire
+from leaseway.v1 import sync_pb2
+from leaseway.vault.key import VaultPlace
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Fault, Reason
+
+Bench = Any
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with worker_bench(pace=WHEN_TOLD) as made:
+        yield made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A referenced file."""
+    path = tmp_path / "secret"
+    path.write_text("one")
+    return path
+
+
+async def test_a_reference_that_is_gone_keeps_the_old_generation_and_is_a_problem(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("db", shared=False, env=uses(file))
+    await acquire(bench, "s1")
+    await look(bench)
+    file.unlink()
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    [problem] = report.problems
+    assert (problem.reason, problem.server_id) == ("MISSING_REFERENCE", "db")
+    assert "goes on" in problem.message
+    assert f"env.SECRET refers to the file {file}" in problem.message
+    await acquire(bench, "s2")  # a new instance of the old generation has the old value
+    assert secrets(bench) == ["one", "one"]
+    write(file, "one")
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert report.cleared[0].reason == "MISSING_REFERENCE"
+    assert secrets(bench) == ["one", "one"]
+
+
+async def test_values_that_the_server_does_not_start_with_are_not_taken_over(
+    bench: Bench, file: Path
+) -> None:
+    restart = InstancePolicy(restart=Backoff(0.001, 0.001))
+    await bench.serve("uses", env=uses(file), instances=restart)
+    await ready(bench, 1)
+    await look(bench)
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "wrong password")]
+    write(file, "two")
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert [(each.reason, each.server_id) for each in report.problems] == [
+        ("CHANGED_VALUE_FAILED", "uses")
+    ]
+    assert "wrong password" in report.problems[0].message
+    assert secrets(bench) == ["one"]
+    assert (await bench.caller().call("uses")).payload
+    await until_looking(bench, lambda: secrets(bench) == ["two"])
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert report.cleared[0].reason == "CHANGED_VALUE_FAILED"
+
+
+async def test_values_that_fail_and_are_taken_back_are_no_problem_any_more(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    await look(bench)
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "wrong password")]
+    write(file, "two")
+    await look(bench)
+    await bench.plane.expect_report(lambda report: report.problems)
+    write(file, "one")
+    await look(bench)
+    await bench.plane.expect_report(lambda report: report.cleared)
+    assert secrets(bench) == ["one"]
+    assert len(bench.servers.opened) == 2
+
+
+async def test_a_server_that_waits_for_a_file_starts_when_it_is_there(
+    bench: Bench, file: Path
+) -> None:
+    file.unlink()
+    restart = InstancePolicy(restart=Backoff(3600.0, 3600.0))
+    await bench.serve("uses", env=uses(file), instances=restart)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert report.problems[0].reason == "MISSING_REFERENCE"
+    await look(bench)
+    write(file, "here")
+    await look(bench)
+    assert (await bench.caller().call("uses")).payload
+    assert secrets(bench) == ["here"]
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert report.cleared[0].reason == "MISSING_REFERENCE"
+
+
+async def test_a_vault_that_cannot_be_read_is_a_problem_of_the_worker(tmp_path: Path) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key", "a key of sixteen or more")
+    async with worker_bench(pace=WHEN_TOLD, vault=place) as bench:
+        place.path.write_bytes(b"damaged")
+        place.path.chmod(0o600)
+        await look(bench)
+        report = await bench.plane.expect_report(lambda report: report.problems)
+        [problem] = report.problems
+        assert (problem.reason, problem.server_id) == ("VAULT_UNREADABLE", "")
+        assert problem.worker_id == "w1"
+        assert str(place.path) in problem.message
+        place.path.unlink()
+        await look(bench)
+        report = await bench.plane.expect_report(lambda report: report.cleared)
+        assert report.cleared[0].reason == "VAULT_UNREADABLE"
+
+
+class _Watched(WorkerVault):
+    """Notes which threads read it."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.readers: set[threading.Thread] = set()
+
+    def refresh(self) -> None:
+        self.readers.add(threading.current_thread())
+        super().refresh()
+
+
+async def test_what_may_hang_is_read_in_threads_that_the_end_of_the_process_does_not_wait_for(
+    file: Path,
+) -> None:
+    """The disk that secrets and files are on may."""
+    vault = _Watched()
+    async with worker_bench(pace=WHEN_TOLD, known=vault) as bench:
+        await bench.serve("uses", env=uses(file))
+        await look(bench)
+    assert {each.daemon for each in vault.readers} == {True}
+
+
+async def test_an_unforeseen_failure_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    """Else no secret that changes would be followed for as long as the worker lives."""
+    look_around, failures = ReferenceWatch.look, [RuntimeError("What is this?")]
+
+    async def fail_first(watch: ReferenceWatch) -> None:
+        if failures:
+            raise failures.pop()
+        await look_around(watch)
+
+    monkeypatch.setattr(ReferenceWatch, "look", fail_first)
+    async with worker_bench(pace=Pace(poll=0.01, quiet=0.005)) as bench:
+        await bench.serve("uses", env=uses(file))
+        await ready(bench, 1)
+        write(file, "two")
+        await bench.until(lambda: secrets(bench) == ["two"])
+    assert not failures
+
+
+async def miss(bench: Bench, file: Path) -> None:
+    """Have a server tried whose file is not there."""
+    spec = bench.spec("uses", env=uses(file))
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    result = await bench.plane.expect("probe_result")
+    assert result.problem.reason == "MISSING_REFERENCE"
+
+
+async def test_a_probe_that_missed_a_file_is_told_of_once_the_file_is_there(
+    bench: Bench, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    await miss(bench, late)
+    await look(bench)
+    write(late, "two")
+    await look(bench)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    [mended] = report.cleared
+    assert (mended.reason, mended.server_id) == ("MISSING_REFERENCE", "uses")
+    write(late, "three")
+    await look(bench)
+    assert bench.worker.references._missed == {}
+
+
+async def test_a_file_that_came_between_a_probe_and_the_next_look_is_told_of(
+    bench: Bench, tmp_path: Path
+) -> None:
+    late = tmp_path / "late"
+    for _ in range(2):  # the second time it was looked at already
+        late.unlink(missing_ok=True)
+        await miss(bench, late)
+        write(late, "two")
+        await look(bench)
+        report = await bench.plane.expect_report(lambda report: report.cleared)
+        assert report.cleared[0].server_id == "uses"

@@ -1,0 +1,231 @@
+"""Local generations: a changed secret or file is tried, then taken over, as a reload is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.data_plane.changing_values import (
+    WHEN_TOLD,
+    acquire,
+    look,
+    ready,
+    secrets,
+    uses,
+    write,
+)
+from tests.data_plane.conftest import worker_bench
+
+from leaseway.spec.model import Value
+from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Reason
+
+Bench = Any
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    async with worker_bench(pace=WHEN_TOLD) as made:
+        yield made
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A referenced file."""
+    path = tmp_path / "secret"
+    path.write_text("one")
+    return path
+
+
+def newest(bench: Bench) -> Any:
+    return bench.servers.opened[-1].reading
+
+
+async def test_a_changed_file_makes_a_new_generation_of_its_server_and_of_no_other(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await bench.serve("other", env={"SECRET": Value("literal", "x")})
+    await ready(bench, 2)
+    await look(bench)
+    hash_before = bench.worker.pool.find("uses", "").launch_hash
+    version = bench.worker.pool.registry_version
+    write(file, "two")
+    await look(bench)
+    await bench.until(lambda: sorted(secrets(bench)) == ["two", "x"])
+    assert len(bench.servers.opened) == 3
+    assert bench.worker.pool.find("uses", "").launch_hash == hash_before
+    assert bench.worker.pool.registry_version == version
+
+
+async def test_a_file_written_anew_with_the_same_content_changes_nothing(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    for _ in range(3):
+        write(file, "one")
+        await look(bench)
+    assert len(bench.servers.opened) == 1
+
+
+async def test_calls_in_flight_finish_on_the_old_values_and_new_ones_use_the_new(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    await look(bench)
+    bench.servers.holds = True
+    caller = bench.caller()
+    old_call = await caller.begin("uses")
+    await bench.until(lambda: bench.servers.opened[0].calls)
+    write(file, "two")
+    await look(bench)
+    await ready(bench, 2)
+    await bench.until(lambda: bench.worker.pool.find("uses", "").shared is not None)
+    new_call = await caller.begin("uses")
+    await bench.until(lambda: bench.servers.opened[1].calls)
+    assert bench.servers.opened[0].state == "ready"
+    bench.servers.opened[0].calls[0].answer(b'{"from":"old"}')
+    bench.servers.opened[1].calls[0].answer(b'{"from":"new"}')
+    assert (await caller.result(old_call)).payload == b'{"from":"old"}'
+    assert (await caller.result(new_call)).payload == b'{"from":"new"}'
+    await bench.until(lambda: bench.servers.opened[0].state == "closed")
+
+
+async def test_no_call_fails_or_waits_while_values_change_again_and_again(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    stop = asyncio.Event()
+
+    async def keep_calling() -> int:
+        caller, calls = bench.caller(), 0
+        while not stop.is_set():
+            result = await caller.call("uses")
+            assert not result.HasField("status"), result.status.message
+            calls += 1
+        return calls
+
+    calling = [asyncio.ensure_future(keep_calling()) for _ in range(4)]
+    for number in range(8):
+        write(file, f"value {number}")
+        await look(bench)
+    await bench.until(lambda: secrets(bench) == ["value 7"])
+    stop.set()
+    assert min(await asyncio.gather(*calling)) > 0
+
+
+async def test_old_leases_stay_on_their_instance_until_their_time_is_over(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=2.0)
+    old = await acquire(bench, "s1")
+    await look(bench)
+    write(file, "two")
+    await look(bench)
+    await bench.until(lambda: secrets(bench) == ["one", "two"])
+    caller = bench.caller()
+    assert (await caller.call("db", lease_id=old.id)).payload
+    new = await acquire(bench, "s2")
+    assert new.launch_hash == old.launch_hash
+    assert secrets(bench) == ["one", "two"]  # what was tried became the spare that s2 got
+    await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
+    fault = await caller.refused("db", lease_id=old.id)
+    assert fault.reason is Reason.LEASE_REVOKED
+    assert "a secret or file of server db has changed" in fault.message
+    assert (await caller.call("db", lease_id=new.id)).payload
+
+
+async def test_a_lease_whose_instance_was_starting_during_the_change_ends_in_time_too(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=0.05)
+    await acquire(bench, "s1")
+    await look(bench)
+    gate = bench.servers.gate = asyncio.Event()
+    starting = asyncio.ensure_future(acquire(bench, "s2"))
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    bench.servers.gate = None
+    write(file, "two")
+    await look(bench)
+    await bench.until(lambda: "two" in secrets(bench))
+    gate.set()
+    lease = await starting
+    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
+
+
+async def test_a_value_that_is_changed_back_keeps_the_leases_that_have_it(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=600)
+    lease = await acquire(bench, "s1")
+    for text in ("two", "one"):
+        write(file, text)
+        await look(bench)
+        await bench.until(lambda text=text: text == bench.servers.opened[-1].reading.env["SECRET"])
+        await bench.until(lambda: not bench.worker.pool.find("db", "").lags(newest(bench)))
+    assert bench.worker.leases.get(lease.id).ends_by is None
+
+
+async def test_a_probes_instance_with_values_of_before_is_replaced(
+    bench: Bench, file: Path
+) -> None:
+    spec = bench.spec("uses", env=uses(file))
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    await bench.plane.expect("probe_result")
+    write(file, "two")
+    await bench.push(bench.upsert(spec))
+    assert secrets(bench) == ["one"]
+    await look(bench)
+    await bench.until(lambda: secrets(bench) == ["two"])
+
+
+async def test_a_change_while_another_is_tried_ends_with_the_newest(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    await look(bench)
+    gate = bench.servers.gate = asyncio.Event()
+    write(file, "two")
+    await look(bench)
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    write(file, "three")
+    await look(bench)
+    gate.set()
+    await bench.until(lambda: secrets(bench) == ["three"])
+
+
+async def test_a_new_configuration_wins_over_values_that_are_being_tried(
+    bench: Bench, file: Path
+) -> None:
+    await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    await look(bench)
+    gate = bench.servers.gate = asyncio.Event()
+    write(file, "two")
+    await look(bench)
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    await bench.serve("uses", env=uses(file), args=("--new",))
+    gate.set()
+    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("--new",)])
+    await look(bench)
+    assert secrets(bench) == ["two"]
+
+
+async def test_a_removed_server_is_watched_no_longer(bench: Bench, file: Path) -> None:
+    spec = await bench.serve("uses", env=uses(file))
+    await ready(bench, 1)
+    await look(bench)
+    await bench.push(removals=[key_to_wire(spec.key)])
+    write(file, "two")
+    await look(bench)
+    assert len(bench.servers.opened) == 1
+    assert not bench.worker.references._seen

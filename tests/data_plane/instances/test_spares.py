@@ -1,0 +1,327 @@
+"""Warm spares: ready before a lease asks, replaced behind its back, never in the way of leases."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from tests.conftest import BOUND
+
+from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
+from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Fault, Reason
+
+Bench = Any
+OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
+
+
+async def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **more: Any) -> Any:
+    request = leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **more)
+    async with asyncio.timeout(BOUND):
+        return (await bench.leases.AcquireLease(request)).lease
+
+
+async def release(bench: Bench, lease: Any) -> None:
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+
+
+async def probe(bench: Bench, spec: Any) -> None:
+    """Have the server tried, as the control plane does, and served then."""
+    asked = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=asked)
+    await bench.plane.expect("probe_result")
+    await bench.push(bench.upsert(spec))
+
+
+def ready(bench: Bench) -> list[MemoryInstance]:
+    return [each for each in bench.servers.live if each.state == "ready"]
+
+
+async def until_ready(bench: Bench, count: int) -> None:
+    await bench.until(lambda: len(ready(bench)) == count == len(bench.servers.live))
+
+
+def spares(bench: Bench, server_id: str = "db") -> int:
+    lives = bench.worker.pool.find(server_id, "").lives
+    return sum(not live.lease_id for live in lives)
+
+
+async def test_spares_are_started_before_a_lease_asks_and_are_no_leases(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
+    await until_ready(bench, 3)
+    report = await bench.plane.expect_report(
+        lambda report: [each.state for each in report.instances] == ["ready"] * 3
+    )
+    assert {(each.role, each.lease_id) for each in report.instances} == {("spare", "")}
+    assert not tuple(bench.worker.leases.leases)
+
+
+async def test_spares_start_one_after_the_other(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
+    await bench.until(lambda: bench.servers.live)
+    await bench.push(bench.upsert(bench.spec("other")))
+    assert [each.spec.key.server_id for each in bench.servers.opened].count("db") == 1
+    bench.servers.gate.set()
+    await bench.until(lambda: spares(bench) == 3)
+
+
+async def test_a_lease_gets_a_spare_while_nothing_can_start(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await until_ready(bench, 1)
+    bench.servers.gate = asyncio.Event()
+    lease = await acquire(bench)
+    assert lease.instance_id == bench.servers.opened[0].id
+    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    await bench.until(lambda: len(bench.servers.opened) == 2)  # its successor is on its way
+    bench.servers.gate.set()
+    await until_ready(bench, 2)
+
+
+async def test_each_lease_has_an_instance_of_its_own_whatever_happens_at_once(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
+    for _ in range(5):
+        leases = await asyncio.gather(*(acquire(bench, f"s{number}") for number in range(4)))
+        assert len({lease.instance_id for lease in leases}) == 4
+        await asyncio.gather(*(release(bench, lease) for lease in leases))
+    await until_ready(bench, 2)
+    assert spares(bench) == 2
+
+
+async def test_a_lease_takes_over_the_start_of_a_spare(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.until(lambda: bench.servers.live)
+    asked = asyncio.ensure_future(acquire(bench))
+    await bench.until(lambda: tuple(bench.worker.leases.leases))
+    bench.servers.gate.set()
+    assert (await asked).instance_id == bench.servers.opened[0].id
+    await until_ready(bench, 2)
+
+
+async def test_a_lease_that_took_over_a_start_hears_why_it_failed(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")]
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.until(lambda: bench.servers.live)
+    asked = asyncio.ensure_future(bench.caller().refused("db", session="s1"))
+    await bench.until(lambda: tuple(bench.worker.leases.leases))
+    bench.servers.gate.set()
+    fault = await asked
+    assert (fault.reason, fault.message) == (Reason.SERVER_NOT_READY, "no licence")
+    await until_ready(bench, 1)
+
+
+async def test_a_spare_that_dies_is_replaced(bench: Bench) -> None:
+    policy = InstancePolicy(warm=1, restart=Backoff(0.01, 0.01))
+    await bench.serve("db", shared=False, instances=policy)
+    await until_ready(bench, 1)
+    bench.servers.gate = asyncio.Event()
+    bench.servers.opened[0].crash()
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert (report.problems[0].reason, report.problems[0].message) == (
+        "SERVER_LOST",
+        "exit status 1",
+    )
+    bench.servers.gate.set()
+    await until_ready(bench, 1)
+    await bench.plane.expect_report(lambda report: report.cleared)
+    assert (await acquire(bench)).instance_id == bench.servers.opened[1].id
+
+
+async def test_spares_that_die_again_and_again_are_started_less_and_less_often(
+    bench: Bench,
+) -> None:
+    policy = InstancePolicy(warm=1, restart=Backoff(0.005, 60.0, 1.5))
+    await bench.serve("db", shared=False, instances=policy)
+    for number in range(6):
+        await bench.until(lambda at=number: len(bench.servers.opened) > at)
+        await bench.until(lambda at=number: bench.servers.opened[at].state == "ready")
+        bench.servers.opened[number].crash()
+    restart = bench.worker.pool.find("db", "").restart
+    assert (restart.failures, restart.circuit) == (6, "open")
+
+
+async def test_leases_come_before_spares_where_max_instances_is_reached(bench: Bench) -> None:
+    policy = InstancePolicy(warm=2, max_instances=3)
+    await bench.serve("db", shared=False, instances=policy)
+    await until_ready(bench, 2)
+    first, second = await acquire(bench, "s1"), await acquire(bench, "s2")
+    await until_ready(bench, 3)
+    assert spares(bench) == 1
+    third = await acquire(bench, "s3")
+    assert len({first.instance_id, second.instance_id, third.instance_id}) == 3
+    assert (spares(bench), len(bench.servers.live)) == (0, 3)
+    fault = await bench.caller().refused("db", session="s4", timeout_ms=200)
+    assert fault.reason in (Reason.CAPACITY, Reason.DEADLINE_EXCEEDED)
+    await release(bench, third)
+    await bench.until(lambda: spares(bench) == 1)
+
+
+async def test_a_spare_gives_way_to_a_lease_of_a_tenants_own_variant(bench: Bench) -> None:
+    policy = InstancePolicy(warm=2, max_instances=2)
+    common = bench.spec("db", shared=False, instances=policy)
+    own = bench.spec(
+        "db", tenant="acme", shared=False, args=("own",), instances=InstancePolicy(max_instances=2)
+    )
+    await bench.push(bench.upsert(common), bench.upsert(own))
+    await until_ready(bench, 2)
+    lease = await acquire(bench, tenant="acme")
+    assert sorted(each.spec.args for each in bench.servers.live) == [(), ("own",)]
+    await release(bench, lease)
+    await bench.until(lambda: spares(bench) == 2)
+
+
+async def test_more_or_fewer_spares_are_a_matter_of_no_new_generation(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await until_ready(bench, 1)
+    lease = await acquire(bench)
+    await until_ready(bench, 2)
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
+    await until_ready(bench, 4)
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await until_ready(bench, 2)
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=0))
+    await until_ready(bench, 1)
+    assert bench.servers.live[0].id == lease.instance_id
+    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    assert len(bench.servers.opened) == 4
+
+
+async def test_the_spares_of_a_generation_go_with_it(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
+    await until_ready(bench, 2)
+    lease = await acquire(bench)
+    await until_ready(bench, 3)
+    await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=2))
+    await until_ready(bench, 3)
+    old = [each for each in bench.servers.live if not each.spec.args]
+    assert [each.id for each in old] == [lease.instance_id]
+    await bench.push(removals=[key_to_wire(VariantKey("db"))])
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_spare_that_starts_while_its_generation_is_replaced_is_not_left(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.until(lambda: bench.servers.live)
+    await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=1))
+    bench.servers.gate.set()
+    await until_ready(bench, 1)
+    assert bench.servers.live[0].spec.args == ("--new",)
+
+
+async def test_a_lease_that_waits_for_a_spare_of_a_replaced_generation_still_gets_it(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.until(lambda: bench.servers.live)
+    asked = asyncio.ensure_future(acquire(bench))
+    await bench.until(lambda: tuple(bench.worker.leases.leases))
+    await bench.serve("db", shared=False, args=("--new",))
+    bench.servers.gate.set()
+    lease = await asked
+    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    await until_ready(bench, 1)
+
+
+async def test_an_eager_leased_server_has_one_instance_ready_and_a_lazy_one_none(
+    bench: Bench,
+) -> None:
+    await bench.serve("eager", shared=False, instances=InstancePolicy(start="eager"))
+    await bench.serve("lazy", shared=False, instances=InstancePolicy(start="lazy"))
+    await bench.serve("usual", shared=False)
+    await until_ready(bench, 1)
+    lease = await acquire(bench, server_id="eager")
+    assert lease.instance_id == "eager-1"
+    await until_ready(bench, 2)
+    assert {each.spec.key.server_id for each in bench.servers.live} == {"eager"}
+
+
+async def test_the_probes_instance_is_the_first_spare_even_of_a_lazy_server(
+    bench: Bench,
+) -> None:
+    policy = InstancePolicy(start="lazy", warm=2)
+    await probe(bench, bench.spec("db", shared=False, instances=policy))
+    await until_ready(bench, 2)
+    assert len(bench.servers.opened) == 2
+    assert (await acquire(bench)).instance_id == "db-1"
+
+
+async def test_a_probes_spare_that_nobody_uses_ends_after_its_idle_time(bench: Bench) -> None:
+    policy = InstancePolicy(idle_timeout=0.05)
+    await probe(bench, bench.spec("db", shared=False, instances=policy))
+    await bench.until(lambda: bench.servers.opened and not bench.servers.live)
+    await probe(bench, bench.spec("kept", shared=False))
+    assert spares(bench, "kept") == 1
+
+
+async def test_spares_that_are_wanted_do_not_end_for_want_of_calls(bench: Bench) -> None:
+    policy = InstancePolicy(warm=1, idle_timeout=0.02)
+    await bench.serve("db", shared=False, instances=policy)
+    await bench.serve("other", instances=InstancePolicy(idle_timeout=0.06))
+    await bench.until(
+        lambda: (
+            [each.state for each in bench.servers.opened if each.spec.key.server_id == "other"]
+            == ["closed"]
+        )
+    )  # three idle times have passed
+    assert (await acquire(bench)).instance_id == "db-1"
+
+
+async def test_a_spare_is_renewed_at_half_of_its_greatest_age(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(warm=1, max_age=0.2))
+    await bench.until(lambda: len(bench.servers.opened) > 2)
+    await bench.until(lambda: bench.servers.opened[1].state == "closed")
+    lease = await acquire(bench)
+    assert lease.instance_id not in (bench.servers.opened[0].id, bench.servers.opened[1].id)
+
+
+async def test_a_spare_of_before_a_change_of_tools_is_replaced_by_one_of_after_it(
+    bench: Bench,
+) -> None:
+    spec = await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
+    await until_ready(bench, 1)
+    old = bench.servers.opened[0]
+    relist = old.relist
+
+    async def still_the_old_tools() -> Any:
+        bench.servers.tools, new = dict(ECHO), bench.servers.tools
+        try:
+            return await relist()
+        finally:
+            bench.servers.tools = new
+
+    old.relist = still_the_old_tools
+    bench.servers.tools = {**ECHO, "other": OTHER}
+    await bench.push(bench.upsert(spec))
+    await bench.until(lambda: old.state == "closed")
+    await until_ready(bench, 1)
+    lease = await acquire(bench)
+    result = await bench.caller().call("db", "other", arguments=b"{}", lease_id=lease.id)
+    assert result.payload, result.status.message
+
+
+async def test_a_spare_whose_tools_differ_from_its_start_is_not_replaced_for_ever(
+    bench: Bench,
+) -> None:
+    spec = bench.spec("db", shared=False, instances=InstancePolicy(warm=1))
+    await bench.push(bench.upsert(spec, tools={**ECHO, "other": OTHER}))
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert report.problems[0].reason == "TOOL_DIFFERS"
+    lease = await acquire(bench)
+    caller = bench.caller()
+    assert (await caller.call("db", lease_id=lease.id)).payload
+    fault = await caller.refused("db", "other", lease_id=lease.id, arguments=b"{}")
+    assert fault.reason is Reason.TOOL_DIFFERS
+    await until_ready(bench, 2)
+    assert len(bench.servers.opened) == 2

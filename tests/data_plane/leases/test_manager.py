@@ -1,0 +1,323 @@
+"""Leases over gRPC: who holds what, and what its holder is told when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.spec.model import InstancePolicy
+from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
+from leaseway.wire.durations import duration, seconds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+
+Bench = Any
+
+
+def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **fields: Any) -> Any:
+    return bench.leases.AcquireLease(
+        leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **fields)
+    )
+
+
+async def refused(call: Any) -> Fault:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await call
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    return fault
+
+
+async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    caller = bench.caller()
+    result = await caller.call("db", session="s1", agent="billing", lease_ttl=duration(90))
+    lease = result.new_lease
+    assert lease.id.startswith(bench.first_hello.worker.incarnation)
+    assert (lease.server_id, lease.session, lease.agent) == ("db", "s1", "billing")
+    assert seconds(lease.ttl) == 90
+    assert 'mcp_release({"serverId": "db"}) of mcp_admin' in lease.reminder
+    assert 'session.release("db")' in lease.reminder
+    again = await caller.call("db", session="s1")
+    assert not again.HasField("new_lease")
+    named = await caller.call("db", lease_id=lease.id)
+    assert not named.HasField("new_lease")
+    assert len(bench.servers.opened) == 1
+
+
+async def test_callers_of_one_session_share_one_lease_although_they_come_at_once(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False)
+    caller = bench.caller()
+    calls = [await caller.begin("db", session="s1") for _ in range(5)]
+    acquiring = [asyncio.ensure_future(acquire(bench)) for _ in range(3)]
+    await bench.until(lambda: bench.worker.executor.in_flight == 5)
+    bench.servers.gate.set()
+    results = [await caller.result(call_id) for call_id in calls]
+    granted = await asyncio.gather(*acquiring)
+    assert (
+        sum(result.HasField("new_lease") for result in results)
+        + sum(response.created for response in granted)
+        == 1
+    )
+    assert len({response.lease.id for response in granted}) == 1
+    assert len(bench.servers.opened) == 1
+
+
+async def test_a_lease_bears_the_name_of_the_client_that_acquired_it(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("db", shared=False)
+    caller = bench.caller()
+    given_up = await caller.begin("db", session="s1", acquirer="client-1")
+    await bench.until(lambda: bench.worker.executor.in_flight == 1)
+    joining = asyncio.ensure_future(acquire(bench, acquirer="client-2"))
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=given_up)])
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)
+    bench.servers.gate.set()
+    response = await joining
+    assert (response.created, response.lease.acquirer) == (False, "client-1")
+    joined = await caller.call("db", session="s1", acquirer="client-2")
+    assert joined.joined_lease.acquirer == "client-1"
+    listed = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
+    assert [lease.acquirer for lease in listed.leases] == ["client-1"]
+    own = await acquire(bench, session="s2", acquirer="client-2")
+    assert (own.created, own.lease.acquirer) == (True, "client-2")
+
+
+async def test_sessions_have_instances_of_their_own(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    one, other = await acquire(bench, "s1"), await acquire(bench, "s2")
+    assert one.lease.instance_id != other.lease.instance_id
+    assert await acquire(bench, "s1", tenant="acme") != one
+    listed = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest(tenant="default"))
+    assert [lease.session for lease in listed.leases] == ["s1", "s2"]
+
+
+async def test_leases_are_listed_in_pages(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    held = [(await acquire(bench, session)).lease.id for session in ("s1", "s2", "s3")]
+    first = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_size=2))
+    token = first.next_page_token
+    rest = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_token=token))
+    assert [lease.id for lease in (*first.leases, *rest.leases)] == held
+    assert not rest.next_page_token
+    garbage = bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_token="7"))
+    assert (await refused(garbage)).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id)
+    assert (await bench.leases.ReleaseLease(request)).released
+    assert not (await bench.leases.ReleaseLease(request)).released
+    fault = await bench.caller().refused("db", lease_id=lease.id)
+    assert (fault.reason, fault.started) == (Reason.LEASE_RELEASED, "no")
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    for whose in ({"tenant": "acme", "session": "s1"}, {"session": "s2"}, {"tenant": "acme"}):
+        guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, **whose)
+        fault = await refused(bench.leases.ReleaseLease(guess))
+        assert fault.reason is Reason.LEASE_LOST
+        assert "is not one of this tenant and session" in fault.message
+    assert bench.worker.leases.get(lease.id) is not None
+    own = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant="default", session="s1")
+    assert (await bench.leases.ReleaseLease(own)).released
+
+
+async def test_a_lease_that_nobody_knows_is_lost_and_never_made_anew(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    fault = await bench.caller().refused("db", lease_id="other-1", session="s1")
+    assert fault.reason is Reason.LEASE_LOST
+    assert not bench.servers.opened
+    release = bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id="other-1"))
+    assert (await refused(release)).reason is Reason.LEASE_LOST
+
+
+async def test_a_lease_of_another_tenant_session_or_server_is_none(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    await bench.serve("web", shared=False)
+    lease = (await acquire(bench)).lease
+    caller = bench.caller()
+    strangers: list[dict[str, Any]] = [
+        {"tenant": "acme", "server_id": "db"},
+        {"session": "s2", "server_id": "db"},
+        {"server_id": "web"},
+    ]
+    for fields in strangers:
+        fault = await caller.refused(**fields, lease_id=lease.id)
+        assert fault.reason is Reason.LEASE_LOST
+
+
+async def test_a_lease_whose_server_died_is_lost_and_says_why(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    bench.servers.opened[0].crash("exit status 9")
+    fault = await bench.caller().refused("db", lease_id=lease.id)
+    assert fault.reason is Reason.LEASE_LOST
+    assert "exit status 9" in fault.message
+    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
+
+
+async def test_calls_in_flight_on_a_revoked_lease_are_told_of_the_revocation(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("db", lease_id=lease.id)
+    await bench.until(lambda: bench.servers.opened[0].calls)
+    bench.plane.send(revoke={"lease_id": lease.id, "reason": "an operator said so"})
+    fault = fault_from_status((await caller.result(call_id)).status)
+    assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "yes")
+    assert "an operator said so" in fault.message
+
+
+async def test_a_shared_server_is_not_leasable_and_an_unknown_one_not_found(bench: Bench) -> None:
+    await bench.serve("time")
+    assert (await refused(acquire(bench, server_id="time"))).reason is Reason.NOT_LEASABLE
+    assert (await refused(acquire(bench, server_id="tim"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await refused(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
+
+
+@pytest.mark.parametrize("name", ["x" * 257, "a\nb"])
+async def test_a_lease_of_a_name_that_breaks_the_rule_is_refused(bench: Bench, name: str) -> None:
+    await bench.serve("db", shared=False)
+    for wrong in ({"session": name}, {"tenant": name}):
+        assert (await refused(acquire(bench, **wrong))).reason is Reason.INVALID_REQUEST
+        given = {"session": "s", **wrong}
+        assert (await bench.caller().refused("db", **given)).reason is Reason.INVALID_REQUEST
+    assert bench.servers.opened == []
+
+
+async def test_a_shared_call_has_no_session_or_tenant_of_any_length(bench: Bench) -> None:
+    await bench.serve("time")
+    for wrong in ({"session": "x" * 257}, {"tenant": "x" * 257}):
+        assert (await bench.caller().refused("time", **wrong)).reason is Reason.INVALID_REQUEST
+
+
+async def test_a_call_without_a_session_cannot_acquire(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    assert (await bench.caller().refused("db")).reason is Reason.SESSION_REQUIRED
+
+
+async def test_a_full_worker_says_so_at_once_or_waits_for_room(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    held = [(await acquire(bench, f"s{number}")).lease for number in range(4)]
+    fault = await refused(acquire(bench, "one too many"))
+    assert fault.reason is Reason.CAPACITY
+    assert fault.retry_delay is not None
+    assert (await refused(acquire(bench, "x", wait=duration(0.03)))).reason is Reason.CAPACITY
+    waiting = asyncio.ensure_future(acquire(bench, "patient", wait=duration(10)))
+    await bench.until(lambda: bench.worker.leases.waiting)
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id))
+    async with asyncio.timeout(BOUND):
+        assert (await waiting).lease.session == "patient"
+
+
+async def test_a_server_has_no_more_leases_than_its_instances(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
+    await acquire(bench, "s1")
+    fault = await refused(acquire(bench, "s2"))
+    assert fault.reason is Reason.CAPACITY
+    assert "max_instances" in fault.message
+
+
+async def test_a_lease_whose_instance_does_not_come_up_is_none(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
+    assert "no such command" in (await refused(acquire(bench))).message
+    assert not (await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())).leases
+    assert (await acquire(bench)).created
+
+
+async def test_keep_alive_renews_what_is_held_and_explains_the_rest(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench, ttl=duration(30))).lease
+    request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id, "other-1"])
+    caller = bench.caller()
+    await caller.send(keep_alive=request)
+    await caller.until(lambda: any(frame.HasField("keep_alive") for frame in caller.frames))
+    over_exchange = next(f.keep_alive for f in caller.frames if f.HasField("keep_alive"))
+    assert over_exchange == await bench.leases.KeepAlive(request)
+    held, unknown = over_exchange.renewals
+    assert (held.lease_id, seconds(held.ttl)) == (lease.id, 30)
+    assert fault_from_status(unknown.error).reason is Reason.LEASE_LOST
+
+
+async def test_leases_expire_by_themselves_and_the_control_plane_hears_of_it(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench, ttl=duration(1))).lease
+    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
+    fault = await bench.caller().refused("db", lease_id=lease.id)
+    assert fault.reason is Reason.LEASE_EXPIRED
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_a_lease_released_while_it_starts_leaves_nothing(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.gate = asyncio.Event()
+    acquiring = asyncio.ensure_future(acquire(bench))
+    await bench.until(lambda: bench.worker.leases.leases)
+    (lease,) = bench.worker.leases.leases
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    bench.servers.gate.set()
+    assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
+    await bench.until(lambda: not bench.servers.live)
+
+
+async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.gate = asyncio.Event()  # never set: the server would start for ever
+    acquiring = asyncio.ensure_future(acquire(bench))
+    await bench.until(lambda: bench.worker.leases.leases)
+    (lease,) = bench.worker.leases.leases
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    async with asyncio.timeout(BOUND):
+        assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
+        await bench.until(lambda: not bench.servers.live)
+        await bench.until(lambda: not bench.worker.pool.context.population.count("db"))
+
+
+async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.gate = asyncio.Event()
+    acquiring = asyncio.ensure_future(acquire(bench))
+    report = await bench.plane.expect_report(lambda report: report.leases_gained)
+    assert [lease.instance_id for lease in report.leases_gained] == [""]
+    bench.servers.gate.set()
+    lease = (await acquiring).lease
+    assert report.leases_gained[0].id == lease.id
+    report = await bench.plane.expect_report(lambda report: report.leases_gained)
+    assert report.leases_gained[0].instance_id == lease.instance_id
+
+
+@pytest.mark.parametrize("ttl", [0.2, -5, 25 * 3600])
+async def test_a_time_to_live_out_of_bounds_is_refused(bench: Bench, ttl: float) -> None:
+    await bench.serve("db", shared=False)
+    fault = await refused(acquire(bench, ttl=duration(ttl)))
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert f"ttl={ttl:g}" in fault.message
+    caller = bench.caller()
+    of_call = await caller.refused("db", session="s1", lease_ttl=duration(ttl))
+    assert (of_call.reason, of_call.started) == (Reason.INVALID_REQUEST, "no")
+
+
+async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    other = catalog_pb2.ClientInfo(protocol_version=99)
+    fault = await refused(acquire(bench, client=other))
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION

@@ -1,0 +1,193 @@
+"""Who gets the room that others waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from tests.conftest import BOUND
+from tests.data_plane.leases.test_manager import Bench, acquire, refused
+
+from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.leases.waiters import RoomLine
+from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.v1 import leases_pb2
+from leaseway.wire.durations import duration
+from leaseway.wire.errors import Fault, Reason
+
+
+class Room:
+    """A lease table with a line in front of it, and the order in which leases were granted."""
+
+    def __init__(self, capacity: int = 1, server_limit: int = 256) -> None:
+        self.table = LeaseTable("run", capacity)
+        self.line = RoomLine()
+        self.server_limit = server_limit
+        self.order: list[str] = []
+
+    async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> Lease:
+        key = LeaseKey("default", session, server)
+
+        def attempt() -> tuple[Lease, bool]:
+            granted = self.table.acquire(
+                key,
+                0.0,
+                variant=VariantKey(server),
+                launch_hash="h",
+                server_limit=self.server_limit,
+            )
+            self.order.append(session)
+            return granted
+
+        try:
+            return attempt()[0]
+        except NoRoom as full:
+            why = full
+        return (await self.line.wait(key, attempt, why, wait))[0]
+
+    def release(self, lease: Lease) -> None:
+        self.table.end(lease.id, "released", 0.0)
+        self.line.serve()
+
+
+async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Task[Lease]]:
+    """Let sessions wait, in this order."""
+    tasks = []
+    for name in names:
+        tasks.append(asyncio.create_task(room.acquire(name, server)))
+        waiting = len(room.line)
+        async with asyncio.timeout(BOUND):
+            while len(room.line) == waiting:
+                await asyncio.sleep(0)
+    return tasks
+
+
+async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
+    room = Room()
+    held = await room.acquire("first")
+    tasks = await queued(room, "a", "b", "c")
+    for task in tasks:
+        room.release(held)
+        async with asyncio.timeout(BOUND):
+            held = await task
+    assert room.order == ["first", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("capacity", [1, 9])
+async def test_whoever_shares_the_lease_of_one_who_was_served_is_served_too(capacity: int) -> None:
+    room = Room(capacity, server_limit=1)
+    held = await room.acquire("first")
+    first, other, second = await queued(room, "mine", "theirs", "mine")
+    room.release(held)
+    async with asyncio.timeout(BOUND):
+        assert (await second).id == (await first).id
+    assert not other.done()
+    other.cancel()
+
+
+async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+    room = Room()
+    held = await room.acquire("first")
+    [patient] = await queued(room, "patient")
+    room.release(held)
+    with pytest.raises(NoRoom):
+        await room.acquire("newcomer", wait=0)
+    async with asyncio.timeout(BOUND):
+        await patient
+    assert room.order == ["first", "patient"]
+
+
+async def test_one_place_wakes_one_caller() -> None:
+    room = Room()
+    held = await room.acquire("first")
+    tasks = await queued(room, "a", "b", "c")
+    room.release(held)
+    async with asyncio.timeout(BOUND):
+        await tasks[0]
+    assert len(room.line) == 2
+    room.line.fail(Fault(Reason.DRAINING, "over"))
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_full_server_does_not_hold_up_callers_of_another_one() -> None:
+    room = Room(capacity=2, server_limit=1)
+    first, other = await room.acquire("first", "db"), await room.acquire("other", "fs")
+    [of_db] = await queued(room, "of db", server="db")
+    [of_fs] = await queued(room, "of fs", server="fs")
+    room.release(other)
+    async with asyncio.timeout(BOUND):
+        await of_fs
+    assert not of_db.done()
+    room.release(first)
+    async with asyncio.timeout(BOUND):
+        await of_db
+
+
+async def test_a_caller_that_left_costs_nobody_a_place() -> None:
+    room = Room()
+    held = await room.acquire("first")
+    gone, next_one = await queued(room, "gone", "next")
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    room.release(held)
+    async with asyncio.timeout(BOUND):
+        await next_one
+    assert room.order == ["first", "next"]
+
+
+async def test_a_wait_ends_with_its_time_and_a_fault_ends_every_wait() -> None:
+    room = Room()
+    await room.acquire("first")
+    with pytest.raises(NoRoom):
+        await room.acquire("hasty", wait=0.01)
+    tasks = await queued(room, "a", "b")
+    room.line.fail(Fault(Reason.DRAINING, "over"))
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [end.reason for end in ends if isinstance(end, Fault)] == [Reason.DRAINING] * 2
+    assert not len(room.line)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_nobody_starves_and_no_bound_is_passed_under_contention(seed: int) -> None:
+    draw, room = random.Random(seed), Room(capacity=3, server_limit=2)
+    most = 0
+
+    async def live(number: int) -> None:
+        nonlocal most
+        for round_ in range(5):
+            lease = await room.acquire(f"{number}-{round_}", draw.choice(["db", "fs"]))
+            most = max(most, len(room.table))
+            for _ in range(draw.randrange(4)):
+                await asyncio.sleep(0)
+            room.release(lease)
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(live(number) for number in range(20)))
+    assert most <= 3
+    assert len(room.order) == 100
+    assert not len(room.line)
+    assert not len(room.table)
+
+
+async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
+    await acquire(bench, "s1")
+    waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
+    await bench.until(lambda: bench.worker.leases.waiting)
+    bench.worker.leases.leave(bench.worker.executor.leaving())
+    async with asyncio.timeout(BOUND):
+        assert (await waiting).reason is Reason.DRAINING
+    assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING
+
+
+async def test_more_room_by_configuration_is_given_to_those_who_wait(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
+    await acquire(bench, "s1")
+    waiting = asyncio.ensure_future(acquire(bench, "s2", wait=duration(60)))
+    await bench.until(lambda: bench.worker.leases.waiting)
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=2))
+    async with asyncio.timeout(BOUND):
+        assert (await waiting).lease.session == "s2"
+    held = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
+    assert len(held.leases) == 2

@@ -1,0 +1,362 @@
+"""MCP over streamable HTTP: both eras, JSON and event streams, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.wire.errors import Fault, Reason
+
+if TYPE_CHECKING:
+    from tests.data_plane.mcp.conftest import Bench
+
+KINDS = [(), ("--sse",), ("--legacy",), ("--legacy", "--sse")]
+
+
+def ids(options: tuple[str, ...]) -> str:
+    return " ".join(option.strip("-") for option in options) or "modern json"
+
+
+@pytest.fixture(params=KINDS, ids=ids)
+async def each(request: pytest.FixtureRequest, bench: Bench) -> AsyncIterator[str]:
+    """The address of a server of each kind."""
+    async with bench.serving("http_raw", *request.param) as address:
+        yield address
+
+
+@pytest.fixture
+async def modern(bench: Bench, tmp_path: Path) -> AsyncIterator[str]:
+    async with bench.serving("http_raw", "--log", str(tmp_path / "log")) as address:
+        yield address
+
+
+@pytest.fixture
+async def legacy(bench: Bench, tmp_path: Path) -> AsyncIterator[str]:
+    options = ("--legacy", "--get", "--log", str(tmp_path / "log"))
+    async with bench.serving("http_raw", *options) as address:
+        yield address
+
+
+async def state(bench: Bench, address: str) -> dict[str, Any]:
+    async with bench.http.get(f"{address}/state") as response:
+        return dict(await response.json())
+
+
+async def until(bench: Bench, address: str, key: str, value: object) -> None:
+    async with asyncio.timeout(BOUND):
+        while (await state(bench, address))[key] != value:
+            await asyncio.sleep(0.005)
+
+
+async def fault_of(bench: Bench, instance: Any, text: str) -> Fault:
+    fault = (await bench.call(instance, "echo", {"text": text})).fault
+    assert fault is not None
+    return fault
+
+
+async def test_every_kind_of_server_is_listed_and_called(bench: Bench, each: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{each}/mcp"))
+    assert instance.state == "ready"
+    assert instance.pid is None
+    assert instance.tools["echo"].count(b'"x-unknown"') == 1
+    outcome = await bench.call(instance, "echo", {"text": "hé"})
+    assert outcome.fault is None
+    assert b'"unknown": {"a": 1.0}' in outcome.payload
+    texts = [f"call {n}" for n in range(100)]
+    answers = (bench.text(instance, "echo", {"text": text}) for text in texts)
+    assert await asyncio.gather(*answers) == texts
+
+
+async def test_modern_requests_carry_their_headers_and_no_session(
+    bench: Bench, modern: str, tmp_path: Path
+) -> None:
+    spec = bench.http_spec(f"{modern}/mcp", headers={"Authorization": Value("env", "AUTH")})
+    instance = await bench.start(spec, {"AUTH": "Bearer abc"})
+    await bench.text(instance, "echo", meta={"traceparent": "00-ab-cd-01"})
+    entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [entry["body"]["method"] for entry in entries] == [
+        "server/discover",
+        "tools/list",
+        "tools/call",
+    ]
+    for entry in entries:
+        headers = entry["headers"]
+        assert headers["mcp-protocol-version"] == "2026-07-28"
+        assert headers["mcp-method"] == entry["body"]["method"]
+        assert headers["authorization"] == "Bearer abc"
+        assert headers["accept"] == "application/json, text/event-stream"
+        assert "mcp-session-id" not in headers
+    assert entries[-1]["headers"]["mcp-name"] == "echo"
+    assert entries[-1]["body"]["params"]["_meta"]["traceparent"] == "00-ab-cd-01"
+
+
+async def test_arguments_that_the_schema_marks_are_mirrored_into_headers(
+    bench: Bench, modern: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    assert await bench.text(instance, "region", {"region": "eu"}) == "eu"
+    assert (await bench.text(instance, "region", {"region": "ü"})).startswith("=?base64?")
+
+
+async def test_a_tool_with_an_impossible_header_is_left_out_of_a_modern_list(
+    bench: Bench, modern: str, legacy: str
+) -> None:
+    assert "impossible" not in (await bench.start(bench.http_spec(f"{modern}/mcp"))).tools
+    assert "impossible" in (await bench.start(bench.http_spec(f"{legacy}/mcp"))).tools
+
+
+async def test_a_legacy_session_is_kept_and_ended(
+    bench: Bench, legacy: str, tmp_path: Path
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
+    await bench.text(instance, "echo")
+    assert instance.mcp_session == "session-1"
+    entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    by_method = {entry["body"]["method"]: entry["headers"] for entry in entries}
+    assert "mcp-session-id" not in by_method["initialize"]
+    for method in ("notifications/initialized", "tools/list", "tools/call"):
+        assert by_method[method]["mcp-session-id"] == "session-1"
+        assert by_method[method]["mcp-protocol-version"] == "2025-11-25"
+    await instance.close()
+    assert (await state(bench, legacy))["deleted"] == ["session-1"]
+
+
+async def test_a_configured_session_is_sent_from_the_start_and_not_ended(
+    bench: Bench, modern: str, tmp_path: Path
+) -> None:
+    spec = bench.http_spec(f"{modern}/mcp", session_id="given")
+    instance = await bench.start(spec)
+    assert not instance.mcp_session  # what is configured may come from a reference
+    await instance.close()
+    entries = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {entry["headers"]["mcp-session-id"] for entry in entries} == {"given"}
+    assert (await state(bench, modern))["deleted"] == []
+
+
+async def test_progress_and_logs_of_a_stream_reach_its_call(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        reports: list[tuple[float, float | None, str]] = []
+        logs: list[str] = []
+        _, other = bench.begin(instance, "echo", {"text": "slow"})
+        await bench.text(
+            instance,
+            "echo",
+            on_progress=lambda *report: reports.append(report),
+            on_log=lambda level, _, data: logs.append(f"{level} {data.decode()}"),
+        )
+        async with asyncio.timeout(BOUND):
+            await other
+    assert reports == [(1, 2, "half")]
+    assert logs == ['warning "logged"']
+
+
+async def test_a_cancelled_modern_call_closes_its_stream(bench: Bench, modern: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    call, outcome = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
+    call.cancel("enough")
+    call.cancel("again")
+    await until(bench, modern, "disconnected", 1)
+    assert (await state(bench, modern))["cancelled"] == []
+    assert not outcome.done()
+
+
+async def test_a_cancelled_legacy_call_is_told_to_the_server(bench: Bench, legacy: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
+    call, outcome = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
+    call.cancel("enough")
+    async with asyncio.timeout(BOUND):
+        while not (told := (await state(bench, legacy))["cancelled"]):
+            await asyncio.sleep(0.005)
+    assert told[0]["reason"] == "enough"
+    assert not outcome.done()
+
+
+async def test_a_broken_transport_harms_its_own_call_only(bench: Bench, each: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{each}/mcp"))
+    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    fault = await fault_of(bench, instance, "reset")
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "unknown")
+    async with asyncio.timeout(BOUND):
+        assert [(await outcome).fault for outcome in slow] == [None] * 5
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    assert instance.state == "ready"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "started", "words"),
+    [
+        ("status 500", Reason.SERVER_ERROR, "unknown", "HTTP status 500"),
+        ("status 401", Reason.SERVER_ERROR, "yes", "credentials"),
+        ("status 429", Reason.SERVER_ERROR, "no", "asked too often"),
+        ("status 503", Reason.SERVER_ERROR, "no", "HTTP status 503"),
+        ("redirect", Reason.SERVER_ERROR, "no", "http://127.0.0.2:1/mcp"),
+        ("html", Reason.SERVER_ERROR, "yes", "text/html"),
+        ("broken json", Reason.SERVER_ERROR, "yes", "no JSON-RPC"),
+        ("accepted", Reason.SERVER_ERROR, "yes", "status 202"),
+        ("large", Reason.RESULT_TOO_LARGE, "yes", "33554432 bytes"),
+        ("cut", Reason.SERVER_LOST, "yes", "before its answer was complete"),
+    ],
+)
+async def test_a_bad_answer_is_one_calls_fault(
+    bench: Bench, modern: str, text: str, reason: Reason, started: str, words: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    fault = await fault_of(bench, instance, text)
+    assert (fault.reason, fault.started) == (reason, started)
+    assert words in fault.message
+    if "429" in text or "503" in text:
+        assert fault.retry_delay == 2.0
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
+async def test_a_redirect_on_the_same_origin_is_followed(bench: Bench, modern: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    fault = await fault_of(bench, instance, "redirect here")
+    assert "redirects that do not end" in fault.message  # /moved answers the same
+    assert instance.state == "ready"
+
+
+async def test_a_session_that_the_server_forgot_ends_the_instance(
+    bench: Bench, legacy: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
+    call, slow = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
+    await bench.http.post(f"{legacy}/forget")
+    fault = await fault_of(bench, instance, "hello")
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
+    assert "does not know its MCP session" in fault.message
+    async with asyncio.timeout(BOUND):
+        lost = (await slow).fault
+        closed, why = await bench.closed.get()
+    assert lost is not None
+    assert lost.started == "yes"
+    assert closed is instance
+    assert why is not None
+    assert why.reason is Reason.SERVER_LOST
+    assert (await bench.call(instance, "echo")).fault is not None
+
+
+async def test_a_response_stream_that_the_server_cut_is_resumed(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        assert await bench.text(instance, "echo", {"text": "resume"}) == "resumed"
+
+
+async def test_a_stream_is_resumed_as_often_as_it_brings_something_new(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        assert await bench.text(instance, "echo", {"text": "resume 5"}) == "resumed"
+
+
+async def test_a_stream_that_brings_nothing_new_is_given_up(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--sse") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        fault = await fault_of(bench, instance, "resume -1")
+        assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+        assert "without an answer" in fault.message
+
+
+async def test_a_legacy_server_can_say_on_its_get_stream_that_tools_changed(
+    bench: Bench, legacy: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
+    await until(bench, legacy, "streams", 1)
+    await bench.http.post(f"{legacy}/change")
+    async with asyncio.timeout(BOUND):
+        assert await bench.changed.get() is instance
+
+
+async def test_a_server_without_get_keeps_its_session_whatever_the_status(bench: Bench) -> None:
+    async with bench.serving("http_raw", "--legacy", "--no-get") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+        for _ in range(3):
+            assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+        assert instance.state == "ready"
+
+
+async def test_a_json_rpc_error_in_a_refusals_body_keeps_its_data(
+    bench: Bench, modern: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
+    fault = await fault_of(bench, instance, "rpc error")
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert fault.metadata["code"] == "-32022"
+    assert json.loads(fault.metadata["data"]) == {"supported": ["2031-01-01"]}
+
+
+async def test_a_header_that_cannot_be_sent_is_named_and_not_shown(
+    bench: Bench, modern: str
+) -> None:
+    headers = {"X-Thing": Value("env", "THING")}
+    fault = await bench.fails(
+        bench.http_spec(f"{modern}/mcp", headers=headers), environment={"THING": "two\nlines"}
+    )
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert "headers.X-Thing" in fault.message
+    assert "two" not in fault.message
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy", "2026-07-28"])
+async def test_a_wrong_address_or_transport_is_told_by_the_status_alone(
+    bench: Bench, modern: str, protocol: str
+) -> None:
+    fault = await bench.fails(bench.http_spec(f"{modern}/elsewhere", protocol=protocol))
+    assert fault.message == (
+        "The server remote answered with HTTP status 404: check its url; is its transport really "
+        "streamable_http?"
+    )
+    assert fault.metadata["http_status"] == "404"
+
+
+async def test_a_server_that_is_not_there_fails_the_start_with_one_sentence(bench: Bench) -> None:
+    fault = await bench.fails(bench.http_spec("http://127.0.0.1:9/mcp?key=hidden"))
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert "could not be reached at http://127.0.0.1:9" in fault.message
+    assert "hidden" not in fault.message
+
+
+async def test_a_server_that_goes_away_fails_calls_that_never_started(bench: Bench) -> None:
+    async with bench.serving("http_raw") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+    fault = await fault_of(bench, instance, "hello")
+    assert fault.reason is Reason.SERVER_LOST
+    fault = await fault_of(bench, instance, "hello")
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
+
+
+async def test_an_instance_works_on_after_its_server_came_back(bench: Bench) -> None:
+    async with bench.serving("http_raw") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+    port = address.rpartition(":")[2]
+    await fault_of(bench, instance, "hello")
+    async with bench.serving("http_raw", "--port", port):
+        assert await bench.text(instance, "echo", {"text": "back"}) == "back"
+
+
+async def test_a_url_that_is_none_is_named(bench: Bench) -> None:
+    fault = await bench.fails(ServerSpec(VariantKey("odd"), "streamable_http", url="what"))
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert "odd" in fault.message
+
+
+async def test_closing_fails_calls_under_way_and_is_quick(bench: Bench, each: str) -> None:
+    instance = await bench.start(bench.http_spec(f"{each}/mcp"))
+    call, never = bench.begin(instance, "echo", {"text": "never"})
+    await bench.written(call)
+    async with asyncio.timeout(BOUND):
+        await instance.close()
+        fault = (await never).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    assert await bench.closed.get() == (instance, None)

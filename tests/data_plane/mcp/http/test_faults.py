@@ -1,0 +1,66 @@
+"""Servers over HTTP at their worst: each harms its own call, within a bound, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.wire.errors import Reason
+
+if TYPE_CHECKING:
+    from tests.data_plane.mcp.conftest import Bench
+
+
+@pytest.fixture(params=[(), ("--legacy",)], ids=["modern", "legacy"])
+async def address(request: pytest.FixtureRequest, bench: Bench) -> AsyncIterator[str]:
+    async with bench.serving("http_raw", *request.param) as address:
+        yield address
+
+
+@pytest.mark.parametrize("how", ["trickle", "trickle events", "trickle headers"])
+async def test_an_answer_that_trickles_is_given_up_at_the_callers_word(
+    bench: Bench, address: str, how: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+    call, outcome = bench.begin(instance, "echo", {"text": how})
+    await bench.written(call)
+    assert await bench.text(instance, "echo", {"text": "meanwhile"}) == "meanwhile"
+    assert not outcome.done()
+    call.cancel("the deadline has passed")
+    assert instance.in_flight == 0
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    async with asyncio.timeout(BOUND):
+        await instance.close()
+
+
+async def test_a_reset_in_the_middle_of_a_body_is_one_calls_loss(
+    bench: Bench, address: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    fault = (await bench.call(instance, "echo", {"text": "reset in body"})).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    assert "before its answer was complete" in fault.message
+    async with asyncio.timeout(BOUND):
+        assert [(await outcome).fault for outcome in slow] == [None] * 5
+    assert instance.state == "ready"
+
+
+async def test_a_burst_of_server_errors_leaves_the_connection_as_it_was(
+    bench: Bench, address: str
+) -> None:
+    instance = await bench.start(bench.http_spec(f"{address}/mcp"))
+    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    burst = (bench.call(instance, "echo", {"text": f"status {500 + n % 5}"}) for n in range(100))
+    faults = [outcome.fault for outcome in await asyncio.gather(*burst)]
+    assert {fault.reason for fault in faults if fault} == {Reason.SERVER_ERROR}
+    assert {fault.started for fault in faults if fault} == {"unknown", "no"}
+    async with asyncio.timeout(BOUND):
+        assert [(await outcome).fault for outcome in slow] == [None] * 5
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    assert instance.state == "ready"

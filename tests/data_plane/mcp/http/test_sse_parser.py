@@ -1,0 +1,70 @@
+"""Server-sent events in pieces of any size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
+
+STREAM = (
+    "\ufeff: a comment\n\n"
+    'event: message\nid: 1\nretry: 250\ndata: {"a":\ndata:  1}\n\n'
+    "data\n\n"
+    "unknown: field\nid: 2\ndata: ünï\n\n"
+    "data: unfinished"
+).encode()
+EVENTS = [
+    SseEvent(b'{"a":\n 1}', "message", "1", 0.25),
+    SseEvent(b"", "message", "1", 0.25),
+    SseEvent("ünï".encode(), "message", "2", 0.25),
+]
+
+
+@given(st.sampled_from(["\n", "\r", "\r\n"]), st.lists(st.integers(0, 200), max_size=12))
+def test_events_are_the_same_however_the_stream_is_cut_and_lines_end(
+    end: str, cuts: list[int]
+) -> None:
+    stream = STREAM.replace(b"\n", end.encode())
+    parser = SseParser(1000)
+    found: list[SseEvent] = []
+    edges = sorted(min(cut, len(stream)) for cut in cuts)
+    for start, stop in zip([0, *edges], [*edges, len(stream)], strict=True):
+        found += parser.feed(stream[start:stop])
+    assert found == EVENTS
+
+
+def test_byte_by_byte_is_the_same_too() -> None:
+    parser = SseParser(1000)
+    found = [event for n in range(len(STREAM)) for event in parser.feed(STREAM[n : n + 1])]
+    assert found == EVENTS
+
+
+def test_an_event_at_the_bound_passes_and_one_above_does_not() -> None:
+    assert SseParser(10).feed(b"data: 3456\n\n")[0].data == b"3456"
+    with pytest.raises(SseTooLarge):
+        SseParser(10).feed(b"data: 34567\n\n")
+    with pytest.raises(SseTooLarge):
+        SseParser(10).feed(b"data: 1\ndata: 2\n\n")
+
+
+def test_a_line_that_never_ends_is_refused_at_the_bound() -> None:
+    parser = SseParser(10)
+    parser.feed(b"x" * 10)
+    with pytest.raises(SseTooLarge):
+        parser.feed(b"x")
+
+
+def test_comments_without_end_use_up_nothing() -> None:
+    parser = SseParser(20)
+    for _ in range(100):
+        assert parser.feed(b": keep-alive\n") == []
+    assert parser.feed(b"data: 1\n\n")[0].data == b"1"
+
+
+def test_a_new_stream_forgets_half_an_event_but_not_the_last_id() -> None:
+    parser = SseParser(100)
+    parser.feed(b"id: 7\ndata: half")
+    parser.restart()
+    assert parser.feed(b"data: new\n\n") == [SseEvent(b"new", "message", "7", None)]

@@ -1,0 +1,257 @@
+"""Control groups of both versions, over a file tree that stands for the kernel's."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.mcp.process import cgroups as cgroup
+from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
+from leaseway.spec.model import Limits
+from leaseway.wire.bounds import MIB
+
+EVERYTHING = Limits(memory_bytes=64 * MIB, cpu_cores=1.5, open_files=64, processes=16)
+FILES = {
+    "memory": {"memory.max": "max", "memory.swap.max": "max", "memory.events": "oom 0\noom_kill 0"},
+    "cpu": {"cpu.max": "max 100000"},
+    "pids": {"pids.max": "max"},
+}
+
+
+class Kernel:
+    """Version 2 over a folder: who may have controllers, and where processes are.
+
+    Args:
+        root: The worker's cgroup.
+        controllers: What it could give to its children.
+    """
+
+    def __init__(self, root: Path, controllers: str = "memory cpu pids") -> None:
+        self.root = root
+        self.read_only = False
+        self.plain_mkdir, self.plain_rmdir = os.mkdir, os.rmdir
+        root.mkdir()
+        self._fill(root, controllers)
+
+    def _fill(self, folder: Path, controllers: str) -> None:
+        (folder / "cgroup.controllers").write_text(controllers)
+        (folder / "cgroup.subtree_control").write_text("")
+        (folder / "cgroup.procs").write_text("")
+
+    def _give(self, folder: Path, controller: str) -> None:
+        listed = (folder / "cgroup.controllers").read_text().split()
+        (folder / "cgroup.controllers").write_text(" ".join([*listed, controller]))
+        for file, text in FILES[controller].items():
+            (folder / file).write_text(text)
+
+    def enter(self, *pids: int) -> None:
+        """Put processes into the worker's cgroup."""
+        (self.root / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+
+    def mkdir(self, path: Path, mode: int = 0o777) -> None:
+        """Make a cgroup: its files are there at once."""
+        if self.read_only:
+            raise OSError(errno.EROFS, "Read-only file system")
+        self.plain_mkdir(path, mode)
+        self._fill(path, "")
+        for name in (path.parent / "cgroup.subtree_control").read_text().split():
+            self._give(path, name)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove a cgroup that has neither processes nor children."""
+        if (path / "cgroup.procs").read_text().strip():
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        for file in path.iterdir():
+            if file.is_file():
+                file.unlink()
+        self.plain_rmdir(path)
+
+    def write(self, file: Path, text: str) -> None:
+        """Write to a file as the kernel takes it."""
+        if not file.exists():
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        if file.name == "cgroup.subtree_control":
+            if (file.parent / "cgroup.procs").read_text().strip():
+                raise OSError(errno.EBUSY, "Device or resource busy")
+            name = text.removeprefix("+")
+            if name not in (file.parent / "cgroup.controllers").read_text().split():
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+            for child in file.parent.iterdir():
+                if child.is_dir():
+                    self._give(child, name)
+            text = f"{file.read_text()} {name}".strip()
+        if file.name == "cgroup.procs":
+            for other in self.root.rglob("cgroup.procs"):
+                left = [pid for pid in other.read_text().split() if pid != text]
+                other.write_text("".join(f"{pid}\n" for pid in left))
+            text = f"{file.read_text()}{text}\n"
+        file.write_text(text)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """Stand in for the kernel."""
+    kernel = Kernel(tmp_path / "unit.service")
+    monkeypatch.setattr(os, "mkdir", kernel.mkdir)
+    monkeypatch.setattr(os, "rmdir", kernel.rmdir)
+    monkeypatch.setattr(cgroup, "_write", kernel.write)
+    return kernel
+
+
+@pytest.fixture
+def cgroups(kernel: Kernel, tmp_path: Path) -> Iterator[Cgroups]:
+    """Return the cgroups of a worker in that kernel."""
+    proc = tmp_path / "proc"
+    kernel.plain_mkdir(proc)
+    (proc / "cgroup").write_text("0::/unit.service\n")
+    (proc / "mountinfo").write_text(f"29 22 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n")
+    made = Cgroups(lambda _folder: None, proc)
+    yield made
+    made.close()
+
+
+def entry(folder: Path, name: str) -> str:
+    return (folder / name).read_text()
+
+
+def test_each_limit_is_written_to_its_file(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.confine(EVERYTHING)
+    (folder,) = set(group.folders.values())
+    assert group.missing == {}
+    assert entry(folder, "memory.max") == str(64 * MIB)
+    assert entry(folder, "memory.swap.max") == "0"
+    assert entry(folder, "cpu.max") == "150000 100000"
+    assert entry(folder, "pids.max") == "16"
+    assert group.entrances == (folder / "cgroup.procs",)
+
+
+def test_instances_have_cgroups_of_their_own_below_one_of_the_worker(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    one, other = (cgroups.confine(EVERYTHING).folders["memory"] for _ in range(2))
+    assert one.parent == other.parent
+    assert one.parent.parent == kernel.root
+    assert one != other
+
+
+def test_only_what_is_limited_is_enabled(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.confine(Limits(processes=4))
+    assert entry(kernel.root, "cgroup.subtree_control") == "pids"
+    assert group.folders.keys() == {"pids"}
+
+
+def test_a_worker_alone_in_its_cgroup_steps_aside(kernel: Kernel, cgroups: Cgroups) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        kernel.enter(os.getpid(), child.pid)
+        group = cgroups.confine(EVERYTHING)
+        child.communicate(b"\n")
+    leaf = group.folders["memory"].parent / "worker"
+    assert group.missing == {}
+    assert entry(leaf, "cgroup.procs").split() == [str(os.getpid()), str(child.pid)]
+    assert entry(kernel.root, "cgroup.procs") == ""
+
+
+def test_a_cgroup_with_other_processes_is_left_alone(kernel: Kernel, cgroups: Cgroups) -> None:
+    kernel.enter(os.getpid(), os.getppid())
+    group = cgroups.confine(EVERYTHING)
+    assert group.missing.keys() == {"memory", "cpu", "processes"}
+    assert "has other processes in it" in group.missing["cpu"]
+    assert entry(kernel.root, "cgroup.procs").split() == [str(os.getpid()), str(os.getppid())]
+
+
+def test_what_can_not_be_written_is_said_and_tried_again(kernel: Kernel, cgroups: Cgroups) -> None:
+    kernel.read_only = True
+    refused = cgroups.confine(Limits(memory_bytes=MIB))
+    assert refused.missing["memory"].endswith("can't be written: Read-only file system")
+    assert refused.entrances == ()
+    kernel.read_only = False
+    assert cgroups.confine(Limits(memory_bytes=MIB)).missing == {}
+
+
+def test_a_controller_that_is_not_there_misses_only_its_limit(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    (kernel.root / "cgroup.controllers").write_text("memory pids")
+    group = cgroups.confine(EVERYTHING)
+    assert group.missing == {"cpu": "the worker has no cgroup controller 'cpu'"}
+    assert group.folders.keys() == {"memory", "pids"}
+
+
+def test_kills_for_memory_are_counted(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.confine(Limits(memory_bytes=MIB))
+    assert group.memory_kills == 0
+    (group.folders["memory"] / "memory.events").write_text("oom 1\noom_kill 2\n")
+    assert group.memory_kills == 2
+    assert Cgroup().memory_kills == 0
+
+
+async def test_removed_cgroups_are_gone(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.confine(EVERYTHING)
+    assert await group.remove()
+    assert not group.folders["memory"].exists()
+
+
+async def test_a_removal_that_hangs_in_the_kernel_holds_up_neither_the_loop_nor_the_end(
+    kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(cgroup, "remove_cgroup", lambda _: not go_on.wait(BOUND))
+    monkeypatch.setattr(cgroup, "_REMOVAL", 0.05)
+    group = cgroups.confine(EVERYTHING)
+    try:
+        async with asyncio.timeout(BOUND / 2):
+            assert not await group.remove()
+    finally:
+        go_on.set()
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next(
+    kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "_SETTLED", -1.0)
+    dead, alive = (Cgroups(lambda _folder: None, cgroups._proc) for _ in range(2))
+    left = dead.confine(EVERYTHING).folders["memory"].parent
+    kept = alive.confine(EVERYTHING).folders["memory"].parent
+    dead.close()
+    cgroups.confine(EVERYTHING)
+    assert not left.exists()
+    assert kept.exists()
+    alive.close()
+
+
+MOUNTS = """\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu\\040acct rw - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+36 31 0:33 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
+40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+"""
+
+
+def test_the_folders_of_version_1_are_found_from_inside_and_outside_containers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    (tmp_path / "cgroup").write_text(
+        "9:name=systemd:/\n8:pids:/../outside\n4:memory:/docker/abc/in\n2:cpu,cpuacct:/a:b\n0::/\n"
+    )
+    base = Path("/sys/fs/cgroup")
+    assert find_hierarchies(tmp_path) == [
+        Hierarchy(1, frozenset({"cpu", "cpuacct"}), base / "cpu acct" / "a:b"),
+        Hierarchy(1, frozenset({"memory"}), base / "memory" / "in"),
+        Hierarchy(1, frozenset({"pids"}), base / "pids"),
+        Hierarchy(1, frozenset({"name=systemd"}), base / "systemd"),
+    ]
+
+
+def test_a_machine_without_cgroups_has_none(tmp_path: Path) -> None:
+    assert find_hierarchies(tmp_path) == []

@@ -1,0 +1,67 @@
+"""The tail of a server's standard error."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.mcp.process.stderr import StderrTail
+
+
+def test_the_last_lines_are_kept_the_oldest_first() -> None:
+    tail = StderrTail(lines=3)
+    tail.feed(b"1\n2\n3\n4\r\nhalf")
+    assert tail.lines() == ["2", "3", "4", "half"]
+    assert tail.last(lines=2, size=100) == "4\nhalf"
+    assert tail.last(lines=2, size=3) == "alf"
+
+
+def test_a_line_at_the_bound_is_whole_and_one_above_is_cut() -> None:
+    tail = StderrTail(line_bytes=10)
+    tail.feed(b"x" * 10 + b"\n" + b"y" * 11 + b"\n" + b"z" * 1_000_000 + b"\n")
+    first, second, third = tail.lines()
+    assert first == "x" * 10
+    assert (second, third) == ("y" * 7 + "…", "z" * 7 + "…")
+
+
+@given(st.integers(0, 30), st.integers(1, 7))
+def test_a_secret_is_hidden_wherever_it_stands_and_however_it_arrives(
+    offset: int, piece: int
+) -> None:
+    tail = StderrTail(["s3cret"], line_bytes=20)
+    data = b"x" * offset + b"s3cret" + b"y" * 10 + b"\n"
+    for start in range(0, len(data), piece):
+        tail.feed(data[start : start + piece])
+    assert "s3cret" not in tail.lines()[0]
+    assert "s3cre" not in tail.lines()[0]
+
+
+def test_each_line_of_a_secret_with_several_is_hidden() -> None:
+    tail = StderrTail(["-----BEGIN\nabcdefgh\n"])
+    tail.feed(b"got abcdefgh here\n")
+    assert tail.lines() == ["got [hidden] here"]
+
+
+def test_a_secret_that_contains_another_is_hidden_whole() -> None:
+    tail = StderrTail(["pass", "password"])
+    tail.feed(b"a password\n")
+    assert tail.lines() == ["a [hidden]"]
+
+
+def test_values_too_short_to_be_secrets_are_left_alone() -> None:
+    tail = StderrTail(["a", ""])
+    tail.feed(b"banana\n")
+    assert tail.lines() == ["banana"]
+
+
+def test_secrets_can_be_added_later() -> None:
+    tail = StderrTail(["first1"])
+    tail.hide(["second2"])
+    tail.feed(b"first1 second2\n")
+    assert tail.lines() == ["[hidden] [hidden]"]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    tail = StderrTail()
+    tail.feed(b"\xff\xfe ok\n")
+    assert tail.lines()[0].endswith(" ok")

@@ -1,0 +1,352 @@
+"""Servers in processes of their own that ask their callers, in both eras and over both transports.
+
+The raw servers are in tests/servers/asking.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.protocol.health import Patience
+from leaseway.data_plane.mcp.protocol.server_requests import METHODS, answerable
+from leaseway.wire.errors import Reason
+from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+
+Bench = Any
+NAME = {"method": ELICIT, "params": {"message": "Name?", "x-unknown": {"kept": 1.0}}}
+MODEL = {"method": SAMPLE, "params": {"messages": [], "maxTokens": 1}}
+FOLDERS = {"method": ROOTS}
+LEGACY = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"listChanged": False}}
+
+
+class Asked:
+    """A caller that answers each question with its method, or when it is told to."""
+
+    def __init__(self, *methods: str, holds: bool = False) -> None:
+        self.asks: asyncio.Queue[Ask] = asyncio.Queue()
+        self.request = {"on_ask": self.take, "answers": answerable(methods or METHODS)}
+        self.holds = holds
+
+    def take(self, ask: Ask) -> None:
+        """Take a question."""
+        self.asks.put_nowait(ask)
+        if not self.holds:
+            ask.answer(json.dumps({"said": ask.method, "unknown": 1.0}).encode())
+
+    async def next(self) -> Ask:
+        """Return the next question."""
+        async with asyncio.timeout(BOUND):
+            return await self.asks.get()
+
+
+@contextlib.asynccontextmanager
+async def asking(bench: Bench, how: str, **spec: Any) -> AsyncIterator[Instance]:
+    """Start a server that asks; `how` is its transport and its era."""
+    transport, _, era = how.partition(" ")
+    options = ["--legacy"] if era.startswith("legacy") else []
+    if transport == "stdio":
+        yield await bench.start(bench.stdio("asking_stdio", *options, **spec))
+        return
+    if era.endswith("by GET"):
+        options.append("--get")
+    async with bench.serving("asking_http", *options) as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp", **spec))
+        yield instance
+        await instance.close()
+
+
+async def said(bench: Bench, instance: Instance, tool: str, arguments: Any, **request: Any) -> Any:
+    """Return what a call said, parsed."""
+    return json.loads(await bench.text(instance, tool, arguments, **request))
+
+
+LEGACY_SERVERS = ["stdio legacy", "http legacy", "http legacy by GET"]
+MODERN_SERVERS = ["stdio modern", "http modern"]
+
+
+@pytest.mark.parametrize("how", LEGACY_SERVERS)
+async def test_a_legacy_server_gets_its_callers_answers_as_they_are(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked()
+        replies = await said(
+            bench, instance, "ask", {"questions": [NAME, MODEL, FOLDERS]}, **caller.request
+        )
+        assert replies == [{"said": each, "unknown": 1.0} for each in (ELICIT, SAMPLE, ROOTS)]
+        assert json.loads((await caller.next()).params) == NAME["params"]
+
+
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_a_modern_server_gets_all_answers_of_each_round(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked()
+        arguments = {"questions": [NAME, MODEL, FOLDERS], "rounds": 3}
+        given = await said(bench, instance, "ask", arguments, **caller.request)
+        assert len(given) == 9
+        assert given["r3.1"] == {"said": SAMPLE, "unknown": 1.0}
+        seen = await said(bench, instance, "seen", {})
+        assert len(set(seen["ids"])) == 5, "each round is a request of its own"
+
+
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_a_modern_server_may_ask_ten_times_and_no_more(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked()
+        ten = {"questions": [FOLDERS], "rounds": 10}
+        assert len(await said(bench, instance, "ask", ten, **caller.request)) == 10
+        outcome = await bench.call(instance, "endless", {"questions": [FOLDERS]}, **caller.request)
+        assert outcome.fault.reason is Reason.SERVER_ERROR
+        assert "11th" in outcome.fault.message
+        assert instance.in_flight == 0
+
+
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_another_method_than_a_tools_call_may_ask_too(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        params = {"name": "ask", "arguments": {"questions": [FOLDERS], "rounds": 2}}
+        request = {**Asked().request, "method": "prompts/get"}
+        outcome = await bench.call(instance, "ask", params, **request)
+        given = json.loads(json.loads(outcome.payload)["content"][0]["text"])
+        assert given.keys() == {"r1.0", "r2.0"}
+
+
+async def test_a_modern_server_may_ask_for_nothing_but_another_call(bench: Bench) -> None:
+    async with asking(bench, "stdio modern") as instance:
+        assert await said(bench, instance, "patience", {"rounds": 3}) == {}
+
+
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_a_modern_server_is_told_exactly_what_the_caller_answers(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how) as instance:
+        assert await said(bench, instance, "capabilities", {}) == {}
+        some = Asked(ROOTS, ELICIT).request
+        announced = await said(bench, instance, "capabilities", {}, **some)
+        assert announced == {"elicitation": {"form": {}, "url": {}}, "roots": {}}
+        assert await said(bench, instance, "capabilities", {}) == {}
+
+
+@pytest.mark.parametrize("how", MODERN_SERVERS)
+async def test_a_modern_question_that_nobody_answers_names_what_to_pass(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how) as instance:
+        wanted = {"questions": [FOLDERS, MODEL]}
+        outcome = await bench.call(instance, "ask", wanted, **Asked(ROOTS).request)
+        assert outcome.fault.reason is Reason.INPUT_REQUIRED
+        assert outcome.fault.metadata["method"] == SAMPLE
+        assert "on_sampling=" in outcome.fault.message
+        assert outcome.fault.started == "yes"
+        demanded = await bench.call(instance, "demand", {"capabilities": {"elicitation": {}}})
+        assert demanded.fault.reason is Reason.INPUT_REQUIRED
+        assert demanded.fault.metadata["method"] == ELICIT
+        assert instance.in_flight == 0
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "http legacy"])
+async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how) as instance:
+        unasked = await bench.call(instance, "visit", {"times": 1}, **Asked(ROOTS).request)
+        assert unasked.fault.reason is Reason.INPUT_REQUIRED
+        assert "http://127.0.0.1/1" in unasked.fault.metadata["data"]
+        caller = Asked(ELICIT, holds=True)
+        _, outcome = bench.begin(instance, "visit", {"times": 2}, **caller.request)
+        ask = await caller.next()
+        assert json.loads(ask.params)["url"] == "http://127.0.0.1/2"
+        ask.answer(b'{"action":"accept"}')
+        async with asyncio.timeout(BOUND):
+            assert b"visited" in (await outcome).payload
+        _, outcome = bench.begin(instance, "visit", {"times": 9}, **caller.request)
+        (await caller.next()).answer(b'{"action":"accept"}')
+        async with asyncio.timeout(BOUND):
+            again = (await outcome).fault
+        assert (again.reason, again.metadata["code"]) == (Reason.SERVER_ERROR, "-32042")
+        assert caller.asks.empty()
+
+
+async def test_a_demand_for_what_no_caller_can_answer_stays_the_servers_error(
+    bench: Bench,
+) -> None:
+    async with asking(bench, "stdio modern") as instance:
+        outcome = await bench.call(instance, "demand", {"capabilities": {"telepathy": {}}})
+        assert outcome.fault.reason is Reason.SERVER_ERROR
+        assert outcome.fault.metadata["code"] == "-32021"
+
+
+@pytest.mark.parametrize(
+    ("how", "spec", "announced"),
+    [
+        ("stdio legacy", {}, LEGACY),
+        ("stdio legacy", {"truely_stateless": True}, {}),
+        ("http legacy", {}, LEGACY),
+        ("http legacy", {"truely_stateless": True}, LEGACY),
+    ],
+)
+async def test_a_legacy_server_is_told_of_callers_that_answer_where_it_can_reach_them(
+    bench: Bench, how: str, spec: Any, announced: Any
+) -> None:
+    async with asking(bench, how, **spec) as instance:
+        assert await said(bench, instance, "capabilities", {}) == announced
+
+
+@pytest.mark.parametrize(
+    ("how", "spec", "why"),
+    [
+        ("stdio legacy", {}, "on_elicitation="),
+        ("http legacy", {"truely_stateless": True}, "on_elicitation="),
+        ("stdio legacy", {"truely_stateless": True}, "Several callers share this connection"),
+        ("http legacy by GET", {"truely_stateless": True}, "Several callers share"),
+    ],
+)
+async def test_a_legacy_question_without_a_caller_for_it_is_refused_with_the_reason(
+    bench: Bench, how: str, spec: Any, why: str
+) -> None:
+    async with asking(bench, how, **spec) as instance:
+        answers = Asked(ROOTS) if "on_" in why else Asked()
+        (refusal,) = await said(bench, instance, "ask", {"questions": [NAME]}, **answers.request)
+        assert refusal["code"] == -32601
+        assert why in refusal["message"]
+        assert answers.asks.empty()
+
+
+async def test_a_question_after_its_calls_end_is_refused(bench: Bench) -> None:
+    async with asking(bench, "stdio legacy") as instance:
+        caller = Asked()
+        await bench.call(instance, "later", {}, **caller.request)
+        async with asyncio.timeout(BOUND):
+            while not (seen := await said(bench, instance, "seen", {}))["replies"]:
+                pass
+        why = seen["replies"][0]["message"]
+        assert "during their calls" in why or "roots=" in why  # as `seen` was under way, or not
+        assert caller.asks.empty()
+
+
+async def test_two_calls_of_one_lease_are_asked_by_what_their_callers_answer(
+    bench: Bench,
+) -> None:
+    async with asking(bench, "stdio legacy") as instance:
+        first, second = Asked(ELICIT, holds=True), Asked(SAMPLE, holds=True)
+        _, one = bench.begin(instance, "ask", {"questions": [NAME]}, **first.request)
+        _, two = bench.begin(instance, "ask", {"questions": [MODEL]}, **second.request)
+        model, name = await second.next(), await first.next()
+        model.answer(b'{"from":"second"}')  # crosswise: the later question first
+        name.answer(b'{"from":"first"}')
+        async with asyncio.timeout(BOUND):
+            outcomes = [await one, await two]
+        texts = [json.loads(each.payload)["content"][0]["text"] for each in outcomes]
+        assert [json.loads(each) for each in texts] == [[{"from": "first"}], [{"from": "second"}]]
+
+
+@pytest.mark.parametrize("how", ["http legacy", "http modern"])
+async def test_callers_of_a_shared_server_are_asked_for_their_own_calls_only(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how, truely_stateless=True) as instance:
+        callers = [Asked(holds=True) for _ in range(8)]
+        started = [
+            bench.begin(instance, "ask", {"questions": [_question(n)]}, **each.request)[1]
+            for n, each in enumerate(callers)
+        ]
+        for number in (3, 0, 7, 1, 6, 2, 5, 4):
+            ask = await callers[number].next()
+            assert json.loads(ask.params)["message"] == f"question {number}"
+            ask.answer(b'{"answer":%d}' % number)
+        async with asyncio.timeout(BOUND):
+            outcomes = [await each for each in started]
+        for number, outcome in enumerate(outcomes):
+            assert f'\\"answer\\": {number}' in outcome.payload.decode()
+
+
+def _question(number: int) -> Any:
+    return {"method": ELICIT, "params": {"message": f"question {number}"}}
+
+
+@pytest.mark.parametrize("how", LEGACY_SERVERS + MODERN_SERVERS)
+async def test_a_call_that_is_cancelled_while_it_asks_leaves_the_server_well(
+    bench: Bench, how: str
+) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked(holds=True)
+        call, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        ask = await caller.next()
+        assert instance.in_flight == 1
+        call.cancel("no longer wanted")
+        assert instance.in_flight == 0
+        ask.answer(b'{"too":"late"}')
+        seen = await said(bench, instance, "seen", {})
+        if how == "stdio legacy":
+            assert len(seen["cancelled"]) == 1
+        if "modern" in how:
+            assert (seen["cancelled"], len(seen["ids"])) == ([], 2)  # nothing was at the server
+        assert not outcome.done()
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "http legacy"])
+async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked(holds=True)
+        withdrawn = asyncio.Event()
+        plain = caller.take
+
+        def take(ask: Ask) -> None:
+            ask.on_withdrawn = withdrawn.set
+            plain(ask)
+
+        caller.request["on_ask"] = take
+        assert (
+            await said(bench, instance, "withdraw", {"questions": [NAME]}, **caller.request)
+            == "done"
+        )
+        async with asyncio.timeout(BOUND):
+            await withdrawn.wait()
+        ask = await caller.next()
+        assert not ask.is_open
+        ask.answer(b"{}")
+        seen = await said(bench, instance, "seen", {})
+        assert seen["replies"] == []
+
+
+@pytest.mark.parametrize("how", ["stdio legacy", "stdio modern"])
+async def test_a_lost_server_ends_the_call_that_it_asked_in(bench: Bench, how: str) -> None:
+    async with asking(bench, how) as instance:
+        caller = Asked(holds=True)
+        _, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        ask = await caller.next()
+        await instance.close()
+        async with asyncio.timeout(BOUND):
+            fault = (await outcome).fault
+        assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+        ask.answer(b"{}")
+
+
+async def test_a_person_who_thinks_longer_than_health_checks_wait_disconnects_nobody(
+    bench: Bench,
+) -> None:
+    async def think(*options: str) -> None:
+        # More than a machine that is busy elsewhere lets a server wait for its turn.
+        patience = Patience(0.02, 6.0, 0.02)
+        instance = await bench.start(bench.stdio("asking_stdio", *options), patience=patience)
+        caller = Asked(holds=True)
+        _, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        ask = await caller.next()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(6.5):
+                await asyncio.shield(outcome)
+        assert instance.state == "ready"
+        ask.answer(b'{"action":"accept"}')
+        async with asyncio.timeout(BOUND):
+            assert (await outcome).fault is None
+        assert bench.disconnected == []
+
+    await asyncio.gather(think("--legacy"), think())

@@ -1,0 +1,93 @@
+"""JSON-RPC as bytes."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.mcp.protocol.codec import (
+    decode,
+    encode_call,
+    encode_request,
+    read_flags,
+    request_key,
+)
+from leaseway.data_plane.mcp.protocol.era import LEGACY, params_head
+from leaseway.data_plane.mcp.protocol.handshake import era_of
+
+
+def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
+    return ToolRequest("echo", params_head("echo"), arguments, **more)  # type: ignore[arg-type]
+
+
+def test_a_legacy_call_is_the_least_that_can_be_said() -> None:
+    assert encode_call(7, request(b'{"a":1}'), LEGACY) == (
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
+        b'"params":{"name":"echo","arguments":{"a":1}}}\n'
+    )
+
+
+def test_a_call_joins_the_eras_the_callers_and_its_own_meta() -> None:
+    era = era_of("2026-07-28")
+    call = request(
+        meta={"traceparent": "00-x"}, on_progress=lambda *_: None, on_log=lambda *_: None
+    )
+    meta = json.loads(encode_call(7, call, era))["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert meta["io.modelcontextprotocol/logLevel"] == "info"
+    assert (meta["traceparent"], meta["progressToken"]) == ("00-x", 7)
+
+
+def test_an_odd_tool_name_is_escaped() -> None:
+    call = ToolRequest('a"\n', params_head('a"\n'), b"{}")
+    line = encode_call(1, call, LEGACY)
+    assert line.count(b"\n") == 1
+    assert json.loads(line)["params"]["name"] == 'a"\n'
+
+
+def test_numbers_in_reformatted_arguments_keep_their_spelling() -> None:
+    line = encode_call(1, request(b'{\n"n": 1.0,\n"big": 12345678901234567890123}'), LEGACY)
+    assert b'{"n":1.0,"big":12345678901234567890123}' in line
+
+
+def test_a_request_without_params_has_none() -> None:
+    assert encode_request(1, "tools/list", None) == (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
+    )
+
+
+def test_a_result_is_a_slice_of_its_line() -> None:
+    result = b'{ "content":[],"n":1.0 , "isError" : true}'
+    message = decode(b'{"id":1,"jsonrpc":"2.0","result":' + result + b' ,"extra":0}')
+    assert message.is_response
+    assert bytes(message.result) == result
+    assert read_flags(message.result).isError
+
+
+@pytest.mark.parametrize("flag", ["", ',"isError":false', ',"isError":null'])
+def test_a_result_without_the_flag_is_no_error(flag: str) -> None:
+    text = '"isError":true inside a string'
+    raw = msgspec.Raw(json.dumps({"content": [text]})[:-1].encode() + flag.encode() + b"}")
+    assert not read_flags(raw).isError
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"1", b'{"isError":"yes"}'])
+def test_a_result_that_is_no_result_is_refused(raw: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        read_flags(msgspec.Raw(raw))
+
+
+@pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])
+def test_what_is_no_message_is_refused(line: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode(line)
+
+
+@pytest.mark.parametrize(
+    ("sent", "key"), [(7, 7), ("7", 7), (7.0, 7), (7.5, None), ("listen-1", "listen-1")]
+)
+def test_ids_are_known_again_as_servers_spell_them(sent: float | str, key: object) -> None:
+    assert request_key(sent) == key

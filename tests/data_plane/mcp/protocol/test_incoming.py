@@ -1,0 +1,74 @@
+"""What a server may say of its own accord, and how much of it is passed on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.mcp.protocol.codec import decode
+from leaseway.data_plane.mcp.protocol.era import LEGACY
+from leaseway.data_plane.mcp.protocol.incoming import Inbox
+from leaseway.data_plane.mcp.protocol.pending import ToolCall
+from leaseway.wire.errors import Fault
+
+
+class Said:
+    """A call, and what the server says of it."""
+
+    era = LEGACY
+
+    def __init__(self) -> None:
+        self.progress: list[str] = []
+        self.logs: list[tuple[str, str, bytes]] = []
+        request = ToolRequest(
+            "echo",
+            b"",
+            b"{}",
+            on_progress=lambda *report: self.progress.append(report[2]),
+            on_log=lambda *log: self.logs.append(log),
+            log_level="debug",
+        )
+        self.call = ToolCall(self, "talker", 1, request, lambda _: None)
+        self.inbox = Inbox(
+            "talker",
+            "stdio",
+            lambda _: None,
+            lambda _: self.call,
+            lambda near, method: "nobody",
+            lambda: None,
+        )
+
+    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
+        """Nothing is asked here."""
+
+    def cancel_call(self, call: ToolCall, reason: str) -> None:
+        """Nothing is cancelled here."""
+
+    def say(self, what: str, **params: Any) -> None:
+        """Have the server say something."""
+        message = {"jsonrpc": "2.0", "method": f"notifications/{what}", "params": params}
+        self.inbox.take(decode(json.dumps(message).encode()), self.call)
+
+
+def test_a_long_progress_message_is_cut_to_its_first_4096_characters() -> None:
+    said = Said()
+    said.say("progress", progressToken=1, progress=1, message="ü" * 8_000_000)
+    said.say("progress", progressToken=1, progress=2, message="short")
+    assert said.progress == ["ü" * 4096, "short"]
+
+
+def test_a_long_level_and_logger_are_cut() -> None:
+    said = Said()
+    said.say("message", level="l" * 1_000_000, logger="n" * 1_000_000, data=1)
+    assert said.logs == [("l" * 32, "n" * 256, b"1")]
+
+
+def test_taking_back_what_has_no_id_is_passed_over_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for odd in ([1], {"id": 1}, None, True):
+        Said().say("cancelled", requestId=odd)
+    assert caplog.records == []

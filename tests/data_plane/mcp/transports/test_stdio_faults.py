@@ -1,0 +1,141 @@
+"""What servers of lines get wrong: it fails one call at most, or ends the connection at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench, connection
+
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+
+
+async def test_a_server_request_that_we_do_not_offer_is_refused(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", "--legacy"))
+    refusal = json.loads(await bench.text(instance, "sample"))
+    assert refusal["code"] == -32601
+    assert "on_sampling=" in refusal["message"]
+
+
+async def test_garbage_on_standard_output_is_counted_and_survived(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "garbage"))
+    assert await bench.text(instance, "call") == "still here"
+    assert connection(instance).garbage == 1 + 3 * 4
+    assert caplog.text.count("no JSON-RPC messages") == 1
+
+
+async def test_second_and_stray_answers_are_dropped_and_counted(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "twice"))
+    for _ in range(10):
+        assert await bench.text(instance, "call") == "first"
+    peer = connection(instance)
+    assert peer.late_replies >= 9
+    assert peer.stray_replies >= 9
+    assert instance.late_replies == peer.late_replies + peer.stray_replies
+    assert caplog.text.count("never sent") == 1
+
+
+async def test_an_answer_to_a_cancelled_call_is_dropped(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "late"))
+    call, outcome = bench.begin(instance, "call")
+    await bench.written(call)
+    call.cancel("enough")
+    assert (await bench.text(instance, "call")).startswith("late")
+    assert not outcome.done()
+    assert connection(instance).late_replies == 1
+
+
+async def test_an_id_that_comes_back_as_a_string_finds_its_call(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "string_ids"))
+    assert await bench.text(instance, "call") == "by a string"
+
+
+@pytest.mark.parametrize("mode", ["invalid_utf8", "no_object"])
+async def test_a_result_that_is_none_fails_that_call_only(bench: Bench, mode: str) -> None:
+    instance = await bench.start(bench.stdio("faulty", mode))
+    for _ in range(2):
+        fault = (await bench.call(instance, "call")).fault
+        assert fault is not None
+        assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+        assert "no MCP result" in fault.message
+
+
+async def test_a_flood_of_notifications_does_not_stall_answers(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "notes"))
+    assert await bench.text(instance, "call") == "noted"
+
+
+async def test_stderr_never_fills_up_and_its_tail_is_bounded(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "flood"))
+    assert await bench.text(instance, "call") == "flooded"
+    lines = instance.stderr.lines()
+    assert len(lines) <= bounds.STDERR_LINES + 1
+    assert max(len(line.encode()) for line in lines) <= bounds.STDERR_LINE_BYTES
+
+
+async def test_a_result_at_the_bound_passes_and_one_above_fails_alone(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("faulty", "large"))
+    frame = len('{"content": [{"type": "text", "text": ""}]}')
+    fits = await bench.call(instance, "call", {"size": bounds.MAX_RESULT - frame})
+    assert len(fits.payload) == bounds.MAX_RESULT
+    fault = (await bench.call(instance, "call", {"size": bounds.MAX_RESULT - frame + 1})).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+    assert await bench.text(instance, "call", {"size": 1}) == "x"
+
+
+@pytest.mark.parametrize("order", ["id first", "id last"])
+async def test_a_line_above_the_bound_fails_the_call_that_it_answers_alone(
+    bench: Bench, order: str
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "oversize"))
+    call, other = bench.begin(instance, "call", {"how": "never"})
+    await bench.written(call)
+    fault = (await bench.call(instance, "call", {"how": order, "mib": 64})).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+    assert str(64 << 20) not in fault.message  # its frame counts, too
+    assert await bench.text(instance, "call", {"how": "small"}) == "small"
+    assert not other.done()
+    assert instance.state == "ready"
+
+
+async def test_a_line_above_the_bound_that_answers_nothing_ends_the_connection(
+    bench: Bench,
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "oversize"))
+    fault = (await bench.call(instance, "call", {"how": "nobody", "mib": 33})).fault
+    assert fault is not None
+    assert fault.reason is Reason.SERVER_LOST
+    assert "32 MiB" in fault.message
+    async with asyncio.timeout(BOUND):
+        closed, why = await bench.closed.get()
+    assert closed is instance
+    assert why is not None
+    assert "32 MiB" in why.message
+
+
+@pytest.mark.parametrize("how", ["broken_line", "deep_line"])
+async def test_a_broken_line_fails_the_call_that_it_names(bench: Bench, how: str) -> None:
+    instance = await bench.start(bench.stdio("faulty", how))
+    fault = (await bench.call(instance, "call")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert instance.state == "ready"
+
+
+async def test_a_flood_of_log_lines_on_standard_output_stalls_nobody(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    instance = await bench.start(bench.stdio("faulty", "chatter"))
+    for _ in range(3):
+        assert await bench.text(instance, "call") == "through"
+    assert connection(instance).garbage >= 60_000
+    assert caplog.text.count("no JSON-RPC messages") == 1

@@ -1,0 +1,184 @@
+"""The same script of calls over every transport: same results, errors, progress, cancellations.
+
+The server is the official package's (tests/servers/script_tools.py), and over http and sse it
+carries the messages too. In memory it is reached by a transport that another package registers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.protocol.server_requests import METHODS, answerable
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+
+Bench = Any
+NAMES = ["echo", "fail", "error", "progress", "log", "ask", "hold", "cancelled", "change", "big"]
+PATHS = {"streamable_http": "/mcp", "sse": "/sse", "websocket": "/ws"}
+EVERY = pytest.mark.parametrize(
+    "transport", ["stdio", "streamable_http", "sse", "websocket", "memory", "queues"]
+)
+STREAMS = pytest.mark.parametrize("transport", ["sse", "websocket", "memory", "queues"])
+ERAS = pytest.mark.parametrize(
+    ("protocol", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")]
+)
+
+
+@contextlib.asynccontextmanager
+async def script(bench: Bench, transport: str, **spec: Any) -> AsyncIterator[Instance]:
+    """Start the server behind one transport."""
+    if transport == "stdio":
+        yield await bench.start(bench.stdio("script_server", "stdio", **spec))
+    elif transport in PATHS:
+        name = "http" if transport == "streamable_http" else transport
+        async with bench.serving("script_server", name) as address:
+            if transport == "websocket":
+                address = address.replace("http", "ws")
+            yield await bench.start(bench.at(transport, f"{address}{PATHS[transport]}", **spec))
+    else:
+        instance = await bench.start(ServerSpec(VariantKey("own"), transport, **spec))
+        yield instance
+        await instance.close()
+
+
+async def results_of(bench: Bench, instance: Instance) -> list[object]:
+    """Run the script; return all that a caller sees of it."""
+    seen: list[object] = [list(instance.tools)]
+    calls = [
+        ("echo", {"text": "hé\n\u2028"}),
+        ("echo", {}),
+        ("fail", {}),
+        ("big", {"size": 300_000}),
+    ]
+    for tool, arguments in calls:
+        outcome = await bench.call(instance, tool, arguments)
+        result = json.loads(outcome.payload)
+        result.pop("_meta", None)
+        seen.append((outcome.fault, outcome.is_error, result))
+    refused = (await bench.call(instance, "error")).fault
+    seen.append((refused.reason, refused.started, refused.message, refused.metadata))
+    reports: list[object] = []
+    await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report))
+    logs: list[object] = []
+    await bench.text(instance, "log", on_log=lambda *log: logs.append(log))
+    return [*seen, reports, logs, await cancel(bench, instance)]
+
+
+async def cancel(bench: Bench, instance: Instance) -> str:
+    """Call off a call; return what the server made of it."""
+    call, outcome = bench.begin(instance, "hold")
+    await bench.written(call)
+    await bench.text(instance, "echo", {"text": "after it"})
+    call.cancel("enough")
+    async with asyncio.timeout(BOUND):
+        while await bench.text(instance, "cancelled") == "0":
+            await asyncio.sleep(0.01)
+    assert not outcome.done()
+    return str(await bench.text(instance, "cancelled"))
+
+
+@EVERY
+@ERAS
+async def test_the_same_script_gives_the_same_over_every_transport(
+    bench: Bench, carriers: None, transport: str, protocol: str, version: str
+) -> None:
+    async with script(bench, transport, protocol=protocol) as instance:
+        assert instance.protocol_version == version
+        seen = await results_of(bench, instance)
+    modern = {"resultType": "complete"} if version == "2026-07-28" else {}
+    said = [
+        (None, False, {"content": [{"type": "text", "text": text}], "isError": False, **modern})
+        for text in ("hé\n\u2028", "")
+    ]
+    text = {"content": [{"type": "text", "text": "it went wrong"}], "isError": True, **modern}
+    big = {"content": [{"type": "text", "text": "x" * 300_000}], "isError": False, **modern}
+    server = instance.spec.key.server_id
+    error = {"server": server, "code": "-32602", "message": "no such thing"}
+    assert seen == [
+        NAMES,
+        *said,
+        (None, True, text),
+        (None, False, big),
+        (
+            Reason.SERVER_ERROR,
+            "yes",
+            f"The server {server} answered with error -32602: no such thing",
+            error | {"data": '{"why":"because"}'},
+        ),
+        [(0.0, 3.0, "step 0"), (1.0, 3.0, "step 1"), (2.0, 3.0, "step 2")],
+        [("warning", "script", b'{"said":"it"}')],
+        "1",
+    ]
+
+
+@EVERY
+async def test_what_a_server_asks_reaches_the_caller_over_every_transport(
+    bench: Bench, carriers: None, transport: str
+) -> None:
+    def answer(ask: Ask) -> None:
+        ask.answer(b'{"action":"accept","content":{"name":"Ann"}}')
+
+    async with script(bench, transport, protocol="legacy") as instance:
+        answering = {"on_ask": answer, "answers": answerable(METHODS)}
+        assert await bench.text(instance, "ask", **answering) == "accept {'name': 'Ann'}"
+        refused = (await bench.call(instance, "ask")).fault
+        assert refused is not None
+        assert "on_elicitation=" in refused.message
+
+
+@EVERY
+async def test_a_legacy_server_says_that_its_tools_changed_over_every_transport(
+    bench: Bench, carriers: None, transport: str
+) -> None:
+    async with script(bench, transport, protocol="legacy") as instance:
+        await bench.text(instance, "change")
+        async with asyncio.timeout(BOUND):
+            assert await bench.changed.get() is instance
+
+
+@EVERY
+async def test_many_calls_at_once_get_their_own_answers(
+    bench: Bench, carriers: None, transport: str
+) -> None:
+    async with script(bench, transport) as instance:
+        said = [bench.text(instance, "echo", {"text": str(number)}) for number in range(100)]
+        async with asyncio.timeout(BOUND):
+            assert await asyncio.gather(*said) == [str(number) for number in range(100)]
+        assert instance.in_flight == 0
+        assert instance.late_replies == 0
+
+
+@STREAMS
+async def test_a_result_above_the_bound_fails_alone(
+    bench: Bench, carriers: None, transport: str
+) -> None:
+    async with script(bench, transport) as instance:
+        fault = (await bench.call(instance, "big", {"size": bounds.MAX_RESULT})).fault
+        assert fault is not None
+        assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
+        assert await bench.text(instance, "big", {"size": 1}) == "x"
+
+
+@EVERY
+async def test_closing_ends_the_connection_and_calls_in_flight(
+    bench: Bench, carriers: None, transport: str
+) -> None:
+    async with script(bench, transport) as instance:
+        call, outcome = bench.begin(instance, "hold")
+        await bench.written(call)
+        async with asyncio.timeout(BOUND):
+            await instance.close()
+            fault = (await outcome).fault
+        assert fault is not None
+        assert fault.reason is Reason.SERVER_LOST
+        assert await bench.closed.get() == (instance, None)

@@ -1,0 +1,203 @@
+"""What a worker measures, from inside of one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.data_plane.conftest import Bench, worker_bench
+
+from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.telemetry.metrics import Buckets, Meter
+from leaseway.v1 import execution_pb2, leases_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+
+Values = dict[tuple[str, ...], float | Buckets]
+
+
+def read(meter: Meter, name: str) -> Values:
+    [family] = [each for each in meter.collect() if each.name == name]
+    return {tuple(point.labels.values()): point.value for point in family.points}
+
+
+def totals(values: Values) -> dict[tuple[str, ...], int]:
+    return {
+        labels: value.total if isinstance(value, Buckets) else int(value)
+        for labels, value in values.items()
+    }
+
+
+@pytest.fixture
+def meter() -> Meter:
+    return Meter()
+
+
+@pytest.fixture
+async def measured(meter: Meter) -> AsyncIterator[Bench]:
+    """A worker that measures itself."""
+    async with worker_bench(capacity=2, meter=meter) as bench:
+        yield bench
+
+
+CALL = ("tools/call", "execute_tool", "echo")
+
+
+async def test_calls_are_timed_by_tool_and_by_how_they_ended(measured: Bench, meter: Meter) -> None:
+    await measured.serve("files")
+    caller = measured.caller()
+    await caller.call("files")
+    await caller.call("files")
+    measured.servers.holds = True
+    call_id = await caller.begin("files")
+    [instance] = measured.servers.live
+    await measured.until(lambda: instance.calls)
+    assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 1}
+    instance.calls[0].answer(b'{"content": [], "isError": true}', is_error=True)
+    await caller.result(call_id)
+    call_id = await caller.begin("files")
+    await measured.until(lambda: instance.calls)
+    code = {"code": "-32602", "server": "files"}
+    instance.calls[0].fail(Fault(Reason.SERVER_ERROR, "Bad.", "yes", code))
+    await caller.result(call_id)
+    assert totals(read(meter, "mcp.client.operation.duration")) == {
+        (*CALL, "files", "pipe"): 2,
+        (*CALL, "files", "pipe", "tool_error"): 1,
+        (*CALL, "files", "pipe", "-32602", "-32602"): 1,
+    }
+    assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 0}
+
+
+async def test_other_requests_are_timed_by_method_and_subscriptions_until_they_hold(
+    measured: Bench, meter: Meter
+) -> None:
+    await measured.serve("files")
+    caller = measured.caller()
+    for uri in ("note://a", "note://b"):
+        params = f'{{"uri": "{uri}"}}'.encode()
+        await caller.call("files", uri, method="resources/read", arguments=params)
+        call_id = await caller.begin("files", uri, method="resources/subscribe", arguments=params)
+        await caller.until(lambda: any(message.updates for message in caller.frames))
+        await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id)])
+        await caller.result(call_id)
+        caller.frames.clear()
+    assert totals(read(meter, "mcp.client.operation.duration")) == {
+        ("resources/read", "files", "pipe"): 2,
+        ("resources/subscribe", "files", "pipe"): 2,
+    }
+    assert read(meter, "leaseway.calls.refused") == {}
+
+
+async def test_calls_that_no_server_had_are_counted_by_reason(
+    measured: Bench, meter: Meter
+) -> None:
+    await measured.serve("files")
+    caller = measured.caller()
+    await caller.refused("files", arguments=b'{"text": 7}')
+    await caller.refused("nowhere")
+    own = b'{"serverId": "nowhere"}'
+    await caller.call("mcp_admin", "mcp_release", session="s", arguments=own)
+    await caller.refused("files", arguments=b"x" * (bounds.MAX_ARGUMENTS + 1))
+    assert totals(read(meter, "leaseway.calls.refused")) == {
+        ("INVALID_ARGUMENTS",): 2,
+        ("TOOL_NOT_FOUND",): 1,
+    }
+    assert read(meter, "mcp.client.operation.duration") == {}
+
+
+async def test_a_lease_is_measured_from_its_wait_to_its_end(measured: Bench, meter: Meter) -> None:
+    await measured.serve("kept", shared=False)
+
+    async def acquire(session: str, server_id: str = "kept") -> leases_pb2.Lease:
+        request = leases_pb2.AcquireLeaseRequest(server_id=server_id, session=session)
+        lease: leases_pb2.Lease = (await measured.leases.AcquireLease(request)).lease
+        return lease
+
+    first = await acquire("secret-session-1")
+    await acquire("secret-session-1")
+    await acquire("secret-session-2")
+    for session, server_id in (("secret-session-3", "kept"), ("secret-session-1", "guessed")):
+        with pytest.raises(Exception, match=r"room|serves no server"):
+            await acquire(session, server_id)
+    waits = read(meter, "leaseway.lease.wait.duration")
+    assert totals(waits) == {
+        ("kept", "cold", "ok"): 2,
+        ("kept", "existing", "ok"): 1,
+        ("kept", "CAPACITY"): 1,
+        ("TOOL_NOT_FOUND",): 1,
+    }
+    assert totals(read(meter, "leaseway.leases.held")) == {("kept",): 2}
+    await measured.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=first.id))
+    measured.servers.live[-1].crash()
+    await measured.until(lambda: not tuple(measured.worker.leases.leases))
+    assert totals(read(meter, "leaseway.leases.ended")) == {
+        ("kept", "released"): 1,
+        ("kept", "lost"): 1,
+    }
+    sessions = totals(read(meter, "mcp.client.session.duration"))
+    assert sessions == {("kept", "pipe"): 1, ("kept", "pipe", "SERVER_LOST"): 1}
+    labels = [
+        value
+        for family in meter.collect()
+        for point in family.points
+        for value in point.labels.values()
+    ]
+    assert not [value for value in labels if "secret" in value or "guessed" in value]
+
+
+async def test_a_lease_on_a_spare_is_a_warm_one(measured: Bench, meter: Meter) -> None:
+    spec = measured.spec("kept", shared=False)
+    await measured.probe(spec)
+    request = leases_pb2.AcquireLeaseRequest(server_id="kept", session="s")
+    await measured.leases.AcquireLease(request)
+    assert totals(read(meter, "leaseway.lease.wait.duration")) == {("kept", "warm", "ok"): 1}
+
+
+async def test_starts_restarts_and_late_replies_of_instances_are_counted(
+    measured: Bench, meter: Meter
+) -> None:
+    lost = Fault(Reason.SERVER_NOT_READY, "No.", metadata={"problem": "EXITED"})
+    measured.servers.faults.append(lost)
+    await measured.serve("files")
+    caller = measured.caller()
+    await measured.until(lambda: measured.servers.live and measured.servers.live[0].tools)
+    [instance] = measured.servers.live
+    await caller.call("files")
+    instance.late_replies = 3
+    assert totals(read(meter, "leaseway.replies.late")) == {("files",): 3}
+    instance.late_replies = 4
+    instance.crash()
+    assert totals(read(meter, "leaseway.replies.late")) == {("files",): 4}
+    await measured.until(lambda: measured.servers.live and measured.servers.live[0].tools)
+    await caller.call("files")
+    starts = totals(read(meter, "leaseway.instance.start.duration"))
+    assert starts == {("files", "EXITED"): 1, ("files", "ok"): 2}
+    assert totals(read(meter, "leaseway.instance.restarts")) == {("files",): 2}
+    assert totals(read(meter, "leaseway.instances")) == {("files", "ready"): 1}
+
+
+def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter: Meter) -> None:
+    meters = WorkerMeters(meter, lambda: 0.0)
+    spec = ServerSpec(VariantKey("wild"), "streamable_http", url="http://127.0.0.1:1")
+    for number in range(1_000):
+        fault = Fault(Reason.SERVER_ERROR, "No.", "yes", {"code": str(number)})
+        meters.call_ended(meters.timer(spec, "t"), 0.0, fault, False)
+    found = totals(read(meter, "mcp.client.operation.duration"))
+    assert len(found) == 17
+    assert found["tools/call", "execute_tool", "t", "wild", "tcp", "_OTHER"] == 984
+
+
+def test_series_of_servers_that_are_gone_are_dropped(meter: Meter) -> None:
+    meters = WorkerMeters(meter, lambda: 0.0)
+    for server_id in ("kept", "gone"):
+        spec = ServerSpec(VariantKey(server_id), "stdio", command="x")
+        meters.call_ended(meters.timer(spec, "t"), 0.0, None, False)
+        meters.start_ended(spec, 1.0, None)
+    assert meters.take_touched() == {"kept", "gone"}
+    meters.keep(lambda server_id: server_id == "kept")
+    for name in ("mcp.client.operation.duration", "leaseway.instance.start.duration"):
+        assert {labels[-2] for labels in read(meter, name)} <= {"kept"}
+    spec = ServerSpec(VariantKey("gone"), "stdio", command="x")
+    meters.call_ended(meters.timer(spec, "t"), 0.0, None, False)
+    assert len(read(meter, "mcp.client.operation.duration")) == 2

@@ -1,0 +1,188 @@
+"""References become values when an instance starts, and only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaseway.data_plane.references.resolve import resolve
+from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.telemetry.logs import configure_logging
+from leaseway.vault.key import VaultError
+from leaseway.wire.errors import Fault, Reason
+
+
+class Drawer:
+    def __init__(self, **secrets: str) -> None:
+        self._secrets = secrets
+
+    def get(self, name: str) -> str | None:
+        return self._secrets.get(name)
+
+
+def spec(**more: object) -> ServerSpec:
+    return ServerSpec(VariantKey("srv"), "stdio", **more)  # type: ignore[arg-type]
+
+
+def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
+    file = tmp_path / "ca"
+    file.write_text("certificate\n")
+    resolved = resolve(
+        spec(
+            command="${BIN}",
+            args=("--host", "${HOST:-localhost}"),
+            env={
+                "PLAIN": Value("literal", "mode-${MODE}"),
+                "FROM": Value("env", "SOURCE"),
+                "DB": Value("secret", "db_password"),
+                "OWN": Value("secret", "own"),
+                "CA": Value("file", str(file)),
+            },
+            headers={"Authorization": Value("env", "SOURCE")},
+            session_id="${MODE}",
+        ),
+        {"BIN": "/bin/x", "MODE": "m", "SOURCE": "source-value", "own": "from-env"},
+        Drawer(db_password="hunter22", own="from-vault"),
+    )
+    assert (resolved.command, resolved.args) == ("/bin/x", ("--host", "localhost"))
+    assert resolved.session_id == "m"
+    assert resolved.env == {
+        "PLAIN": "mode-m",
+        "FROM": "source-value",
+        "DB": "hunter22",
+        "OWN": "from-env",
+        "CA": "certificate",
+    }
+    assert resolved.headers == {"Authorization": "source-value"}
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Return what a worker's log file holds after a text was logged."""
+    path = tmp_path / "worker.log"
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    configure_logging("info", "text", str(path), "worker w1")
+
+    def log(text: str) -> str:
+        logging.getLogger("leaseway.test").info("The server said: %s", text)
+        return path.read_text().splitlines()[-1]
+
+    yield log
+    root.handlers[0].close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_the_workers_log_shows_no_secret_while_its_reading_is_in_use(
+    line: Callable[[str], str],
+) -> None:
+    server = spec(env={"DB": Value("secret", "db")})
+    reading = resolve(server, {}, Drawer(db="first-9d1c"))
+    assert line("bad login with first-9d1c").endswith("said: bad login with [redacted]")
+    newer = resolve(server, {}, Drawer(db="second-77ab"))
+    assert line("first-9d1c, second-77ab").endswith("said: [redacted], [redacted]")
+    del reading
+    newest = resolve(server, {}, Drawer(db="third-31ee"))
+    assert line("second-77ab, third-31ee").endswith("said: [redacted], [redacted]")
+    assert line("first-9d1c").endswith("said: first-9d1c")
+    assert (newer.env["DB"], newest.env["DB"]) == ("second-77ab", "third-31ee")
+
+
+def test_values_are_in_no_representation() -> None:
+    resolved = resolve(spec(env={"T": Value("env", "T")}, url="u"), {"T": "s3cr3t"})
+    assert "s3cr3t" not in repr(resolved)
+    assert repr(resolved) == "Resolved()"
+
+
+@pytest.mark.parametrize(
+    ("more", "secret"),
+    [
+        ({"env": {"A": Value("env", "API_TOKEN")}}, True),
+        ({"env": {"API_TOKEN": Value("env", "A")}}, True),
+        ({"env": {"A": Value("env", "A")}}, False),
+        ({"env": {"A": Value("secret", "A")}}, True),
+        ({"headers": {"X": Value("env", "A")}}, True),
+        ({"env": {"U": Value("literal", "http://${API_TOKEN}@host")}}, True),
+        ({"env": {"U": Value("literal", "http://${A}")}}, False),
+    ],
+)
+def test_values_that_look_like_credentials_are_to_be_hidden(
+    more: dict[str, object], secret: bool
+) -> None:
+    resolved = resolve(spec(**more), {"A": "value-one", "API_TOKEN": "value-one"})
+    assert ("value-one" in resolved.secrets) is secret
+
+
+def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+    wanting = spec(
+        args=("${NOWHERE}",),
+        env={"TOKEN": Value("env", "HOST_TOKEN"), "DB": Value("secret", "db")},
+        headers={"X": Value("file", str(tmp_path / "none"))},
+    )
+    with pytest.raises(Fault) as caught:
+        resolve(wanting, {"OTHER": "kept-secret"})
+    fault = caught.value
+    assert (fault.reason, fault.started) == (Reason.SERVER_NOT_READY, "no")
+    assert fault.metadata["problem"] == "MISSING_REFERENCE"
+    assert fault.metadata["keys"] == "args[0], env.TOKEN, env.DB, headers.X"
+    for words in ("srv", "NOWHERE", "HOST_TOKEN", "the secret db", str(tmp_path / "none"), "set"):
+        assert words in fault.message
+    assert "kept-secret" not in fault.message
+
+
+def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bin").write_bytes(b"\xff\xfe")
+    (tmp_path / "big").write_bytes(b"x" * ((1 << 20) + 1))
+    for name, words in (("bin", "not UTF-8"), ("big", "larger than")):
+        with pytest.raises(Fault, match=words):
+            resolve(spec(env={"A": Value("file", str(tmp_path / name))}), {})
+
+
+class Closed:
+    def get(self, name: str) -> str | None:
+        raise VaultError("The vault /v does not open.")
+
+
+def test_a_secret_that_nobody_has_says_how_to_set_it() -> None:
+    with pytest.raises(Fault, match="leaseway vault set db_password"):
+        resolve(spec(env={"DB": Value("secret", "db_password")}), {}, Drawer())
+
+
+def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None:
+    wants = spec(env={"DB": Value("secret", "db_password")})
+    with pytest.raises(Fault) as caught:
+        resolve(wants, {}, Closed())
+    assert caught.value.metadata["problem"] == "MISSING_REFERENCE"
+    assert "db_password" in caught.value.message
+    assert "The vault /v does not open" in caught.value.message
+    assert resolve(wants, {"db_password": "x"}, Closed()).env == {"DB": "x"}
+
+
+@pytest.mark.parametrize("name", ["LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"])
+@pytest.mark.parametrize("kind", ["env", "secret", "literal"])
+def test_no_server_is_given_the_vaults_key(name: str, kind: Any) -> None:
+    wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
+    with pytest.raises(Fault, match="is given to no server"):
+        resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
+    with_default = spec(args=(f"${{{name}:-none}}",))
+    assert resolve(with_default, {name: "the key itself"}).args == ("none",)
+
+
+def test_readings_are_told_apart_by_what_the_server_gets() -> None:
+    wants = spec(env={"A": Value("env", "A"), "B": Value("literal", "b")})
+    first = resolve(wants, {"A": "1", "OTHER": "x"})
+    assert first.digest == resolve(wants, {"A": "1", "OTHER": "y"}).digest
+    assert not first.differs(resolve(wants, {"A": "1"}))
+    assert not first.differs(None)
+    for other in (
+        resolve(wants, {"A": "2"}),
+        resolve(spec(headers={"A": Value("literal", "1")}, env={"B": Value("literal", "b")}), {}),
+        resolve(spec(env={"A": Value("literal", "1"), "B": Value("literal", "c")}), {}),
+    ):
+        assert first.differs(other)

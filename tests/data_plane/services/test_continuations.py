@@ -1,0 +1,322 @@
+"""Calls without an exchange whose servers ask: they wait between two requests of their caller."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from leaseway.data_plane.services.continuations import MAX_PARKED, Parking
+from leaseway.data_plane.services.unary import Collector
+from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
+from leaseway.v1 import execution_pb2
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.status import fault_from_rpc_error
+
+Bench = Any
+Reply = execution_pb2.CallToolResponse
+WAIT = 60.0
+
+
+def request(**fields: Any) -> execution_pb2.CallToolRequest:
+    if "request_state" not in fields:
+        fields = {"server_id": "db", "tool": "echo", "arguments": {"text": "hi"}, **fields}
+        fields.setdefault("answers", [ELICIT, SAMPLE, ROOTS])
+    answers = fields.pop("input_responses", {})
+    made = execution_pb2.CallToolRequest(**fields)
+    for key, result in answers.items():
+        made.input_responses[key].update(result)
+    return made
+
+
+def call_of(bench: Bench) -> MemoryCall:
+    calls: list[MemoryCall] = [c for instance in bench.servers.opened for c in instance.calls]
+    (call,) = calls
+    return call
+
+
+async def begin(bench: Bench, **fields: Any) -> tuple[asyncio.Future[Reply], MemoryCall]:
+    """Begin a call; return what its caller waits for, and the server's side of it."""
+    reply = asyncio.ensure_future(reply_of(bench, **fields))
+    await bench.until(lambda: any(instance.calls for instance in bench.servers.opened))
+    return reply, call_of(bench)
+
+
+async def reply_of(bench: Bench, **fields: Any) -> Reply:
+    async with asyncio.timeout(WAIT):
+        response: Reply = await bench.execution.CallTool(request(**fields))
+        return response
+
+
+async def refused(bench: Bench, **fields: Any) -> Fault:
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await reply_of(bench, **fields)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    return fault
+
+
+async def parked(bench: Bench, *methods: str, **fields: Any) -> tuple[Reply, list[MemoryAsk]]:
+    """Begin a call whose server asks; return the response and the questions."""
+    reply, call = await begin(bench, **fields)
+    questions = [call.ask(method, {"n": n}) for n, method in enumerate(methods)]
+    return await reply, questions
+
+
+async def reply_to(question: MemoryAsk) -> Any:
+    async with asyncio.timeout(WAIT):
+        return await question.reply
+
+
+@pytest.fixture
+async def held(bench: Bench) -> Bench:
+    """A worker with one shared server, whose calls wait."""
+    await bench.serve("db")
+    bench.servers.holds = True
+    return bench
+
+
+async def test_a_call_is_continued_with_the_answers(held: Bench) -> None:
+    response, (name, model) = await parked(held, ELICIT, SAMPLE)
+    assert [each.method for each in response.input_required] == [ELICIT, SAMPLE]
+    assert MessageToDict(response.input_required[1].params) == {"n": 1.0}
+    assert not response.content
+    ids = [each.id for each in response.input_required]
+    answers: Any = {ids[0]: {"action": "accept"}, ids[1]: {"tokens": 3, "list": [1, None]}}
+    going_on = asyncio.ensure_future(
+        reply_of(held, request_state=response.request_state, input_responses=answers)
+    )
+    assert await reply_to(name) == {"action": "accept"}
+    assert await reply_to(model) == {"tokens": 3, "list": [1, None]}
+    call_of(held).answer(b'{"content":[{"type":"text","text":"done"}]}')
+    assert (await going_on).content[0].text == "done"
+
+
+async def test_a_call_may_ask_again_and_again(held: Bench) -> None:
+    response, (question,) = await parked(held, ELICIT)
+    states = {response.request_state}
+    for _ in range(3):
+        (asked,) = response.input_required
+        going_on = asyncio.ensure_future(
+            reply_of(held, request_state=response.request_state, input_responses={asked.id: {}})
+        )
+        await reply_to(question)
+        question = call_of(held).ask(ROOTS)
+        response = await going_on
+        states.add(response.request_state)
+    assert len(states) == 4
+    call_of(held).answer(b"{}")
+
+
+async def test_what_is_not_answered_and_what_came_meanwhile_is_asked_next(held: Bench) -> None:
+    response, (first, second) = await parked(held, ELICIT, SAMPLE)
+    call_of(held).ask(ROOTS)
+    answered: Any = {response.input_required[0].id: {}}
+    following = await reply_of(held, request_state=response.request_state, input_responses=answered)
+    assert await reply_to(first) == {}
+    assert [each.method for each in following.input_required] == [SAMPLE, ROOTS]
+    assert following.input_required[0].id == response.input_required[1].id
+    assert not second.reply.done()
+
+
+async def test_a_result_that_comes_before_the_answers_is_kept(held: Bench) -> None:
+    response, _ = await parked(held, ELICIT)
+    call_of(held).answer(b'{"content":[{"type":"text","text":"never mind"}]}')
+    state, (asked,) = response.request_state, response.input_required
+    ended = await reply_of(held, request_state=state, input_responses={asked.id: {}})
+    assert ended.content[0].text == "never mind"
+
+
+async def test_an_answer_to_a_question_that_was_taken_back_is_dropped(held: Bench) -> None:
+    response, (first, second) = await parked(held, ELICIT, SAMPLE)
+    first.withdraw()
+    answers: Any = {each.id: {} for each in response.input_required}
+    going_on = asyncio.ensure_future(
+        reply_of(held, request_state=response.request_state, input_responses=answers)
+    )
+    await reply_to(second)
+    call_of(held).answer(b"{}")
+    await going_on
+    assert not first.reply.done()
+
+
+async def test_a_state_is_good_once(held: Bench) -> None:
+    response, (question,) = await parked(held, ELICIT)
+    state, (asked,) = response.request_state, response.input_required
+    first = asyncio.ensure_future(
+        reply_of(held, request_state=state, input_responses={asked.id: {}})
+    )
+    await reply_to(question)
+    again = await refused(held, request_state=state, input_responses={asked.id: {}})
+    assert again.reason is Reason.INVALID_REQUEST
+    assert "continued already" in again.message
+    call_of(held).answer(b"{}")
+    await first
+
+
+@pytest.mark.parametrize("state", ["x", "0123456789abcdef.x", ".", "{}.x"])
+async def test_a_state_of_another_worker_is_refused(held: Bench, state: str) -> None:
+    fault = await refused(held, request_state=state)
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert "worker that asked" in fault.message
+
+
+async def test_another_tenant_cannot_continue_a_call(held: Bench) -> None:
+    response, (question,) = await parked(held, ELICIT)
+    (asked,) = response.input_required
+    state, answers = response.request_state, {asked.id: {"a": 1}}
+    fault = await refused(held, request_state=state, tenant="other", input_responses=answers)
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert not question.reply.done()
+    fine = asyncio.ensure_future(
+        reply_of(held, request_state=state, tenant="default", input_responses=answers)
+    )
+    assert await reply_to(question) == {"a": 1}
+    call_of(held).answer(b"{}")
+    await fine
+
+
+@pytest.mark.parametrize("key", ["0", "elicit", "-1", "1" * 5000])
+async def test_an_answer_to_what_was_never_asked_is_refused_and_the_call_waits_on(
+    held: Bench, key: str
+) -> None:
+    response, (question,) = await parked(held, ELICIT)
+    state, (asked,) = response.request_state, response.input_required
+    wrong: Any = {key: {}, asked.id: {}}
+    fault = await refused(held, request_state=state, input_responses=wrong)
+    assert fault.reason is Reason.INVALID_REQUEST
+    assert "never asked" in fault.message
+    assert not question.reply.done()
+    fine = asyncio.ensure_future(
+        reply_of(held, request_state=state, input_responses={asked.id: {}})
+    )
+    await reply_to(question)
+    call_of(held).answer(b"{}")
+    await fine
+
+
+async def test_a_method_that_the_caller_does_not_answer_is_refused_in_its_place(
+    held: Bench,
+) -> None:
+    reply, call = await begin(held, answers=[ROOTS])
+    with pytest.raises(AskRefused, match="on_elicitation="):
+        await reply_to(call.ask(ELICIT))
+    call.answer(b"{}")
+    assert not (await reply).input_required
+
+
+async def test_a_caller_that_leaves_while_it_continues_cancels_the_call(held: Bench) -> None:
+    response, (question,) = await parked(held, ELICIT)
+    (asked,) = response.input_required
+    going_on = held.execution.CallTool(
+        request(request_state=response.request_state, input_responses={asked.id: {}})
+    )
+    settled = asyncio.gather(going_on, return_exceptions=True)
+    await reply_to(question)
+    call = call_of(held)
+    going_on.cancel()
+    await held.until(lambda: call.cancelled)
+    await settled
+
+
+async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Bench) -> None:
+    reply = held.execution.CallTool(request(), timeout=3.0)
+    await held.until(lambda: held.servers.opened and held.servers.opened[0].calls)
+    call = call_of(held)
+    call.ask(ELICIT)
+    response = await reply
+    await held.until(lambda: call.cancelled)
+    fault = await refused(held, request_state=response.request_state)
+    assert fault.reason is Reason.DEADLINE_EXCEEDED
+
+
+async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
+    held.worker.execution.parking = Parking("w1", "i1", patience=0.05)
+    response, (question,) = await parked(held, ELICIT)
+    with pytest.raises(AskRefused, match="has ended"):
+        await reply_to(question)
+    assert "did not answer for 0.05 s" in call_of(held).cancelled
+    assert held.worker.executor.in_flight == 0
+    fault = await refused(held, request_state=response.request_state)
+    assert (fault.reason, fault.started) == (Reason.INVALID_REQUEST, "yes")
+    assert "It was cancelled: its caller did not answer for 0.05 s" in fault.message
+
+
+async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
+    parking = held.worker.execution.parking = Parking("w1", "i1")
+    for _ in range(MAX_PARKED):
+        parking.park(Collector(keep_events=False))
+    reply, call = await begin(held)
+    call.ask(ELICIT)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await reply
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
+    assert call.cancelled
+    for state in tuple(parking._parked):
+        parking.resume(state, "default", {})
+
+
+async def test_a_state_names_its_worker_and_cannot_be_guessed(held: Bench) -> None:
+    states = []
+    for _ in range(2):
+        response, _ = await parked(held, ELICIT)
+        states.append(response.request_state)
+        call_of(held).answer(b"{}")
+    incarnation = held.first_hello.worker.incarnation
+    assert all(re.fullmatch(rf"{incarnation}\.[\w-]{{32}}", state) for state in states)
+    assert len(set(states)) == 2
+
+
+async def test_a_lease_that_the_call_acquired_is_named_with_the_questions(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.holds = True
+    response, _ = await parked(bench, ELICIT, session="s1")
+    assert response.new_lease.session == "s1"
+    going_on = asyncio.ensure_future(
+        reply_of(
+            bench,
+            request_state=response.request_state,
+            input_responses={response.input_required[0].id: {}},
+        )
+    )
+    await bench.until(lambda: not len(bench.worker.execution.parking))
+    call_of(bench).answer(b"{}")
+    assert (await going_on).new_lease.id == response.new_lease.id
+
+
+async def test_a_streaming_call_ends_its_stream_with_the_questions(held: Bench) -> None:
+    stream = held.execution.CallToolStreaming(
+        execution_pb2.CallToolStreamingRequest(call=request(), log_level="info")
+    )
+    events = asyncio.ensure_future(_all(stream))
+    await held.until(lambda: held.servers.opened and held.servers.opened[0].calls)
+    call = call_of(held)
+    assert call.request.on_progress is not None
+    call.request.on_progress(1.0, 2.0, "half")
+    question = call.ask(ELICIT)
+    progress, asked = await events
+    assert progress.progress.message == "half"
+    state, (wanted,) = asked.result.request_state, asked.result.input_required
+    call.request.on_progress(1.5, 2.0, "while it waits")
+    continued = held.execution.CallToolStreaming(
+        execution_pb2.CallToolStreamingRequest(
+            call=request(request_state=state, input_responses={wanted.id: {}})
+        )
+    )
+    events = asyncio.ensure_future(_all(continued))
+    await reply_to(question)
+    call.answer(b"{}")
+    kinds = [event.WhichOneof("event") for event in await events]
+    assert kinds == ["progress", "result"]
+
+
+async def _all(stream: Any) -> list[Any]:
+    async with asyncio.timeout(WAIT):
+        return [event async for event in stream]

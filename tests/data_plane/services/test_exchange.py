@@ -1,0 +1,231 @@
+"""Calls over an exchange: each gets its own result or refusal, with its fate."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.v1 import catalog_pb2, execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+
+Bench = Any
+
+
+async def read_all(stream: Any) -> None:
+    """Read a stream to its end."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    result = await caller.call("time", arguments=b'{"text": "hello"}')
+    assert result.payload == b'{"content":[{"type":"text","text":"{\\"text\\": \\"hello\\"}"}]}'
+    assert not result.is_error
+    assert not result.HasField("status")
+    assert not result.HasField("new_lease")
+    assert caller.frames[0].worker.id == "w1"
+    assert caller.frames[0].worker.protocol_version == 1
+
+
+async def test_an_error_of_the_tool_is_a_result(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    bench.servers.opened[0].calls[0].answer(b'{"isError":true}', is_error=True)
+    result = await caller.result(call_id)
+    assert result.is_error
+    assert result.payload == b'{"isError":true}'
+
+
+async def test_arguments_over_their_bound_are_refused_although_in_chunks(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    caller.results[9] = asyncio.get_running_loop().create_future()
+    piece = b"x" * bounds.BATCH_SIZE
+    for _ in range(bounds.MAX_ARGUMENTS // bounds.BATCH_SIZE):
+        await caller.send(chunks=[execution_pb2.Chunk(call_id=9, data=piece)])
+    await caller.send(calls=[execution_pb2.Call(id=9, server_id="time", arguments=b"x")])
+    result = await caller.result(9)
+    assert "4 MiB" in result.status.message
+
+
+async def test_chunks_of_a_call_that_was_given_up_make_room_for_others(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    piece = b'{"text": "hi"}'
+    for call_id in range(100, 132):
+        await caller.send(chunks=[execution_pb2.Chunk(call_id=call_id, data=piece)])
+    assert (await caller.call("time", id=9, arguments=piece)).payload  # whole, it needs no room
+    caller.results[200] = asyncio.get_running_loop().create_future()
+    call = execution_pb2.Call(id=200, server_id="time", tool="echo")
+    await caller.send(chunks=[execution_pb2.Chunk(call_id=200, data=piece)], calls=[call])
+    assert (await caller.result(200)).status.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=100)])
+    caller.results[201] = asyncio.get_running_loop().create_future()
+    call = execution_pb2.Call(id=201, server_id="time", tool="echo")
+    await caller.send(chunks=[execution_pb2.Chunk(call_id=201, data=piece)], calls=[call])
+    assert (await caller.result(201)).payload
+
+
+async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    calls = [
+        execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=b'{"text": ""}')
+        for number in range(1, bounds.MAX_CALLS_IN_FLIGHT + 1)
+    ]
+    await caller.send(calls=calls)
+    fault = await caller.refused("time", id=5000)
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
+    assert fault.retry_delay is not None
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == bounds.MAX_CALLS_IN_FLIGHT)
+
+
+async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    bench.servers.holds = True
+    fault = await bench.caller().refused("time", timeout_ms=2_000)
+    assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
+    assert "deadline" in bench.servers.opened[0].calls[0].cancelled
+
+
+async def test_a_server_without_an_answer_has_its_own_call_timeout(bench: Bench) -> None:
+    await bench.serve("time", call_timeout=0.03)
+    bench.servers.holds = True
+    fault = await bench.caller().refused("time", timeout_ms=0)
+    assert fault.reason is Reason.DEADLINE_EXCEEDED
+
+
+async def test_a_callers_own_deadline_comes_before_the_servers(bench: Bench) -> None:
+    await bench.serve("time", call_timeout=0.03)
+    bench.servers.holds = True
+    caller = bench.caller()
+    patient = await caller.begin("time", timeout_ms=60_000)
+    assert (await caller.refused("time", timeout_ms=0)).reason is Reason.DEADLINE_EXCEEDED
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=patient)])
+    ended = fault_from_status((await caller.result(patient)).status)
+    assert ended.reason is Reason.CANCELLED
+
+
+async def test_a_deadline_passes_while_the_server_is_starting(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time")
+    fault = await bench.caller().refused("time", timeout_ms=30)
+    assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "no")
+
+
+async def test_a_cancelled_call_ends_at_once_and_the_server_is_told(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id, reason="no need")])
+    result = await caller.result(call_id)
+    assert result.status.code == grpc.StatusCode.CANCELLED.value[0]
+    assert bench.servers.opened[0].calls[0].cancelled == "no need"
+    assert bench.worker.executor.in_flight == 0
+
+
+async def test_the_end_of_a_stream_cancels_its_calls(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    caller.close()
+    await bench.until(lambda: bench.servers.opened[0].calls[0].cancelled)
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)
+
+
+@pytest.mark.parametrize("call_id", [0, 1])
+async def test_a_call_id_that_names_nothing_new_ends_the_stream(bench: Bench, call_id: int) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    await caller.begin("time")
+    await caller.send(calls=[execution_pb2.Call(id=call_id, server_id="time", tool="echo")])
+    await caller.until(lambda: caller.ended)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await caller._reader
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert fault.reason is Reason.INVALID_REQUEST
+
+
+async def test_a_call_at_a_newer_version_waits_for_it(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    call_id = await caller.begin("files", registry_version=2)
+    await bench.serve("files")
+    assert (await caller.result(call_id)).payload
+
+
+async def test_a_worker_that_stays_behind_says_so(bench: Bench, monkeypatch: Any) -> None:
+    monkeypatch.setattr(bounds, "BEHIND_WAIT", 0.02)
+    await bench.serve("time")
+    fault = await bench.caller().refused("time", registry_version=9)
+    assert (fault.reason, fault.started) == (Reason.NOT_APPLIED, "no")
+
+
+async def test_an_unsampled_callers_trace_context_reaches_the_server_untouched(
+    bench: Bench,
+) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    await caller.begin("time", traceparent=parent, tracestate="a=b")
+    await caller.begin("time")
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
+    first, second = bench.servers.opened[0].calls
+    assert first.request.meta == {"traceparent": parent, "tracestate": "a=b"}
+    assert second.request.meta is None
+
+
+async def test_a_lost_server_fails_what_is_in_flight_and_comes_back(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    bench.servers.opened[0].crash("exit status 3")
+    result = await caller.result(call_id)
+    assert "exit status 3" in result.status.message
+    bench.servers.holds = False
+    await bench.until(lambda: len(bench.servers.live) == 1)
+    assert (await caller.call("time")).payload
+
+
+async def test_a_server_that_is_down_refuses_with_why_and_when(bench: Bench) -> None:
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such file")] * 500
+    await bench.serve("time")
+    await bench.plane.expect_report(lambda report: report.problems)
+    fault = await bench.caller().refused("time")
+    assert (fault.reason, fault.started) == (Reason.SERVER_NOT_READY, "no")
+    assert "no such file" in fault.message
+    assert fault.retry_delay is not None
+
+
+async def test_a_stream_of_another_protocol_is_refused_as_a_whole(bench: Bench) -> None:
+    await bench.serve("time")
+    stream = bench.execution.Exchange()
+    other = catalog_pb2.ClientInfo(protocol_version=99)
+    await stream.write(execution_pb2.ExchangeRequest(client=other))
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(read_all(stream), BOUND)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert fault.reason is Reason.INCOMPATIBLE_VERSION

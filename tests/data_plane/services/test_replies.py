@@ -1,0 +1,145 @@
+"""What goes back over an exchange: large results, what comes before results, and who reads none."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.services import replies
+from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_rpc_error
+
+Bench = Any
+
+
+async def read_all(stream: Any) -> None:
+    """Read a stream to its end."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_large_payloads_go_in_chunks_both_ways_and_small_ones_pass_them(
+    bench: Bench,
+) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    text = b"x" * (3 * bounds.BATCH_SIZE)
+    arguments = b'{"text": "' + text + b'"}'
+    caller.results[9] = asyncio.get_running_loop().create_future()
+    pieces = [arguments[at : at + bounds.BATCH_SIZE] for at in range(0, len(arguments), 262_144)]
+    for piece in pieces[:-1]:
+        await caller.send(chunks=[execution_pb2.Chunk(call_id=9, data=piece)])
+    await caller.send(
+        chunks=[execution_pb2.Chunk(call_id=9, data=pieces[-1], last=True)],
+        calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")],
+    )
+    small = await caller.begin("time")
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
+    large_call, small_call = bench.servers.opened[0].calls
+    assert large_call.request.arguments == arguments
+    payload = b'{"content": "' + b"y" * (5 * bounds.BATCH_SIZE) + b'"}'
+    large_call.answer(payload)
+    small_call.answer(b"{}")
+    await caller.result(small)
+    assert not caller.results[9].done()
+    await caller.result(9)
+    assert caller.payloads[9] == payload
+    assert all(frame.ByteSize() <= bounds.MAX_MESSAGE for frame in caller.frames)
+
+
+async def test_results_after_the_caller_said_goodbye_still_come(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    call_id = await caller.begin("time")
+    await caller.send(going_away=execution_pb2.GoingAway(reason="done"))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    fault = await caller.refused("time")
+    assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
+    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert (await caller.result(call_id)).payload == b"{}"
+    await caller.until(lambda: caller.ended)
+
+
+async def test_progress_and_logs_come_only_where_they_were_asked_for(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    quiet = await caller.begin("time")
+    loud = await caller.begin("time", wants_progress=True, log_level="info")
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
+    first, second = tuple(bench.servers.opened[0].calls)
+    assert first.request.on_progress is None
+    assert first.request.on_log is None
+    assert second.request.log_level == "info"
+    second.request.on_progress(1.0, None, "began")
+    second.request.on_progress(2.0, 4.0, "half")
+    second.request.on_log("info", "db", b'"slow"')
+    second.answer(b"{}")
+    first.answer(b"{}")
+    await caller.result(loud)
+    await caller.result(quiet)
+    seen = [report for frame in caller.frames for report in frame.progress]
+    assert [(each.call_id, each.progress, each.message) for each in seen] == [
+        (loud, 1.0, "began"),
+        (loud, 2.0, "half"),
+    ]
+    assert not seen[0].HasField("total")
+    assert seen[1].total == 4.0
+    (log,) = [log for frame in caller.frames for log in frame.logs]
+    assert (log.call_id, log.level, log.logger, log.data) == (loud, "info", "db", b'"slow"')
+
+
+async def test_a_log_message_above_the_bound_is_dropped_and_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    caller = bench.caller()
+    await caller.begin("time", log_level="info")
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == 1)
+    (call,) = tuple(bench.servers.opened[0].calls)
+    assert call.request.on_log is not None
+    call.request.on_log("info", "", b"1" * bounds.BATCH_SIZE)
+    assert "was dropped" not in caplog.text
+    call.request.on_log("info", "", b"1" * (bounds.BATCH_SIZE + 1))
+    assert "of the server time was dropped" in caplog.text
+    call.answer(b"{}")
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 2 * bounds.MIB), (60, 200 * bounds.KIB)])
+async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
+    bench: Bench, monkeypatch: Any, count: int, size: int
+) -> None:
+    """Be they large or small."""
+    monkeypatch.setattr(replies, "MOST_UNREAD", 4 * bounds.MIB)
+    await bench.serve("time")
+    bench.servers.holds = True
+    stream = bench.execution.Exchange()
+    numbers = range(1, count + 2)
+    calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in numbers]
+    for call in calls:
+        call.arguments = b'{"text": "hi"}'
+    await stream.write(execution_pb2.ExchangeRequest(calls=calls))
+    await bench.until(
+        lambda: bench.servers.opened and len(bench.servers.opened[0].calls) == len(calls)
+    )
+    *answered, left = tuple(bench.servers.opened[0].calls)
+    for call in answered:
+        call.answer(b'"' + b"x" * size + b'"')
+    await bench.until(lambda: left.cancelled)
+    assert bench.worker.executor.in_flight == 0
+
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(read_all(stream), BOUND)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
+    assert "does not read" in fault.message

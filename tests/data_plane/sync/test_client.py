@@ -1,0 +1,226 @@
+"""Sync: a worker says what it holds, applies what it can, and outlives its control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.protobuf import key_to_wire
+from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.wire.errors import Fault, Reason
+
+Bench = Any
+
+
+async def rejoin(bench: Bench) -> sync_pb2.Hello:
+    bench.plane.end_stream()
+    hello: sync_pb2.Hello = await bench.plane.hello()
+    return hello
+
+
+async def test_a_worker_introduces_itself(bench: Bench) -> None:
+    hello = bench.first_hello
+    assert hello.protocol_version == 1
+    assert hello.package_version.startswith("leaseway-python/")
+    assert hello.worker.id == "w1"
+    assert hello.worker.address == bench.address
+    assert hello.worker.incarnation
+    assert hello.capacity == 4
+    assert dict(hello.labels) == {"zone": "a"}
+    assert (hello.highest_registry_version, hello.highest_epoch) == (0, 0)
+
+
+async def test_an_ack_names_the_delta_and_the_version_reached(bench: Bench) -> None:
+    ack = await bench.push(bench.upsert(bench.spec("time")), registry_version=77)
+    assert (ack.nonce, ack.registry_version) == (1, 77)
+
+
+async def test_a_worker_that_joins_again_says_what_it_holds(bench: Bench) -> None:
+    spec = await bench.serve("db", shared=False)
+    acquired = await bench.leases.AcquireLease(
+        leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
+    )
+    hello = await rejoin(bench)
+    assert hello.worker.incarnation == bench.first_hello.worker.incarnation
+    assert (hello.highest_registry_version, hello.highest_epoch) == (1, 1)
+    (held,) = hello.held
+    assert (held.key.server_id, held.launch_hash) == ("db", spec.launch_hash)
+    assert held.toolset_hash
+    (lease,) = hello.leases
+    assert lease.id == acquired.lease.id
+    (instance,) = hello.instances
+    assert (instance.state, instance.lease_id) == ("ready", lease.id)
+
+
+async def test_what_is_held_can_be_had_back_as_it_was_sent(bench: Bench) -> None:
+    upsert = bench.upsert(bench.spec("time"))
+    await bench.push(upsert)
+    await rejoin(bench)
+    keys = [key_to_wire(VariantKey("time")), key_to_wire(VariantKey("never-seen"))]
+    bench.plane.send(want=sync_pb2.Want(keys=keys))
+    held = await bench.plane.expect("held")
+    assert list(held.variants) == [upsert]
+
+
+async def test_without_a_control_plane_calls_go_on(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.plane.refusal = Fault(Reason.SYNCING, "not now")
+    await rejoin(bench)
+    caller = bench.caller()
+    assert (await caller.call("time")).payload
+    await bench.plane.hello()
+    assert (await caller.call("time")).payload
+    bench.plane.refusal = None
+    await bench.plane.hello()
+
+
+async def test_a_refused_worker_says_why_and_asks_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.plane.refusal = Fault(Reason.PERMISSION_DENIED, "Another run of w1 is alive.")
+    with caplog.at_level(logging.ERROR):
+        await rejoin(bench)
+        await bench.plane.hello()
+    assert "Another run of w1 is alive." in caplog.text
+
+
+async def test_a_worker_whose_id_is_taken_says_that_and_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = "A second worker calls itself 'w1' while the first is connected."
+    bench.plane.refusal = grpc.StatusCode.ALREADY_EXISTS, taken
+    with caplog.at_level(logging.WARNING):
+        await rejoin(bench)
+        for _ in range(3):
+            await bench.plane.hello()
+    (said,) = [record.getMessage() for record in caplog.records if taken in record.getMessage()]
+    assert "refused worker w1 and is asked again: " + taken in said
+    assert "cannot be reached" not in caplog.text
+
+
+async def test_a_worker_whose_control_plane_takes_nothing_joins_it_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stream that this side ends must not end the loop that opens streams."""
+    bench.servers.tools = {
+        f"t{number}": msgspec.json.encode({"name": f"t{number}", "description": "d" * 100_000})
+        for number in range(30)
+    }
+    await bench.push(bench.upsert(bench.spec("big")))
+    bench.plane.reads.clear()
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_wire(VariantKey("big"))] * 4))
+    sync = bench.worker.sync
+    await asyncio.gather(*(sync.flush() for _ in range(1100)))
+    bench.plane.reads.set()
+    await bench.plane.hello()
+    assert caplog.text.count("1024 messages wait for it") == 1
+    assert await bench.push()
+
+
+async def test_a_control_plane_of_the_past_is_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.plane.epoch = 5
+    await rejoin(bench)
+    await bench.serve("time")
+    bench.plane.epoch = 4
+    await rejoin(bench)
+    hello = await bench.plane.hello()
+    assert hello.highest_epoch == 5
+    assert "epoch 4, older than 5" in caplog.text
+
+
+async def test_a_control_plane_of_another_protocol_is_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.plane.protocol_version = 99
+    await rejoin(bench)
+    await bench.plane.hello()
+    assert "protocol 99" in caplog.text
+
+
+async def test_the_good_part_of_a_delta_applies_and_the_rest_is_refused_by_name(
+    bench: Bench,
+) -> None:
+    good = bench.upsert(bench.spec("time"))
+    unknown = bench.upsert(ServerSpec(VariantKey("odd"), "carrier_pigeon"))
+    broken = bench.upsert(bench.spec("broken"))
+    broken.toolset.exposed.add(original_name="ghost", name="ghost")
+    bench.plane.send(delta=bench.delta(good, unknown, broken))
+    nack = await bench.plane.expect("nack")
+    assert {
+        (refusal.key.server_id, refusal.kind, refusal.problem.reason) for refusal in nack.refusals
+    } == {
+        ("odd", sync_pb2.Refusal.KIND_REJECTED, "TRANSPORT_NOT_AVAILABLE"),
+        ("broken", sync_pb2.Refusal.KIND_REJECTED, "INVALID_TOOLSET"),
+    }
+    assert (await bench.plane.expect("ack")).nonce == nack.nonce
+    caller = bench.caller()
+    assert (await caller.call("time")).payload
+    assert (await caller.refused("odd")).reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_refused_update_leaves_the_last_good_in_force(bench: Bench) -> None:
+    await bench.serve("time")
+    broken = bench.upsert(bench.spec("time", args=("--new",)))
+    broken.toolset.recorded[0].definition = b"{"
+    bench.plane.send(delta=bench.delta(broken))
+    await bench.plane.expect("nack")
+    assert (await bench.caller().call("time")).payload
+
+
+async def test_long_messages_travel_in_parts_both_ways(bench: Bench) -> None:
+    bench.servers.tools = {
+        f"t{number}": msgspec.json.encode({"name": f"t{number}", "description": "d" * 100_000})
+        for number in range(30)
+    }
+    upsert = bench.upsert(bench.spec("big"))
+    assert upsert.ByteSize() > 2 * MAX_MESSAGE
+    bench.plane.send_in_parts(delta=bench.delta(upsert))
+    await bench.plane.expect("ack")
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_wire(VariantKey("big"))]))
+    held = await bench.plane.expect("held")
+    assert list(held.variants) == [upsert]
+    assert bench.plane.parts >= 3
+
+
+async def test_open_problems_are_told_to_whoever_joins_later(bench: Bench) -> None:
+    bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":7}'}
+    await bench.serve("time")
+    await bench.plane.expect_report(lambda report: report.problems)
+    await rejoin(bench)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    assert report.problems[0].reason == "SCHEMA_NOT_COMPILED"
+
+
+async def test_granted_leases_and_changed_instances_are_reported(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    acquired = await bench.leases.AcquireLease(
+        leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
+    )
+    report = await bench.plane.expect_report(lambda report: report.leases_gained)
+    assert report.leases_gained[0].id == acquired.lease.id
+    assert report.instances_changed
+    assert [each.lease_id for each in report.instances] == [acquired.lease.id]
+
+
+async def test_a_server_that_waits_to_start_again_is_in_backoff(bench: Bench) -> None:
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no")] * 500
+    await bench.serve("time")
+    report = await bench.plane.expect_report(
+        lambda report: any(each.state == "backoff" for each in report.instances)
+    )
+    assert report.instances[0].starts >= 1
+
+
+async def test_a_worker_that_is_told_to_drain_asks_to_stop(bench: Bench) -> None:
+    bench.plane.send(drain=sync_pb2.Drain(reason="an operator said so"))
+    await bench.until(bench.stop.asked.is_set)
+    assert "an operator said so" in bench.stop.reason

@@ -1,0 +1,42 @@
+"""An instance whose server gave no sign of life: reported, and replaced or lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.conftest import BOUND
+
+from leaseway.v1 import leases_pb2
+from leaseway.wire.errors import Reason
+
+Bench = Any
+MUTE = "The server time has not answered a ping for 10 s; its connection was closed."
+
+
+async def test_a_shared_instance_that_fell_silent_is_reported_and_replaced(bench: Bench) -> None:
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.live)
+    first = bench.servers.opened[0]
+    await bench.until(lambda: first.state == "ready")
+    first.fall_silent()
+    await bench.plane.expect_report(
+        lambda report: "disconnected" in [each.state for each in report.instances]
+    )
+    first.crash(MUTE)
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    await bench.until(lambda: bench.servers.opened[1].state == "ready")
+    assert (await bench.caller().call("time")).payload
+
+
+async def test_a_lease_whose_instance_fell_silent_is_lost_with_the_reason(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
+    async with asyncio.timeout(BOUND):
+        lease = (await bench.leases.AcquireLease(request)).lease
+    instance = bench.servers.opened[-1]
+    instance.fall_silent()
+    instance.crash(MUTE)
+    fault = await bench.caller().refused("db", session="s1", lease_id=lease.id)
+    assert fault.reason is Reason.LEASE_LOST
+    assert "has not answered a ping for 10 s" in fault.message

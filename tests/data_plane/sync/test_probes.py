@@ -1,0 +1,170 @@
+"""Probes: what trying a server leaves, says and costs (DESIGN §3, step 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.instances import pool
+from leaseway.data_plane.testing.servers import ECHO
+from leaseway.spec.model import InstancePolicy
+from leaseway.spec.protobuf import spec_to_wire
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault, Reason
+
+Bench = Any
+OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
+
+
+async def test_a_probes_instance_becomes_the_shared_one_or_the_first_spare(bench: Bench) -> None:
+    for shared in (True, False):
+        spec = bench.spec(f"s{shared}", shared=shared)
+        bench.plane.send(
+            probe=sync_pb2.Probe(id=7, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+        )
+        result = await bench.plane.expect("probe_result")
+        assert [tool.definition for tool in result.tools] == list(ECHO.values())
+        assert (result.id, result.launch_hash) == (7, spec.launch_hash)
+        opened = len(bench.servers.opened)
+        await bench.push(bench.upsert(spec))
+        result = await bench.caller().call(spec.key.server_id, session="s1")
+        assert result.payload
+        assert len(bench.servers.opened) == opened
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_a_lazy_servers_instance_goes_with_its_probe_and_a_call_starts_one(
+    bench: Bench, shared: bool
+) -> None:
+    spec = bench.spec("time", shared=shared, instances=InstancePolicy(start="lazy"))
+    bench.plane.send(
+        probe=sync_pb2.Probe(id=7, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    )
+    assert (await bench.plane.expect("probe_result")).tools
+    await bench.push(bench.upsert(spec))
+    await bench.until(lambda: len(bench.servers.opened) == 1 and not bench.servers.live)
+    for _ in range(2):
+        assert (await bench.caller().call("time", session="s1")).payload
+    assert len(bench.servers.opened) == 2
+
+
+async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Bench) -> None:
+    tried = bench.spec("time", args=("tried",))
+    bench.plane.send(
+        probe=sync_pb2.Probe(id=1, spec=spec_to_wire(tried), launch_hash=tried.launch_hash)
+    )
+    await bench.plane.expect("probe_result")
+    await bench.serve("time", args=("wanted",))
+    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("wanted",)])
+
+
+async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:
+    monkeypatch.setattr(pool, "_PROBED_FOR", 0.03)
+    spec = bench.spec("time")
+    bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
+    await bench.plane.expect("probe_result")
+    await bench.until(lambda: bench.servers.opened and not bench.servers.live)
+
+
+async def test_a_failed_probe_says_why_and_leaves_nothing(bench: Bench) -> None:
+    bench.servers.faults = [
+        Fault(Reason.SERVER_NOT_READY, "no such command", metadata={"problem": "COMMAND_NOT_FOUND"})
+    ]
+    spec = bench.spec("time")
+    bench.plane.send(probe=sync_pb2.Probe(id=3, spec=spec_to_wire(spec), launch_hash="l"))
+    result = await bench.plane.expect("probe_result")
+    assert (result.problem.reason, result.problem.message) == (
+        "COMMAND_NOT_FOUND",
+        "no such command",
+    )
+    assert not bench.servers.live
+
+
+async def test_a_probe_that_is_taken_back_leaves_nothing_and_says_nothing(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    spec = bench.spec("time")
+    bench.plane.send(probe=sync_pb2.Probe(id=3, spec=spec_to_wire(spec), launch_hash="l"))
+    await bench.until(lambda: bench.servers.opened)
+    bench.plane.send(cancel_probe=sync_pb2.CancelProbe(id=3))
+    await bench.until(lambda: not bench.servers.live)
+    bench.servers.gate.set()
+    bench.plane.send(probe=sync_pb2.Probe(id=4, spec=spec_to_wire(spec), launch_hash="l"))
+    assert (await bench.plane.expect("probe_result")).id == 4
+
+
+async def test_sixteen_probes_run_at_once_and_the_next_waits(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    for number in range(17):
+        spec = bench.spec(f"s{number}")
+        bench.plane.send(probe=sync_pb2.Probe(id=number + 1, spec=spec_to_wire(spec)))
+    bench.plane.send(want=sync_pb2.Want())
+    await bench.plane.expect("held")
+    await bench.until(lambda: len(bench.servers.opened) == 16)
+    bench.servers.gate.set()
+    ids = {(await bench.plane.expect("probe_result")).id for _ in range(17)}
+    assert ids == set(range(1, 18))
+
+
+async def test_changed_tools_of_a_shared_instance_are_listed_on_that_instance(
+    bench: Bench,
+) -> None:
+    spec = await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    bench.servers.opened[0].change_tools({**ECHO, "other": OTHER})
+    result = await bench.plane.expect("probe_result")
+    assert (result.id, result.launch_hash) == (0, spec.launch_hash)
+    assert [tool.definition for tool in result.tools] == [ECHO["echo"], OTHER]
+    await bench.push(bench.upsert(spec))
+    assert (await bench.caller().call("time", "other", arguments=b"{}")).payload
+    assert len(bench.servers.opened) == 1
+
+
+async def test_a_relist_probe_starts_nothing(bench: Bench) -> None:
+    spec = bench.spec("time", instances=InstancePolicy(start="lazy"))
+    probe = sync_pb2.Probe(id=5, spec=spec_to_wire(spec), launch_hash=spec.launch_hash, relist=True)
+    bench.plane.send(probe=probe)
+    assert "no live instance" in (await bench.plane.expect("probe_result")).problem.message
+    await bench.push(bench.upsert(spec))
+    await bench.caller().call("time")
+    bench.servers.tools = {**ECHO, "other": OTHER}
+    bench.plane.send(probe=probe)
+    assert len((await bench.plane.expect("probe_result")).tools) == 2
+    assert len(bench.servers.opened) == 1
+
+
+async def test_callers_of_a_server_that_is_tried_are_told_so_until_the_trial_ends(
+    bench: Bench,
+) -> None:
+    bench.servers.gate = asyncio.Event()
+    spec = bench.spec("time")
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    await bench.until(lambda: bench.servers.opened)
+    caller = bench.caller()
+
+    early = await caller.refused("time")
+    assert (early.reason, early.started) == (Reason.SERVER_NOT_READY, "no")
+    assert "worker w1 is trying it" in early.message
+    assert early.retry_delay
+    assert (await caller.refused("tim")).reason is Reason.TOOL_NOT_FOUND
+
+    bench.plane.send(cancel_probe=sync_pb2.CancelProbe(id=1))
+    async with asyncio.timeout(BOUND):
+        while (late := await caller.refused("time")).reason is Reason.SERVER_NOT_READY:
+            pass
+    assert late.reason is Reason.TOOL_NOT_FOUND
+    assert "ask the control plane" in late.message
+
+
+async def test_a_trial_for_one_tenant_is_no_news_for_another(bench: Bench) -> None:
+    bench.servers.gate = asyncio.Event()
+    spec = bench.spec("time", tenant="acme")
+    bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
+    await bench.until(lambda: bench.servers.opened)
+    caller = bench.caller()
+    assert (await caller.refused("time", tenant="acme")).reason is Reason.SERVER_NOT_READY
+    assert (await caller.refused("time", tenant="other")).reason is Reason.TOOL_NOT_FOUND

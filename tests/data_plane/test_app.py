@@ -1,0 +1,148 @@
+"""A whole worker with real servers: it starts, serves, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.app import run
+from leaseway.data_plane.worker import WorkerOptions
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Reason
+from leaseway.wire.status import fault_from_status
+
+Bench = Any
+SERVERS = Path(__file__).resolve().parents[1] / "servers"
+
+
+def text(result: Any) -> str:
+    assert not result.HasField("status"), result.status.message
+    found: str = json.loads(result.payload)["content"][0]["text"]
+    return found
+
+
+def spec(bench: Bench, server_id: str, *, shared: bool = True, **fields: Any) -> Any:
+    fields.setdefault("args", (str(SERVERS / "echo_raw.py"),))
+    return bench.spec(server_id, shared=shared, command=sys.executable, protocol="legacy", **fields)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_probed_server_takes_calls_and_its_results_pass_whole(running: Bench) -> None:
+    await running.probe(spec(running, "echo"))
+    result = await running.caller().call("echo", arguments=b'{"text": "hi"}')
+    assert text(result) == "hi"
+    assert json.loads(result.payload)["unknown"] == {"a": 1.0}
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_calls_that_come_together_never_cross(running: Bench) -> None:
+    await running.probe(spec(running, "echo"))
+    caller = running.caller()
+    calls = [
+        await caller.begin("echo", arguments=json.dumps({"text": f"n{number}"}).encode())
+        for number in range(200)
+    ]
+    for number, call_id in enumerate(calls):
+        assert text(await caller.result(call_id)) == f"n{number}"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_sessions_keep_their_own_state(running: Bench) -> None:
+    await running.probe(spec(running, "echo", shared=False))
+    caller = running.caller()
+    first = await caller.call("echo", "counter", session="a", arguments=b"{}")
+    lease = first.new_lease.id
+    second = await caller.call("echo", "counter", lease_id=lease, arguments=b"{}")
+    other = await caller.call("echo", "counter", session="b", arguments=b"{}")
+    assert text(first) == text(other) != text(second)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running: Bench) -> None:
+    await running.probe(spec(running, "echo"))
+    caller = running.caller()
+    pid = int(text(await caller.call("echo", "pid", arguments=b"{}")))
+    waiting = await caller.begin("echo", "never", arguments=b"{}")
+    await caller.call("echo", arguments=b'{"text": "behind it"}')
+    os.kill(pid, signal.SIGKILL)
+    fault = fault_from_status((await caller.result(waiting)).status)
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+    # Whether the loss is still open or mended when it is reported depends on how fast it returns.
+    report = await running.plane.expect_report(lambda report: report.problems or report.cleared)
+    assert [each.reason for each in (*report.problems, *report.cleared)] == ["SERVER_LOST"]
+    async with asyncio.timeout(BOUND):
+        while (result := await caller.call("echo", "pid", arguments=b"{}")).HasField("status"):
+            refused = fault_from_status(result.status)
+            assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
+    assert int(text(result)) != pid
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_deadline_is_met_although_the_server_is_mute(running: Bench) -> None:
+    await running.probe(spec(running, "echo"))
+    caller = running.caller()
+    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=2_000)
+    assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
+    assert text(await caller.call("echo", arguments=b'{"text": "on"}')) == "on"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_released_lease_takes_calls_in_flight_with_it(running: Bench) -> None:
+    await running.probe(spec(running, "echo", shared=False))
+    caller = running.caller()
+    lease = (await caller.call("echo", session="a")).new_lease.id
+    waiting = await caller.begin("echo", "never", lease_id=lease, arguments=b"{}")
+    await caller.call("echo", lease_id=lease)
+    running.plane.send(revoke={"lease_id": lease, "reason": "an operator said so"})
+    fault = fault_from_status((await caller.result(waiting)).status)
+    assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "yes")
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_drain_from_the_control_plane_ends_the_worker(running: Bench) -> None:
+    await running.probe(spec(running, "echo"))
+    running.plane.send(drain={"reason": "a test wants it"})
+    async with asyncio.timeout(BOUND):
+        assert await running.exit == 0
+
+
+async def test_listening_beyond_this_machine_without_a_key_is_refused() -> None:
+    options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("0.0.0.0", 0))
+    with pytest.raises(ValueError, match="LEASEWAY_KEY"):
+        await run(options, ready=lambda _: None)
+
+
+async def test_a_worker_that_is_ready_before_its_control_plane_says_whom_it_waits_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listening = asyncio.Event()
+    options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early")
+    worker = asyncio.create_task(run(options, ready=lambda _: listening.set()))
+    async with asyncio.timeout(BOUND):
+        await listening.wait()
+        while "waits for the control plane" not in caplog.text:
+            await asyncio.sleep(0.01)
+    worker.cancel()
+    await asyncio.wait([worker])
+    said = [one for one in caplog.records if "waits for the control plane" in one.getMessage()]
+    assert [one.levelname for one in said if one.levelno >= logging.WARNING] == ["WARNING"]
+    assert "127.0.0.1:1; worker early waits" in said[0].getMessage()
+
+
+async def test_a_taken_port_is_an_error_that_names_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        endpoint = Endpoint("127.0.0.1", taken.getsockname()[1])
+        with pytest.raises(OSError, match=str(endpoint)):
+            await run(WorkerOptions(Endpoint("127.0.0.1", 1), endpoint), ready=lambda _: None)

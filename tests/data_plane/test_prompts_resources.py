@@ -1,0 +1,390 @@
+"""Prompts and resources through a worker: what is listed, what may be asked, what is followed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane.core.ports import Offers
+from leaseway.data_plane.services.replies import Updates
+from leaseway.spec.model import InstancePolicy, ServerSpec
+from leaseway.spec.protobuf import spec_to_wire
+from leaseway.v1 import execution_pb2, sync_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.outbox import Outbox
+
+Bench = Any
+Caller = Any
+GREET = b'{"name":"greet","x-own":[1]}'
+NOTE = b'{"uri":"note://a","name":"a"}'
+TEMPLATE = b'{"uriTemplate":"note://{id}","name":"note"}'
+OFFERS = Offers((GREET,), (NOTE,), (TEMPLATE,))
+
+
+def offering(bench: Bench, spec: ServerSpec, *blacklist: str) -> sync_pb2.Upsert:
+    """Return a spec whose server has a prompt and a resource."""
+    upsert: sync_pb2.Upsert = bench.upsert(spec)
+    toolset = upsert.toolset
+    toolset.recorded_prompts.append(GREET)
+    toolset.prompts.add(original_name="greet", name="own_greet")
+    toolset.recorded_resources.append(NOTE)
+    toolset.recorded_templates.append(TEMPLATE)
+    toolset.resource_filter.blacklist.extend(blacklist)
+    upsert.hashes.toolset_hash += "".join(blacklist)
+    return upsert
+
+
+async def serve(bench: Bench, *, shared: bool = True, **fields: Any) -> ServerSpec:
+    spec: ServerSpec = bench.spec("notes", shared=shared, **fields)
+    await bench.push(offering(bench, spec, "note://secret/*"))
+    return spec
+
+
+async def read(caller: Caller, uri: str, **fields: Any) -> Any:
+    return await caller.call("notes", uri, **about(uri), **fields)
+
+
+def about(uri: str, method: str = "resources/read") -> dict[str, Any]:
+    return {"method": method, "arguments": json.dumps({"uri": uri}).encode()}
+
+
+async def follow(caller: Caller, uri: str = "note://a", **fields: Any) -> int:
+    """Follow a resource; return the call once the subscription holds."""
+    call_id: int = await caller.begin("notes", uri, **about(uri, "resources/subscribe"), **fields)
+    await caller.until(lambda: told(caller, call_id) or caller.results[call_id].done())
+    return call_id
+
+
+def told(caller: Caller, call_id: int) -> list[str]:
+    return [
+        update.uri
+        for message in caller.frames
+        for update in message.updates
+        if update.call_id == call_id
+    ]
+
+
+async def end_of(caller: Caller, call_id: int) -> Fault:
+    from leaseway.wire.status import fault_from_status
+
+    result = await caller.result(call_id)
+    return fault_from_status(result.status)
+
+
+async def test_a_probe_sends_all_that_a_server_offers(bench: Bench) -> None:
+    bench.servers.offers = OFFERS
+    result = await bench.probe(bench.spec("notes"))
+    assert list(result.prompts) == [GREET]
+    assert list(result.resources) == [NOTE]
+    assert list(result.resource_templates) == [TEMPLATE]
+
+
+async def test_only_a_probe_lists_offers_and_not_each_lease(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    caller = bench.caller()
+    await read(caller, "note://a", session="s1")
+    assert [instance.offers for instance in bench.servers.opened] == [None]
+
+
+async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) -> None:
+    bench.servers.offers = Offers((GREET,), gaps=("resources/list failed: no disk.",))
+    await bench.probe(bench.spec("notes"))
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    (problem,) = [each for each in report.problems if each.reason == "OFFERS_NOT_LISTED"]
+    assert (problem.server_id, problem.severity) == ("notes", "warning")
+    assert "resources/list failed: no disk." in problem.message
+    bench.servers.offers = OFFERS
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert [each.reason for each in report.cleared] == ["OFFERS_NOT_LISTED"]
+
+
+async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
+    twice = "It lists tools more than once, the first counts: 'k'."
+    bench.servers.offers = Offers((GREET,), left_out=(twice,))
+    await bench.probe(bench.spec("notes"))
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    (problem,) = [each for each in report.problems if each.reason == "DEFINITIONS_LEFT_OUT"]
+    assert (problem.server_id, problem.severity) == ("notes", "warning")
+    assert twice in problem.message
+    bench.servers.offers = OFFERS
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert [each.reason for each in report.cleared] == ["DEFINITIONS_LEFT_OUT"]
+
+
+async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) -> None:
+    spec = await serve(bench)
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    bench.servers.offers = Offers((GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,))
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    result = await bench.plane.expect("probe_result")
+    assert (result.id, result.launch_hash) == (0, spec.launch_hash)
+    assert list(result.prompts) == [GREET, b'{"name":"more"}']
+
+
+async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: Bench) -> None:
+    await serve(bench)
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    assert bench.servers.live[0].offers is None
+    bench.servers.offers = Offers((), (NOTE, b'{"uri":"note://b"}'), gaps=("prompts/list failed.",))
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    result = await bench.plane.expect("probe_result")
+    assert list(result.prompts) == [GREET]
+    assert list(result.resources) == [NOTE, b'{"uri":"note://b"}']
+    assert list(result.resource_templates) == [TEMPLATE]
+
+
+async def test_a_leased_instance_that_offers_more_is_a_warning(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    await read(bench.caller(), "note://a", session="s1")
+    bench.servers.offers = Offers((GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,))
+    bench.servers.live[0].change_tools(bench.servers.tools)
+    report = await bench.plane.expect_report(
+        lambda report: any(each.reason == "TOOLS_CHANGED" for each in report.problems)
+    )
+    assert report.problems[0].severity == "warning"
+
+
+async def test_a_new_control_plane_gets_what_it_does_not_know(bench: Bench) -> None:
+    bench.servers.offers = OFFERS
+    await bench.probe(bench.spec("notes"))  # what is pushed then has no prompts
+    bench.plane.end_stream()
+    await bench.plane.hello()
+    await bench.push()
+    result = await bench.plane.expect("probe_result")
+    assert list(result.prompts) == [GREET]
+
+
+async def test_a_worker_hands_back_what_it_holds_with_all_offers(bench: Bench) -> None:
+    spec = await serve(bench)
+    bench.plane.send(want=sync_pb2.Want(keys=[spec_to_wire(spec).key]))
+    held = await bench.plane.expect("held")
+    assert list(held.variants[0].toolset.recorded_prompts) == [GREET]
+    assert list(held.variants[0].toolset.resource_filter.blacklist) == ["note://secret/*"]
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "leased"])
+async def test_requests_reach_the_server_with_its_own_names(bench: Bench, shared: bool) -> None:
+    await serve(bench, shared=shared)
+    caller = bench.caller()
+    params = b'{"name": "greet", "arguments": {"who": "Ada"}, "_meta": {"mine": 1}}'
+    result = await caller.call(
+        "notes", "greet", method="prompts/get", arguments=params, session="s1"
+    )
+    assert not result.HasField("status")
+    assert result.HasField("new_lease") is not shared
+    sent = json.loads(json.loads(result.payload)["content"][0]["text"])
+    assert sent == {"name": "greet", "arguments": {"who": "Ada"}}
+
+
+async def test_the_servers_request_carries_the_trace_and_the_callers_meta(bench: Bench) -> None:
+    await serve(bench)
+    bench.servers.holds = True
+    caller = bench.caller()
+    params = b'{"uri": "note://a", "_meta": {"mine": 1}}'
+    trace = "00-" + "a" * 32 + "-" + "b" * 16 + "-00"
+    call_id = await caller.begin(
+        "notes",
+        "note://a",
+        method="resources/read",
+        arguments=params,
+        traceparent=trace,
+        wants_progress=True,
+    )
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].calls)
+    (call,) = bench.servers.live[0].calls
+    assert (call.request.method, call.request.name) == ("resources/read", "note://a")
+    assert call.request.meta["mine"] == 1
+    assert call.request.meta["traceparent"] == trace
+    assert call.request.on_progress is not None
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id, reason="enough")])
+    assert (await end_of(caller, call_id)).reason is Reason.CANCELLED
+    assert call.cancelled == "enough"
+
+
+async def test_what_is_filtered_or_unknown_is_not_found(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    kept = await caller.refused("notes", "x", **about("note://secret/x"))
+    assert kept.reason is Reason.TOOL_NOT_FOUND
+    assert "resource" in kept.message
+    around = await caller.refused("notes", "x", **about("note://open/../secret/x"))
+    assert around.reason is Reason.TOOL_NOT_FOUND
+    prompt = await caller.refused("notes", "x", method="prompts/get", arguments=b'{"name":"no"}')
+    assert prompt.reason is Reason.TOOL_NOT_FOUND
+    assert "prompt" in prompt.message
+    method = await caller.refused("notes", "x", method="roots/list")
+    assert method.reason is Reason.INVALID_REQUEST
+    own = await caller.refused(
+        "mcp_admin", "mcp_release", method="resources/read", arguments=b'{"serverId": "notes"}'
+    )
+    assert own.reason is Reason.TOOL_NOT_FOUND
+    assert not any(instance.calls for instance in bench.servers.opened)
+
+
+async def test_a_filter_that_is_new_holds_at_once_also_for_who_follows(bench: Bench) -> None:
+    spec = await serve(bench)
+    caller = bench.caller()
+    call_id = await follow(caller)
+    await bench.push(offering(bench, spec, "note://a/*"))
+    instance = bench.servers.live[0]
+    instance.update("note://a/hidden")
+    instance.update("note://a")
+    await caller.until(lambda: len(told(caller, call_id)) > 1)
+    assert told(caller, call_id) == ["", "note://a"]
+    assert (await caller.refused("notes", "x", **about("note://a/b"))).reason is (
+        Reason.TOOL_NOT_FOUND
+    )
+
+
+async def test_changes_come_until_the_caller_cancels(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    call_id = await follow(caller)
+    instance = bench.servers.live[0]
+    instance.update("note://a")
+    await caller.until(lambda: told(caller, call_id) == ["", "note://a"])
+    assert not (await read(caller, "note://a")).HasField("status")  # other calls go on beside it
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id)])
+    assert (await end_of(caller, call_id)).reason is Reason.CANCELLED
+    assert instance.followed == []
+    assert bench.worker.executor.in_flight == 0
+
+
+async def test_following_ends_with_the_callers_stream(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    await follow(caller)
+    caller.close()
+    await bench.until(lambda: not bench.servers.live[0].followed)
+    assert bench.worker.executor.in_flight == 0
+
+
+async def test_following_ends_with_the_server(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    call_id = await follow(caller)
+    bench.servers.live[0].crash("exit status 3")
+    fault = await end_of(caller, call_id)
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
+
+
+async def test_a_lease_can_be_released_and_revoked_while_something_is_followed(
+    bench: Bench,
+) -> None:
+    await serve(bench, shared=False)
+    caller = bench.caller()
+    first = await caller.call("notes", "note://a", session="s1", **about("note://a"))
+    lease_id = first.new_lease.id
+    call_id = await follow(caller, session="s1", lease_id=lease_id)
+    lease = bench.worker.leases.get(lease_id)
+    assert lease.calls == 0
+    bench.worker.leases.revoke(lease_id, "the operator said so")
+    fault = await end_of(caller, call_id)
+    assert fault.reason is Reason.LEASE_REVOKED
+    assert "the operator said so" in fault.message
+
+
+async def test_a_replaced_server_ends_what_follows_it(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    call_id = await follow(caller)
+    await serve(bench, args=("newer",))
+    assert (await end_of(caller, call_id)).reason is Reason.SERVER_LOST
+    assert (await follow(caller)) != call_id
+    assert len(bench.servers.live) == 1
+
+
+async def test_a_worker_that_leaves_ends_what_is_followed(bench: Bench) -> None:
+    await serve(bench)
+    caller = bench.caller()
+    call_id = await follow(caller)
+    async with asyncio.timeout(BOUND):
+        await bench.worker.executor.drain()
+    fault = await end_of(caller, call_id)
+    assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
+
+
+async def test_a_worker_that_leaves_begins_to_follow_nothing(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    bench.servers.gate = asyncio.Event()
+    caller = bench.caller()
+    about_it = about("note://a", "resources/subscribe")
+    call_id = await caller.begin("notes", "note://a", session="s1", **about_it)
+    await bench.until(lambda: bench.servers.live)
+    leaving = asyncio.create_task(bench.worker.executor.drain())
+    await bench.until(lambda: bench.worker.executor.draining)
+    bench.servers.gate.set()
+    assert (await end_of(caller, call_id)).reason is Reason.DRAINING
+    async with asyncio.timeout(BOUND):
+        await leaving
+
+
+async def test_what_a_caller_says_it_asks_about_is_what_it_asks_about(bench: Bench) -> None:
+    await serve(bench)
+    bench.servers.holds = True
+    caller = bench.caller()
+    params = b'{"name":"greet"}'
+    call_id = await caller.begin("notes", "no/such", method="prompts/get", arguments=params)
+    image = b'{"type":"image","mimeType":"image/png","data":"AAAA"}'
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].calls)
+    bench.servers.live[0].calls[0].answer(b'{"messages":[{"role":"user","content":%b}]}' % image)
+    await caller.result(call_id)
+    kept = json.loads(caller.payloads[call_id])["messages"][0]["content"]["artifact"]
+    assert kept.startswith("artifacts/mcp/notes/greet/")
+
+
+async def test_an_instance_that_is_followed_does_not_rest(bench: Bench) -> None:
+    await serve(bench, instances=InstancePolicy(idle_timeout=0.05))
+    caller = bench.caller()
+    call_id = await follow(caller)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await caller.result(call_id)
+    instance = bench.servers.live[0]
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id)])
+    await bench.until(lambda: instance.state == "closed")
+
+
+async def test_a_stream_follows_a_bounded_number_of_resources(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_SUBSCRIPTIONS", 3)
+    await serve(bench)
+    caller = bench.caller()
+    followed = [await follow(caller, f"note://{n}") for n in range(3)]
+    fault = await end_of(caller, await follow(caller, "note://3"))
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
+    await caller.send(cancels=[execution_pb2.Cancel(call_id=followed[0])])
+    await end_of(caller, followed[0])
+    assert told(caller, await follow(caller, "note://3")) == [""]
+
+
+def test_the_same_change_waits_once_and_too_many_parts_count_as_the_whole() -> None:
+    outbox = Outbox(lambda: None)
+    updates = Updates(outbox)
+    updates.admit(7)
+    for _ in range(3):
+        updates.put(7, "note://a", "note://a")
+    assert sent(outbox) == ["note://a"]
+    updates.put(7, "note://a", "note://a")
+    assert sent(outbox) == ["note://a"]  # the one before had left
+    for part in range(1000):
+        updates.put(7, f"note://a/{part}", "note://a")
+    uris = sent(outbox)
+    assert len(uris) <= 258
+    assert uris[-1] == "note://a"
+    updates.forget(7)
+    updates.put(7, "note://a", "note://a")
+    assert sent(outbox) == []
+
+
+def sent(outbox: Outbox) -> list[str]:
+    message = execution_pb2.ExchangeResponse.FromString(outbox.next_batch())
+    return [update.uri for update in message.updates]

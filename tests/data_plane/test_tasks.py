@@ -1,0 +1,90 @@
+"""Background work: what ends by itself, and what must go on for as long as the worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane import background as tasks
+from leaseway.data_plane.background import Background
+from leaseway.wire.backoff import Backoff
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin again without a pause."""
+    monkeypatch.setattr(tasks, "_AGAIN", Backoff(0.0))
+
+
+class Work:
+    """Fails as it is told, run by run; then goes on until cancelled."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.runs = 0
+        self.lives = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.runs += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.lives.set()
+        await asyncio.Event().wait()
+
+
+async def test_kept_work_that_fails_is_logged_and_begun_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Work(RuntimeError("odd"), ValueError("odder"))
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        background = Background(group)
+        background.keep(work, "look around")
+        await work.lives.wait()
+        background.cancel_all()
+    assert work.runs == 3
+    said = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.exc_info[0] for record in said if record.exc_info] == [RuntimeError, ValueError]
+    assert "'look around' failed; it begins again in 0 s" in caplog.text
+
+
+async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
+    """So gRPC says of a stream that was cancelled on this side."""
+    work = Work(asyncio.CancelledError())
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        background = Background(group)
+        background.keep(work, "stay joined")
+        await work.lives.wait()
+        background.cancel_all()
+    assert work.runs == 2
+
+
+async def test_kept_work_that_is_cancelled_is_over() -> None:
+    work = Work()
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        task = Background(group).keep(work, "stay joined")
+        await work.lives.wait()
+        task.cancel()
+    assert task.cancelled()
+    assert work.runs == 1
+
+
+async def test_kept_work_that_returns_is_over() -> None:
+    runs = []
+
+    async def work() -> None:
+        runs.append(1)
+
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        await Background(group).keep(work, "look around")
+    assert runs == [1]
+
+
+async def test_spawned_work_that_fails_is_logged_and_over(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work(RuntimeError("odd"))
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        await Background(group).spawn(work(), "close an instance")
+    assert work.runs == 1
+    assert "'close an instance' failed" in caplog.text

@@ -1,0 +1,249 @@
+"""The synchronous client: any thread, one loop, clear errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
+
+from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
+from leaseway.sdk.blocking.loop_thread import background
+from leaseway.sdk.leases.book import Held, LeaseBook
+from leaseway.sdk.leases.manager import LeaseManager
+from leaseway.v1 import execution_pb2
+
+ResultT = TypeVar("ResultT")
+
+
+async def in_thread(work: Callable[[], ResultT]) -> ResultT:
+    async with asyncio.timeout(3 * BOUND):
+        return await asyncio.to_thread(work)
+
+
+async def test_all_of_the_surface_works_without_await(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    def work() -> None:
+        with Client(plane.address, agent="billing") as client:
+            assert len(client.list_tools()) == 2
+            assert client.call_tool("time_now", {"a": 1}, timeout=BOUND).text == '{"a":1}'
+            with client.session("dialog") as session:
+                assert client.session("dialog") is session
+                assert session.call_tool("desk_open").reminder
+                lease = session.acquire("desk", ttl=30, wait=1)
+                assert session.leases() == [lease]
+                assert [info.id for info in client.leases()] == [lease.id]
+                assert session.release(lease)
+                session.acquire("desk")
+            assert client.status().ready
+            assert [server.id for server in client.servers()] == ["desk", "time"]
+            assert [info.id for info in client.workers()] == ["w1"]
+            client.report_problem("X", "Y")
+            assert client.problems()[0].reason == "X"
+            assert client.logs("time")[0].lines == ("a", "b")
+
+    await in_thread(work)
+    assert len(worker.released) == 2
+    assert worker.calls[0].agent == "billing"
+
+
+async def test_many_threads_share_one_client_and_each_gets_its_own_result(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    def work() -> None:
+        with Client(plane.address) as client, ThreadPoolExecutor(16) as threads:
+            results = threads.map(lambda n: client.call_tool("time_now", {"n": n}).text, range(400))
+            assert list(results) == [f'{{"n":{n}}}' for n in range(400)]
+
+    await in_thread(work)
+    assert worker.streams == 1
+
+
+async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_only(
+    plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    held, reopen = LeaseBook.held, LeaseManager.reopen
+
+    def held_noted(book: LeaseBook, session: str | None = None) -> list[Held]:
+        threads.add(threading.current_thread().name)
+        return held(book, session)
+
+    def reopen_noted(desk: LeaseManager, session: str) -> None:
+        threads.add(threading.current_thread().name)
+        reopen(desk, session)
+
+    monkeypatch.setattr(LeaseBook, "held", held_noted)
+    monkeypatch.setattr(LeaseManager, "reopen", reopen_noted)
+
+    def work() -> None:
+        with Client(plane.address) as client:
+            with client.session("dialog") as session:
+                session.acquire("desk")
+                assert len(session.leases()) == 1
+            with pytest.raises(RuntimeError, match="was left"):
+                session.call_tool("desk_open")
+            again = client.session("dialog")
+            assert again is session
+            assert again.leases() == []
+            again.call_tool("desk_open")
+            assert len(again.leases()) == 1
+
+    await in_thread(work)
+    assert threads == {"leaseway"}
+
+
+async def test_clients_share_one_thread(plane: FakeControlPlane) -> None:
+    def work() -> None:
+        with Client(plane.address) as first, Client(plane.address) as second:
+            first.call_tool("time_now")
+            second.call_tool("time_now")
+
+    before = {thread.name for thread in threading.enumerate()}
+    await in_thread(work)
+    ours = [thread for thread in threading.enumerate() if thread.name == "leaseway"]
+    assert len(ours) == 1
+    assert ours[0].daemon
+    assert "leaseway" in before | {ours[0].name}
+
+
+async def test_errors_are_those_of_the_asynchronous_client(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    def work() -> None:
+        with Client(plane.address) as client:
+            with pytest.raises(ToolNotFound):
+                client.call_tool("nope")
+            session = client.session("dialog")
+            lease = session.acquire("desk")
+            worker.leases.pop(lease.id)
+            with pytest.raises(LeaseLost):
+                session.call_tool("desk_open")
+
+    await in_thread(work)
+
+
+async def test_the_timeout_ends_a_synchronous_call(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    def work() -> None:
+        with Client(plane.address) as client:
+            client.call_tool("time_now")  # what a first call has to look up is known now
+            worker.answer = never
+            with pytest.raises(DeadlineExceeded):
+                client.call_tool("time_now", timeout=1.0)
+
+    await in_thread(work)
+    await until(lambda: worker.cancels)
+
+
+async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:
+    def work() -> None:
+        client = Client(plane.address)
+        client.close()
+        client.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            client.call_tool("time_now")
+
+    await in_thread(work)
+
+
+async def test_calls_of_waiting_threads_go_out_together(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = gate = Gate()
+
+    def work() -> None:
+        with Client(plane.address) as client, ThreadPoolExecutor(32) as threads:
+            list(threads.map(lambda _: client.call_tool("time_now"), range(32)))
+
+    running = asyncio.create_task(in_thread(work))
+    await until(lambda: len(worker.calls) == 32)
+    gate.open()
+    await running
+    assert sum(1 for batch in worker.batches if batch.calls) < 32
+
+
+def test_a_call_from_the_loop_itself_is_refused() -> None:
+    async def inside() -> None:
+        Client("127.0.0.1:1").call_tool("time_now")
+
+    with pytest.raises(RuntimeError, match="its own event loop"):
+        background().run(inside)
+
+
+SCRIPT = """
+import os, sys
+from leaseway.sdk import Client
+client = Client(sys.argv[1])
+print(client.call_tool("time_now").text, flush=True)
+{rest}
+"""
+
+
+async def script(address: str, rest: str) -> tuple[list[str], str, int]:
+    """Run a program that uses a client; return its lines, its stderr and its exit status."""
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", SCRIPT.format(rest=rest), address],
+            capture_output=True,
+            text=True,
+            timeout=3 * BOUND,
+            check=False,
+            env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+        )
+
+    done = await asyncio.to_thread(run)
+    return done.stdout.split("\n")[:-1], done.stderr, done.returncode
+
+
+async def test_a_program_that_forgets_to_close_ends_all_the_same(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    lines, stderr, status = await script(plane.address, "")
+    assert (lines, stderr, status) == (["{}"], "", 0)
+    await until(lambda: worker.open_streams == 0)
+
+
+async def test_an_interrupt_cancels_the_call_and_leaves_the_client_usable(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    rest = """
+print("asking", flush=True)
+try:
+    client.session("slow").call_tool("time_now", {"slow": True})
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(client.call_tool("time_now").text, flush=True)
+client.close()
+"""
+
+    async def slow(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        if b"slow" in arguments:
+            await asyncio.Event().wait()
+        return text_result("quick")
+
+    worker.answer = slow
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT.format(rest=rest),
+        plane.address,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    await until(lambda: len(worker.calls) == 2)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(BOUND):
+        out, _ = await process.communicate()
+    assert out.decode().split() == ["quick", "asking", "interrupted", "quick"]
+    await until(lambda: worker.cancels)

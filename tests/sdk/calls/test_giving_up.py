@@ -1,0 +1,161 @@
+"""Leases that were acquired for calls whose callers did not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.fakes import (
+    BOUND,
+    FakeControlPlane,
+    FakeWorker,
+    echo,
+    never,
+    text_result,
+    until,
+)
+
+from leaseway.sdk import AsyncClient, AsyncSession, DeadlineExceeded
+from leaseway.v1 import execution_pb2
+from leaseway.wire.errors import Fault, Reason
+
+
+async def give_up(session: AsyncSession | AsyncClient, worker: FakeWorker) -> None:
+    """Cancel a first call that its worker has begun."""
+    worker.answer = never
+    before = len(worker.calls)
+    call = asyncio.create_task(session.call_tool("desk_open"))
+    await until(lambda: len(worker.calls) > before and worker.leases)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    worker.answer = echo
+
+
+async def test_a_lease_of_a_cancelled_call_is_released_when_its_session_is_left(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async with client.session("dialog") as session:
+        await give_up(session, worker)
+        lease = next(iter(worker.leases))
+    assert worker.released == [lease]
+
+
+async def test_a_lease_of_a_call_whose_time_passed_is_released_when_its_client_is_closed(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = never
+    async with AsyncClient(plane.address) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.call_tool("desk_open", timeout=2.0)
+        lease = next(iter(worker.leases))
+    assert worker.released == [lease]
+
+
+async def test_a_lease_of_a_call_whose_worker_says_that_its_time_passed_is_released(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    def late(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        raise Fault(Reason.DEADLINE_EXCEEDED, "The server took too long to start.")
+
+    worker.answer = late
+    async with client.session("dialog") as session:
+        with pytest.raises(DeadlineExceeded):
+            await session.call_tool("desk_open")
+        lease = next(iter(worker.leases))
+    assert worker.released == [lease]
+
+
+async def test_a_lease_of_a_call_in_flight_is_released_when_its_client_is_closed(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = never
+    async with AsyncClient(plane.address) as client:
+        call = asyncio.create_task(client.session("dialog").call_tool("desk_open"))
+        await until(lambda: worker.leases)
+        lease = next(iter(worker.leases))
+    await asyncio.gather(call, return_exceptions=True)
+    assert worker.released == [lease]
+
+
+async def test_a_later_call_owns_the_lease_that_one_given_up_acquired(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async with client.session("dialog") as session:
+        await give_up(session, worker)
+        assert (await session.call_tool("desk_open")).new_lease is None
+        (lease,) = session.leases()
+    assert worker.released == [lease.id]
+
+
+async def test_a_lease_that_another_call_has_joined_is_released_after_its_maker_gave_up(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        if b"quick" not in arguments:
+            await asyncio.Event().wait()
+        return text_result("done")
+
+    worker.answer = slow
+    async with client.session("dialog") as session:
+        maker = asyncio.create_task(session.call_tool("desk_open"))
+        await until(lambda: worker.leases)
+        assert (await session.call_tool("desk_open", {"quick": 1})).new_lease is None
+        maker.cancel()
+        await asyncio.wait([maker])
+        lease = next(iter(worker.leases))
+    assert worker.released == [lease]
+
+
+async def test_a_lease_that_was_there_before_the_call_given_up_is_left_alone(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    async with AsyncClient(plane.address) as other:
+        await other.session("dialog").acquire("desk")
+        async with client.session("dialog") as session:
+            await give_up(session, worker)
+        async with client.session("dialog") as session:
+            await give_up(session, worker)
+            await session.call_tool("desk_open")
+        assert worker.released == []
+
+
+@pytest.mark.parametrize("acquirer_gives_up", [True, False])
+async def test_of_two_clients_that_call_first_at_once_only_the_one_that_acquired_releases(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, acquirer_gives_up: bool
+) -> None:
+    worker.answer = never
+    plane.hold_place = asyncio.Event()
+    async with AsyncClient(plane.address) as other:
+        calls = {
+            one: asyncio.create_task(one.session("dialog").call_tool("desk_open"))
+            for one in (client, other)
+        }
+        await until(lambda: len(plane.places) == 2)
+        plane.hold_place.set()  # both go on before there is a lease
+        await until(lambda: len(worker.calls) == 2 and worker.leases)
+        (lease,) = worker.leases.values()
+        (giver,) = (
+            one
+            for one in calls
+            if (one._runtime().own_session == lease.acquirer) is acquirer_gives_up
+        )
+        async with giver.session("dialog"):
+            calls[giver].cancel()
+            await asyncio.wait([calls[giver]])
+        assert worker.released == ([lease.id] if acquirer_gives_up else [])
+        for call in calls.values():
+            call.cancel()
+        await asyncio.wait(calls.values())
+        await client.close()
+    assert worker.released == [lease.id]
+
+
+async def test_leaving_waits_no_longer_than_its_bound_for_a_worker_that_has_gone(
+    client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(BOUND):
+        async with client.session("dialog") as session:
+            await give_up(session, worker)
+            await worker.stop()
+    assert "could not be released" in caplog.text

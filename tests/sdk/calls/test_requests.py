@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.sdk.calls.requests import encode_arguments
+from leaseway.wire.bounds import MAX_ARGUMENTS
+from leaseway.wire.errors import Fault, Reason
+
+_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.floats(allow_nan=False).filter(lambda number: abs(number) != float("inf")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), _values, max_size=4))
+def test_what_json_holds_arrives_as_it_was(arguments: dict[str, Any]) -> None:
+    try:
+        expected = json.loads(json.dumps(arguments, ensure_ascii=False).encode())
+    except UnicodeEncodeError:  # lone surrogates, which no UTF-8 holds
+        with pytest.raises(Fault):
+            encode_arguments("t", arguments)
+        return
+    assert json.loads(encode_arguments("t", arguments)) == expected
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_no_arguments_are_an_empty_object(nothing: dict[str, Any] | None) -> None:
+    assert encode_arguments("t", nothing) == b"{}"
+
+
+def test_any_mapping_will_do() -> None:
+    assert encode_arguments("t", MappingProxyType({"a": 1})) == b'{"a":1}'
+
+
+def _circle() -> dict[str, Any]:
+    circle: dict[str, Any] = {}
+    circle["self"] = circle
+    return circle
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"a": {1, 2}}, {"a": float("nan")}, {"a": b"secret"}, _circle(), {(1, 2): 1}]
+)
+def test_what_json_lacks_is_refused_without_quoting_it(arguments: dict[str, Any]) -> None:
+    with pytest.raises(Fault) as caught:
+        encode_arguments("pay", arguments)
+    assert caught.value.reason is Reason.INVALID_ARGUMENTS
+    assert caught.value.started == "no"
+    assert "'pay'" in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def test_the_bound_is_at_four_mebibytes() -> None:
+    frame = len(b'{"a":""}')
+    assert len(encode_arguments("t", {"a": "x" * (MAX_ARGUMENTS - frame)})) == MAX_ARGUMENTS
+    with pytest.raises(Fault, match=str(MAX_ARGUMENTS)):
+        encode_arguments("t", {"a": "x" * (MAX_ARGUMENTS - frame + 1)})

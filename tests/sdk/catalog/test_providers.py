@@ -1,0 +1,233 @@
+"""Tools as providers take them: faithful, the same each time, and what is left out is said."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leaseway.sdk import ProjectionProblem, Tool, project_tools
+from leaseway.sdk.catalog.providers import describe_refusal, named_tools
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"zone": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}},
+    "patternProperties": {"^x-": {"type": "integer"}},
+    "additionalProperties": False,
+    "$defs": {"far": {"const": 1}},
+}
+TOOL = Tool(
+    name="time_now",
+    server_id="time",
+    original_name="now",
+    title="Time",
+    description="Tells the time.",
+    input_schema=SCHEMA,
+    output_schema=None,
+    annotations={"readOnlyHint": True},
+    extra={},
+    shared=True,
+)
+PROVIDERS = ["anthropic", "gemini", "openai", "openai-responses"]
+
+
+def named(name: str, **changes: Any) -> Tool:
+    return replace(TOOL, name=name, **changes)
+
+
+def test_openai_gets_a_function_with_the_schema_as_it_is() -> None:
+    assert TOOL.to_openai() == {
+        "type": "function",
+        "function": {
+            "name": "time_now",
+            "description": "Tells the time.",
+            "parameters": SCHEMA,
+        },
+    }
+
+
+def test_anthropic_gets_the_schema_as_it_is() -> None:
+    assert TOOL.to_anthropic() == {
+        "name": "time_now",
+        "description": "Tells the time.",
+        "input_schema": SCHEMA,
+    }
+
+
+def test_each_provider_has_its_form() -> None:
+    common = {"name": "time_now", "description": "Tells the time."}
+    forms = {provider: project_tools(provider, [TOOL]) for provider in PROVIDERS}
+    assert forms == {
+        "anthropic": ([TOOL.to_anthropic()], []),
+        "gemini": ([{**common, "parametersJsonSchema": SCHEMA}], []),
+        "openai": ([TOOL.to_openai()], []),
+        "openai-responses": (
+            [{"type": "function", **common, "parameters": SCHEMA, "strict": False}],
+            [],
+        ),
+    }
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_projection_is_repeatable_and_shares_nothing_with_its_tools(provider: str) -> None:
+    tools = [TOOL, named("b"), named("a")]
+    before = deepcopy(tools)
+    first, problems = project_tools(provider, tools)
+    again, _ = project_tools(provider, iter(tools))
+    assert first == again
+    assert problems == []
+
+    def spoil(value: Any) -> None:
+        if isinstance(value, dict):
+            for inner in list(value.values()):
+                spoil(inner)
+            value.clear()
+
+    for definition in first:
+        spoil(definition)
+    assert tools == before
+    assert project_tools(provider, tools)[0] == again
+
+
+def test_an_unknown_provider_is_told_which_are_known() -> None:
+    with pytest.raises(ValueError, match=r"'opnai'.*'anthropic', 'gemini', 'openai', 'openai-r"):
+        project_tools("opnai", [])
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"anyOf": [SCHEMA]}]
+)
+def test_a_tool_without_an_object_schema_is_left_out_with_a_problem(schema: dict[str, Any]) -> None:
+    odd = named("odd", input_schema=schema)
+    tools, problems = project_tools("openai", [odd, TOOL])
+    assert tools == [TOOL.to_openai()]
+    (problem,) = problems
+    assert (problem.provider, problem.tool, problem.reason) == (
+        "openai",
+        "odd",
+        "SCHEMA_NOT_OBJECT",
+    )
+    assert "'odd' of server 'time'" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "fits"),
+    [
+        ("openai", "9-lives", True),
+        ("openai", "a" * 64, True),
+        ("openai", "a" * 65, False),
+        ("openai", "a.b", False),
+        ("anthropic", "a b", False),
+        ("anthropic", "", False),
+        ("openai", "name\n", False),
+        ("gemini", "_x", True),
+        ("gemini", "a.b", True),
+        ("gemini", "9-lives", False),
+    ],
+)
+def test_a_name_beyond_the_providers_rule_is_left_out(provider: str, name: str, fits: bool) -> None:
+    tools, problems = project_tools(provider, [named(name)])
+    assert len(tools) == (1 if fits else 0)
+    assert [problem.reason for problem in problems] == ([] if fits else ["NAME_REFUSED"])
+
+
+def test_the_second_tool_of_a_name_is_left_out() -> None:
+    tools, problems = project_tools("anthropic", [TOOL, named("time_now", description="Other.")])
+    assert tools == [TOOL.to_anthropic()]
+    assert [problem.reason for problem in problems] == ["NAME_TAKEN"]
+
+
+def test_openai_gets_128_tools_and_each_further_one_is_named() -> None:
+    many = [named(f"t{number:03}") for number in range(131)]
+    tools, problems = project_tools("openai", many)
+    assert [tool["function"]["name"] for tool in tools] == [tool.name for tool in many[:128]]
+    assert [(each.tool, each.reason) for each in problems] == [
+        (name, "TOO_MANY_TOOLS") for name in ("t128", "t129", "t130")
+    ]
+    assert len(project_tools("anthropic", many)[0]) == 131
+
+
+def test_a_tool_that_is_left_out_takes_no_place() -> None:
+    many = [named("odd", input_schema={}), *(named(f"t{number}") for number in range(128))]
+    tools, problems = project_tools("openai", many)
+    assert len(tools) == 128
+    assert [problem.tool for problem in problems] == ["odd"]
+
+
+def test_problems_can_be_compared_and_kept_in_sets() -> None:
+    first, second = (project_tools("openai", [named("a b")])[1][0] for _ in range(2))
+    assert isinstance(first, ProjectionProblem)
+    assert {first} == {second}
+
+
+OFFERED = [named("time_now"), named("time_now_utc"), named("page_open", server_id="web")]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Invalid schema for function 'time_now': nope", ["time_now"]),
+        ("tools.2.custom.input_schema: JSON schema is invalid", ["page_open"]),
+        ("tools[1].function.parameters: no; tools[0] too", ["time_now", "time_now_utc"]),
+        ("tools.9.custom: unknown", []),
+        ("the model is overloaded", []),
+    ],
+)
+def test_a_providers_error_tells_which_tools_it_means(text: str, names: list[str]) -> None:
+    assert [tool.name for tool in named_tools(text, OFFERED)] == names
+
+
+def test_a_refusal_says_provider_session_tool_and_the_providers_words() -> None:
+    refusal = describe_refusal("openai", "Invalid\n schema of page_open", None, OFFERED, "chat-7")
+    assert refusal.server_id == "web"
+    assert refusal.subject == "openai:page_open"
+    for part in ("'openai'", "'chat-7'", "'page_open'", "Invalid schema of page_open"):
+        assert part in refusal.message
+
+
+def test_a_refusal_of_tools_of_two_servers_is_about_neither() -> None:
+    refusal = describe_refusal("anthropic", "tools.0 and tools.2", None, OFFERED, "")
+    assert refusal.server_id == ""
+    assert "tools 'time_now', 'page_open'" in refusal.message
+
+
+def test_a_tool_that_the_caller_names_is_not_searched_for() -> None:
+    by_tool = describe_refusal("openai", "time_now", OFFERED[2], OFFERED, "")
+    by_name = describe_refusal("openai", "time_now", "page_open", OFFERED, "")
+    assert by_tool == by_name
+    assert by_tool.subject == "openai:page_open"
+    assert describe_refusal("openai", "x", "elsewhere", (), "").server_id == ""
+
+
+def test_a_long_refusal_is_cut() -> None:
+    refusal = describe_refusal("openai", "x" * 10_000, None, (), "")
+    assert len(refusal.message) < 2_300
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_was_offered_may_be_given_as_the_provider_got_it(provider: str) -> None:
+    sent, _ = project_tools(provider, OFFERED)
+    refusal = describe_refusal(provider, "Bad schema of page_open", None, sent, "")
+    assert refusal.subject == f"{provider}:page_open"
+    assert describe_refusal(provider, "x", sent[0], sent, "").subject == f"{provider}:time_now"
+    assert describe_refusal(provider, "x", "page_open", sent, "").server_id == ""
+
+
+def test_a_refusal_that_cannot_be_meant_is_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="'opnai' is no provider"):
+        describe_refusal("opnai", "x", None, (), "")
+    with pytest.raises(TypeError, match="error_text is a str, not NoneType"):
+        describe_refusal("openai", None, None, (), "")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="one is of type int"):
+        describe_refusal("openai", "x", None, [1], "")  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="has no name"):
+        describe_refusal("openai", "x", None, [{}], "")
+
+
+def test_what_is_no_tool_cannot_be_projected() -> None:
+    with pytest.raises(
+        TypeError, match="tools are Tools, as list_tools returns them; one is of type int"
+    ):
+        project_tools("openai", [1])  # type: ignore[list-item]

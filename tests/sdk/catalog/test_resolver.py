@@ -1,0 +1,335 @@
+"""Where names lead: asked together, known afterwards, asked again when the registry moves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
+
+from leaseway.sdk import (
+    AsyncClient,
+    DeadlineExceeded,
+    InternalError,
+    LeasewayError,
+    ServerNotReady,
+    ToolNotFound,
+)
+from leaseway.sdk.catalog import registry_watch
+from leaseway.sdk.catalog.resolver import Resolver
+from leaseway.sdk.catalog.targets import Offer
+from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.identity import identify
+from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
+from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Fault, Reason
+
+
+@pytest.fixture
+async def resolver(plane: FakeControlPlane) -> AsyncIterator[Resolver]:
+    control = ControlPlane(identify(plane.address, None, None, None))
+    made = Resolver(control)
+    yield made
+    await made.close()
+    await control.close()
+
+
+async def test_what_is_asked_together_is_asked_by_kind_and_server(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    asked: list[str | Offer] = [
+        "time_now",
+        Offer(NAME_KIND_PROMPT, "time_now"),
+        Offer(NAME_KIND_RESOURCE, "time_now"),
+        "desk_open",
+        Offer(NAME_KIND_RESOURCE, "time_now", "time"),
+        Offer(NAME_KIND_RESOURCE, "desk_open"),
+    ]
+    targets = await asyncio.gather(*(resolver.resolve(each, deadline) for each in asked))
+    assert sorted(zip(plane.meant, plane.resolves, strict=True)) == [
+        ((NAME_KIND_TOOL, ""), ["time_now", "desk_open"]),
+        ((NAME_KIND_PROMPT, ""), ["time_now"]),
+        ((NAME_KIND_RESOURCE, ""), ["time_now", "desk_open"]),
+        ((NAME_KIND_RESOURCE, "time"), ["time_now"]),
+    ]
+    assert [target.asked for target in targets] == asked
+    assert [target.what.split()[0] for target in targets] == [
+        "tool",
+        "prompt",
+        "resource",
+        "tool",
+        "resource",
+        "resource",
+    ]
+
+
+async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    prompt = Offer(NAME_KIND_PROMPT, "time_now")
+    found = await resolver.resolve(prompt, deadline)
+    assert resolver.cached(prompt, 0.0) is found
+    assert resolver.cached("time_now", 0.0) is None
+    resolver.moved(plane.version + 1)
+    assert resolver.cached(prompt, 0.0) is None, "a newer registry may say otherwise"
+
+
+async def test_an_offer_that_is_refused_is_not_remembered(
+    resolver: Resolver, plane: FakeControlPlane
+) -> None:
+    deadline = asyncio.get_running_loop().time() + BOUND
+    uri = Offer(NAME_KIND_RESOURCE, "file:///a")
+    with pytest.raises(Fault, match="There is no"):
+        await resolver.resolve(uri, deadline)
+    plane.tools["file:///a"] = plane.tools["time_now"]
+    assert (await resolver.resolve(uri, deadline)).server_id == "time"
+
+
+async def test_a_name_is_asked_for_once(client: AsyncClient, plane: FakeControlPlane) -> None:
+    for _ in range(5):
+        await client.call_tool("time_now")
+    assert plane.resolves == [["time_now"]]
+
+
+async def test_the_same_name_at_the_same_time_is_asked_for_once(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await asyncio.gather(*(client.call_tool("time_now") for _ in range(50)))
+    assert plane.resolves == [["time_now"]]
+
+
+async def test_names_of_the_same_moment_are_asked_for_together(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("many", *(f"t{n}" for n in range(30)))
+    await asyncio.gather(*(client.call_tool(f"many_t{n}") for n in range(30)))
+    assert len(plane.resolves) == 1
+    assert len(plane.resolves[0]) == 30
+
+
+async def test_names_that_did_not_fit_into_an_answer_are_asked_for_again(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    names = [f"t{n}" for n in range(5)]
+    plane.add("many", *names)
+    plane.most_resolved = 2
+    await asyncio.gather(*(client.call_tool(f"many_{name}") for name in names))
+    asked = [f"many_{name}" for name in names]
+    assert plane.resolves == [asked, asked[2:], asked[4:]]
+
+
+async def test_a_name_that_is_never_answered_is_an_error_of_its_own(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.most_resolved = 0
+    with pytest.raises(LeasewayError, match="where 'time_now' leads and did not say"):
+        await client.call_tool("time_now")
+
+
+async def test_one_unknown_name_does_not_fail_the_others(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    good, bad = await asyncio.gather(
+        client.call_tool("time_now"), client.call_tool("nope"), return_exceptions=True
+    )
+    assert not isinstance(good, BaseException)
+    assert isinstance(bad, ToolNotFound)
+    assert len(plane.resolves) == 1
+
+
+async def test_a_failure_is_not_remembered(client: AsyncClient, plane: FakeControlPlane) -> None:
+    with pytest.raises(ToolNotFound):
+        await client.call_tool("late_tool")
+    plane.add("late", "tool")
+    assert (await client.call_tool("late_tool")).text == "{}"
+
+
+async def test_whatever_goes_wrong_while_names_are_asked_for_is_told_and_forgotten(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane.add("other", "tool")
+
+    async def breaks(*_: object, **__: object) -> None:
+        raise UnicodeError("nobody thought of this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ControlPlane, "ask", breaks)
+        async with asyncio.timeout(BOUND):
+            ended = await asyncio.gather(
+                *map(client.call_tool, ("time_now", "other_tool")), return_exceptions=True
+            )
+    assert [type(error) for error in ended] == [InternalError, InternalError]
+    assert all(isinstance(error, InternalError) and error.started == "no" for error in ended)
+    async with asyncio.timeout(BOUND):
+        assert (await client.call_tool("time_now")).text == "{}"
+
+
+async def test_a_server_that_is_starting_does_not_hold_up_the_others(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("slow", "tool")
+    plane.hold_resolve["slow_tool"] = asyncio.Event()
+    slow = asyncio.create_task(client.call_tool("slow_tool", timeout=BOUND))
+    quick = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
+    assert (await quick).text == "{}"
+    assert not slow.done()
+    plane.hold_resolve["slow_tool"].set()
+    assert (await slow).text == "{}"
+
+
+async def test_a_starting_server_among_others_is_waited_for_by_itself(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.add("slow", "tool")
+    plane.resolve_faults["slow_tool"] = Fault(Reason.SERVER_NOT_READY, "It does not start.")
+    slow, quick = await asyncio.gather(
+        client.call_tool("slow_tool"), client.call_tool("time_now"), return_exceptions=True
+    )
+    assert isinstance(slow, ServerNotReady)
+    assert not isinstance(quick, BaseException)
+    assert plane.resolves[1:] == [["slow_tool"]]
+
+
+async def test_a_caller_with_little_time_leaves_the_others_waiting(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.hold_resolve["time_now"] = asyncio.Event()
+    hasty = asyncio.create_task(client.call_tool("time_now", timeout=0.05))
+    patient = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
+    with pytest.raises(DeadlineExceeded):
+        await hasty
+    plane.hold_resolve["time_now"].set()
+    assert (await patient).text == "{}"
+
+
+async def test_a_moved_registry_is_asked_again(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    await until(lambda: plane.watchers)
+    plane.tools["time_now"].original_name = "now_v2"
+    plane.move()
+
+    async def moved() -> bool:
+        await client.call_tool("time_now")
+        return worker.calls[-1].tool == "now_v2"
+
+    async with asyncio.timeout(BOUND):
+        while not await moved():
+            pass
+    assert worker.calls[-1].registry_version == 2
+    assert len(plane.resolves) == 2
+
+
+async def test_an_unchanged_version_asks_nothing(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    address = plane.address
+    await plane.stop()
+    await plane.start(int(address.rpartition(":")[2]))
+    await until(lambda: plane.watchers)
+    await client.call_tool("time_now")
+    assert len(plane.resolves) == 1
+
+
+async def test_the_watch_reconnects_and_learns_what_moved_meanwhile(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    port = int(plane.address.rpartition(":")[2])
+    await plane.stop()
+    assert (await client.call_tool("time_now")).text == "{}"
+    plane.version = 7
+    await plane.start(port)
+    await until(lambda: plane.watchers)
+    async with asyncio.timeout(BOUND):
+        while worker.calls[-1].registry_version != 7:
+            await client.call_tool("time_now")
+
+
+async def test_why_changes_are_not_heard_of_is_a_warning_once_where_it_lasts(
+    resolver: Resolver,
+    plane: FakeControlPlane,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry_watch, "_RECONNECT", Backoff(initial=0.001, maximum=0.001))
+    caplog.set_level(logging.DEBUG, "leaseway.sdk")
+    plane.watch_fault = Fault(Reason.UNAUTHENTICATED, "This address wants a shared key.")
+    resolver.watch()
+    await until(lambda: plane.watches_refused == 9)
+    plane.watch_fault = Fault(Reason.INCOMPATIBLE_VERSION, "Use the same release of both.")
+    await until(lambda: plane.watches_refused == 12)
+    plane.watch_fault = None
+    await until(lambda: plane.watchers)
+    said = [record for record in caplog.records if "not heard of" in record.message]
+    assert len(said) >= 11
+    assert [record.levelname for record in said[:7]] == [*["DEBUG"] * 5, "WARNING", "DEBUG"]
+    warnings = [record.message.rpartition(": ")[2] for record in said if record.levelno > 20]
+    assert warnings == ["This address wants a shared key.", "Use the same release of both."]
+
+
+async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    runtime = client._runtime()
+    await plane.stop()
+    await until(lambda: not runtime.control.connected)
+    runtime.resolver.moved(99)
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    assert (await client.call_tool("time_now")).text == "{}"
+    assert loop.time() - begun < 10
+
+
+async def test_new_workers_are_found_without_a_new_version(
+    client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    plane.workers.append(second)
+    target = client._runtime().resolver._targets["time_now"]
+    target.refresh_at = 0.0  # as if it had been in use for a while
+    async with asyncio.timeout(BOUND):
+        while not second.calls:
+            await client.call_tool("time_now")
+    assert len(plane.resolves) == 2
+
+
+async def test_a_word_that_other_workers_serve_brings_them_calls(
+    client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    await until(lambda: plane.watchers)
+    plane.workers.append(second)
+    plane.tell()
+    async with asyncio.timeout(BOUND):
+        while not second.calls:
+            await client.call_tool("time_now")
+    assert len(plane.resolves) == 2
+
+
+async def test_one_watch_serves_all_names(client: AsyncClient, plane: FakeControlPlane) -> None:
+    plane.add("many", "a", "b", "c")
+    for name in ("many_a", "many_b", "many_c"):
+        await client.call_tool(name)
+    await until(lambda: plane.watchers)
+    assert plane.watchers == 1
+
+
+async def test_no_watch_starts_before_a_name_is_asked_for(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.list_tools()
+    assert plane.watchers == 0
+
+
+async def test_who_asks_says_who_it_is(client: AsyncClient, plane: FakeControlPlane) -> None:
+    await client.call_tool("time_now")
+    assert plane.clients[0].agent == "billing"
+    assert plane.clients[0].protocol_version == 1

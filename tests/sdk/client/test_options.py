@@ -1,0 +1,115 @@
+"""The options of calls: named once, for both clients, for checkers, and for whoever mistypes one.
+
+The `type: ignore` comments are part of what is tested: mypy says where one is not needed.
+"""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any, Unpack, assert_type, get_type_hints
+
+import pytest
+from tests.sdk.blocking.test_client import in_thread
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, echo
+
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    CallOptions,
+    Client,
+    Session,
+    StreamOptions,
+    ToolResult,
+)
+
+
+async def call_through(client: AsyncClient, **options: Unpack[CallOptions]) -> ToolResult:
+    """Pass options on, as a function of a user may."""
+    result = await client.call_tool("time_now", **options)
+    assert_type(result, ToolResult)
+    return result
+
+
+async def test_options_are_passed_on_by_functions_that_declare_them(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = echo
+    options: CallOptions = {"timeout": 5.0, "on_progress": print, "log_level": None}
+    assert (await call_through(client, **options)).text == "{}"
+    with pytest.raises(TypeError, match="no parameter 'timout'"):
+        await call_through(client, timout=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"timout": 5},
+            r"call_tool takes no parameter 'timout'; 'timeout' may be meant\. It",
+        ),
+        ({"zzzz": 5}, r"call_tool takes no parameter 'zzzz'\. It takes inline_media, log_level, "),
+        ({"timeout": 5, "on_logs": print}, r"call_tool takes no parameter 'on_logs'; 'on_log' may"),
+    ],
+    ids=str,
+)
+async def test_an_option_that_is_none_is_named_before_anything_is_called(
+    client: AsyncClient, worker: FakeWorker, options: dict[str, Any], sentence: str
+) -> None:
+    for caller in (client, client.session("a")):
+        with pytest.raises(TypeError, match=sentence):
+            await caller.call_tool("time_now", **options)
+    with Client("127.0.0.1:1") as other, pytest.raises(TypeError, match=sentence):
+        other.call_tool("time_now", **options)
+    assert not worker.calls
+
+
+async def test_a_stream_takes_no_callbacks(client: AsyncClient) -> None:
+    with pytest.raises(TypeError, match="stream_tool takes no parameter 'on_progress'"):
+        client.stream_tool("time_now", on_progress=print)  # type: ignore[call-arg]
+    with (
+        Client("127.0.0.1:1") as other,
+        pytest.raises(TypeError, match="stream_tool takes no parameter 'on_log'"),
+    ):
+        other.stream_tool("time_now", on_log=print)  # type: ignore[call-arg]
+
+
+async def test_options_that_say_none_are_the_same_as_none(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = echo
+    nothing: CallOptions = {
+        "timeout": None,
+        "log_level": None,
+        "on_elicitation": None,
+        "on_sampling": None,
+        "roots": None,
+        "inline_media": False,
+        "on_progress": None,
+        "on_log": None,
+    }
+    assert nothing.keys() == CallOptions.__optional_keys__
+
+    def work() -> None:
+        with Client(plane.address) as client:
+            assert client.call_tool("time_now", **nothing).text == "{}"
+            fewer: StreamOptions = {"timeout": None, "log_level": None, "roots": None}
+            with client.stream_tool("time_now", **fewer) as stream:
+                assert list(stream) == []
+
+    async with AsyncClient(plane.address) as client:
+        assert (await client.call_tool("time_now", **nothing)).text == "{}"
+    await in_thread(work)
+    assert not any(call.wants_progress or call.answers for call in worker.calls[:2])
+
+
+async def test_a_wrong_level_is_named_even_where_nobody_listens(client: AsyncClient) -> None:
+    with pytest.raises(ValueError, match="not 'warn'"):
+        await client.call_tool("time_now", log_level="warn")
+
+
+@pytest.mark.parametrize("kind", [AsyncClient, AsyncSession, Client, Session])
+def test_every_class_takes_the_same_options(kind: type) -> None:
+    for method, options in (("call_tool", CallOptions), ("stream_tool", StreamOptions)):
+        declared = signature(getattr(kind, method)).parameters["options"].annotation
+        assert declared == f"Unpack[{options.__name__}]"
+        assert set(get_type_hints(options)) == options.__optional_keys__

@@ -1,0 +1,304 @@
+"""Progress and log messages of calls: to callbacks and as streams, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.sdk.fakes import BOUND, Answer, FakeControlPlane, FakeWorker, never, text_result, until
+
+from leaseway.sdk import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    LogMessage,
+    Progress,
+    ServerError,
+)
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.v1 import execution_pb2
+from leaseway.wire.errors import Fault, Reason
+
+
+def reporting(count: int, *, then: Answer | None = None, logs: int = 0) -> Answer:
+    """Return an answer that reports progress and logs first."""
+
+    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        for step in range(1, count + 1):
+            message = f"step {step}" if step > 1 else ""
+            worker.say(call, execution_pb2.Progress(progress=step, total=count, message=message))
+        for number in range(logs):
+            data = b'{"number": %d}' % number
+            worker.say(call, execution_pb2.LogMessage(level="warning", logger="db", data=data))
+        outcome = then(worker, call, arguments) if then is not None else text_result("done")
+        return outcome if isinstance(outcome, bytes) else await outcome
+
+    return answer
+
+
+async def fails(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+    raise Fault(Reason.SERVER_ERROR, "It broke.", "yes")
+
+
+async def test_progress_is_told_in_order_and_before_the_result(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(3)
+    told: list[tuple[float, float | None, str | None]] = []
+    result = await client.call_tool("time_now", on_progress=lambda *seen: told.append(seen))
+    assert told == [(1, 3, None), (2, 3, "step 2"), (3, 3, "step 3")]
+    assert result.text == "done"
+    assert worker.calls[0].wants_progress
+    assert not worker.calls[0].log_level
+
+
+async def test_a_call_without_callbacks_asks_for_nothing(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(3, logs=1)
+    assert (await client.call_tool("time_now")).text == "done"
+    assert not worker.calls[0].wants_progress
+
+
+async def test_callbacks_of_a_session_may_be_async_and_never_overlap(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(5)
+    inside, told = 0, []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        nonlocal inside
+        inside += 1
+        assert inside == 1
+        await asyncio.sleep(0)
+        told.append(progress)
+        inside -= 1
+
+    session = client.session("dialog")
+    await session.call_tool("desk_open", on_progress=on_progress)
+    assert told == [1, 2, 3, 4, 5]
+    assert worker.calls[0].session == "dialog"
+
+
+async def test_log_messages_are_told_with_what_they_hold(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(0, logs=2)
+    told: list[tuple[str, str | None, Any]] = []
+    await client.call_tool("time_now", on_log=lambda *said: told.append(said), log_level="debug")
+    assert told == [("warning", "db", {"number": 0}), ("warning", "db", {"number": 1})]
+    assert worker.calls[0].log_level == "debug"
+    assert not worker.calls[0].wants_progress
+
+
+async def test_an_error_of_a_callback_cancels_the_call_and_is_raised(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(1, then=never)
+
+    def on_progress(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ZeroDivisionError):
+            await client.call_tool("time_now", on_progress=on_progress)
+        await until(lambda: worker.cancels)
+
+
+async def test_progress_comes_before_a_failure(client: AsyncClient, worker: FakeWorker) -> None:
+    worker.answer = reporting(2, then=fails)
+    told: list[float] = []
+    with pytest.raises(ServerError, match="It broke"):
+        await client.call_tool("time_now", on_progress=lambda progress, *_: told.append(progress))
+    assert told == [1, 2]
+
+
+async def test_a_slow_callback_holds_up_no_other_call_and_misses_only_old_news(
+    client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.answer = reporting(1000)
+    entered, go, told = asyncio.Event(), asyncio.Event(), []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append(progress)
+        entered.set()
+        await go.wait()
+
+    async with asyncio.timeout(BOUND):
+        slow = asyncio.create_task(client.call_tool("time_now", on_progress=on_progress))
+        await entered.wait()
+        worker.answer = reporting(0)
+        assert (await client.call_tool("time_now")).text == "done"
+        go.set()
+        with caplog.at_level(logging.WARNING, "leaseway.sdk"):
+            assert (await slow).text == "done"
+    assert told[-1] == 1000
+    assert told == sorted(told)
+    assert len(told) < 1000
+    assert f"{1000 - len(told)} progress reports" in caplog.text
+
+
+async def test_the_deadline_ends_a_callback_that_hangs_and_the_result_is_kept(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async def on_progress(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(BOUND):
+        await client.call_tool("time_now")  # what a first call has to look up is known now
+        worker.answer = reporting(1)
+        call = client.call_tool("time_now", timeout=1.5, on_progress=on_progress)
+        assert (await call).text == "done"
+        worker.answer = reporting(1, then=never)
+        with pytest.raises(DeadlineExceeded):
+            await client.call_tool("time_now", timeout=1.5, on_progress=on_progress)
+
+
+async def test_a_cancelled_call_with_callbacks_is_cancelled_at_the_worker(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(1, then=never)
+    entered = asyncio.Event()
+    call = client.call_tool("time_now", on_progress=lambda *_: entered.set())
+    task = asyncio.create_task(call)
+    async with asyncio.timeout(BOUND):
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: worker.cancels)
+
+
+async def test_a_stream_yields_what_the_server_says_then_has_the_result(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(2, logs=1)
+    async with client.stream_tool("time_now", {"zone": "UTC"}, log_level="info") as stream:
+        events = [event async for event in stream]
+    assert events == [
+        Progress(1, 2, None),
+        Progress(2, 2, "step 2"),
+        LogMessage("warning", "db", {"number": 0}),
+    ]
+    assert stream.result.text == "done"
+    assert stream.dropped == 0
+
+
+async def test_a_stream_that_is_left_early_cancels_its_call(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(1, then=never)
+    async with asyncio.timeout(BOUND):
+        async with client.session("dialog").stream_tool("time_now") as stream:
+            assert await stream.next_event() == Progress(1, 1, None)
+        await until(lambda: worker.cancels)
+    with pytest.raises(RuntimeError, match="no result"):
+        _ = stream.result
+
+
+async def test_a_stream_raises_how_its_call_failed(client: AsyncClient, worker: FakeWorker) -> None:
+    worker.answer = reporting(1, then=fails)
+    async with client.stream_tool("time_now") as stream:
+        assert await stream.next_event() == Progress(1, 1, None)
+        with pytest.raises(ServerError, match="It broke"):
+            await stream.next_event()
+    with pytest.raises(ServerError):
+        _ = stream.result
+
+
+async def test_a_stream_is_used_once_and_inside_its_block(client: AsyncClient) -> None:
+    stream = client.stream_tool("time_now")
+    with pytest.raises(RuntimeError, match="inside"):
+        await stream.next_event()
+    async with stream:
+        assert [event async for event in stream] == []
+    with pytest.raises(RuntimeError, match="used before"):
+        async with stream:
+            pass
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(BOUND):
+        return await asyncio.to_thread(work)
+
+
+async def test_synchronous_callbacks_run_in_the_calling_thread_and_may_call(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(2)
+    told: list[tuple[float, bool, str]] = []
+
+    def work() -> str:
+        thread = threading.get_ident()
+        with Client(plane.address) as client:
+
+            def on_progress(progress: float, total: float | None, message: str | None) -> None:
+                here = threading.get_ident() == thread
+                told.append((progress, here, client.call_tool("time_now").text))
+
+            return client.session("a").call_tool("time_now", on_progress=on_progress).text
+
+    assert await in_thread(work) == "done"
+    assert told == [(1, True, "done"), (2, True, "done")]
+
+
+async def test_an_error_of_a_synchronous_callback_cancels_the_call(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(1, then=never)
+
+    def on_progress(*_: object) -> None:
+        raise ZeroDivisionError
+
+    def work() -> None:
+        with Client(plane.address) as client, pytest.raises(ZeroDivisionError):
+            client.call_tool("time_now", on_progress=on_progress)
+
+    await in_thread(work)
+    await until(lambda: worker.cancels)
+
+
+async def test_a_synchronous_stream_is_a_plain_loop(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.answer = reporting(2, logs=1)
+
+    def work() -> None:
+        with Client(plane.address) as client:
+            with client.stream_tool("time_now", log_level="info") as stream:
+                kinds = [type(event) for event in stream]
+            assert kinds == [Progress, Progress, LogMessage]
+            assert stream.result.text == "done"
+            assert stream.dropped == 0
+
+    await in_thread(work)
+
+
+async def test_what_nobody_takes_keeps_its_newest_within_bounds() -> None:
+    events = CallEvents(wants_progress=True, log_level="info")
+    for number in range(100):
+        events.take_progress(execution_pb2.Progress(progress=number))
+    for _ in range(10):
+        log = execution_pb2.LogMessage(level="info", data=b'"' + b"x" * 200_000 + b'"')
+        events.take_log(log)
+    events.end()
+    kept = [event async for event in drain(events)]
+    reports = [event.progress for event in kept if isinstance(event, Progress)]
+    assert reports == list(range(36, 100))
+    assert len(kept) - len(reports) == 5  # of 200 kB, what fits into 1 MiB
+    assert events.dropped == 36 + 5
+
+
+async def test_a_log_message_that_is_no_json_is_shown_as_it_is() -> None:
+    events = CallEvents(wants_progress=False, log_level="info")
+    events.take_log(execution_pb2.LogMessage(level="info", data=b"plain \xff"))
+    assert await events.next() == LogMessage("info", None, "plain \ufffd")
+
+
+async def drain(events: CallEvents) -> Any:
+    while (event := await events.next()) is not None:
+        yield event

@@ -1,0 +1,145 @@
+"""Acquiring leases: where, for how long, and what happens where there is no room."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker
+
+from leaseway.sdk import (
+    AsyncClient,
+    Capacity,
+    InvalidRequest,
+    NotLeasable,
+)
+from leaseway.wire.durations import seconds
+from leaseway.wire.errors import Fault, Reason
+
+
+async def test_an_acquired_lease_describes_itself(client: AsyncClient, worker: FakeWorker) -> None:
+    before = datetime.now(UTC)
+    lease = await client.session("dialog").acquire("desk", ttl=90, wait=5)
+    assert (lease.server_id, lease.session, lease.worker) == ("desk", "dialog", "w1")
+    assert lease.ttl == 90
+    assert lease.reminder == "Release desk when you are done."
+    assert before + timedelta(seconds=89) < lease.expires_at <= datetime.now(UTC) + timedelta(90)
+    assert lease.expires_at.tzinfo is not None
+    request = worker.acquires[0]
+    assert request.ttl.seconds == 90
+    assert not request.HasField("wait")
+
+
+async def test_acquiring_again_asks_the_worker_that_holds_the_lease(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    session = client.session("dialog")
+    first = await session.acquire("desk")
+    second = await session.acquire("desk", ttl=10)
+    assert first == second
+    assert (second.ttl, first.ttl) == (10, 10)
+    assert len(plane.places) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.CAPACITY, Reason.DRAINING, Reason.NOT_APPLIED])
+async def test_a_refused_lease_goes_back_to_placement(
+    client: AsyncClient,
+    plane: FakeControlPlane,
+    worker: FakeWorker,
+    second: FakeWorker,
+    reason: Reason,
+) -> None:
+    plane.workers = [worker, second]
+    worker.acquire_faults = [Fault(reason, "Not here.")]
+    lease = await client.session("dialog").acquire("desk")
+    assert lease.worker == "w2"
+    assert [list(place.exclude_workers) for place in plane.places] == [[], ["w1"]]
+
+
+async def test_without_room_acquire_fails_at_once(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    worker.acquire_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=3.0)]
+    with pytest.raises(Capacity) as caught:
+        await client.session("dialog").acquire("desk")
+    assert caught.value.retry_after is not None
+    assert len(worker.acquires) == 1
+
+
+async def test_acquire_waits_for_room_at_the_control_plane(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    lease = await client.session("dialog").acquire("desk", wait=BOUND)
+    assert lease.worker == "w1"
+    waits = [seconds(request.wait) for request in plane.places]
+    assert waits == [pytest.approx(BOUND, abs=BOUND / 2)]
+    assert [request.HasField("wait") for request in worker.acquires] == [False]
+
+
+async def test_acquire_waits_on_where_workers_refuse_what_was_placed_there(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers.append(second)
+    full = Fault(Reason.CAPACITY, "Full.", retry_delay=3.0)
+    worker.acquire_faults, second.acquire_faults = [full] * 8, [full]
+    lease = await client.session("dialog").acquire("desk", wait=BOUND)
+    assert lease.worker == "w1"
+    excluded = [sorted(request.exclude_workers) for request in plane.places]
+    assert excluded == [[], ["w1"], *([["w1", "w2"]] * 8)]
+    assert all(request.HasField("wait") for request in plane.places)
+
+
+async def test_acquire_gives_up_where_the_control_plane_has_waited_in_vain(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.place_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=0.01)]
+    with pytest.raises(Capacity):
+        await client.session("dialog").acquire("desk", wait=BOUND)
+    assert len(plane.places) == 1
+
+
+async def test_a_settling_control_plane_is_waited_for(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    plane.place_faults = [Fault(Reason.SYNCING, "Settling.", retry_delay=0.001)] * 6
+    assert (await client.session("dialog").call_tool("desk_open")).new_lease is not None
+
+
+async def test_a_shared_server_cannot_be_leased(client: AsyncClient, worker: FakeWorker) -> None:
+    worker.acquire_faults = [Fault(Reason.NOT_LEASABLE, "Server 'time' is shared.")]
+    with pytest.raises(NotLeasable):
+        await client.session("dialog").acquire("time")
+
+
+@pytest.mark.parametrize("ttl", [0.5, 86_401, -1])
+async def test_a_time_to_live_has_bounds(client: AsyncClient, ttl: float) -> None:
+    with pytest.raises(InvalidRequest, match="ttl="):
+        await client.session("dialog").acquire("desk", ttl=ttl)
+
+
+@pytest.mark.parametrize("ttl", [1, 86_400])
+async def test_the_bounds_of_a_time_to_live_are_within(client: AsyncClient, ttl: float) -> None:
+    assert (await client.session("dialog").acquire("desk", ttl=ttl)).ttl == ttl
+
+
+@pytest.mark.parametrize("key", ["", "x" * 257])
+async def test_a_session_key_has_bounds(client: AsyncClient, key: str) -> None:
+    with pytest.raises(InvalidRequest):
+        client.session(key)
+
+
+async def test_a_wait_that_is_no_time_is_refused(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    with pytest.raises(InvalidRequest, match=r"wait=.*0 s or more"):
+        await client.session("dialog").acquire("desk", wait=-5)
+    assert not plane.places
+
+
+@pytest.mark.parametrize("parameter", ["ttl", "wait"])
+async def test_a_time_that_is_no_number_is_refused(
+    client: AsyncClient, plane: FakeControlPlane, parameter: str
+) -> None:
+    with pytest.raises(ValueError, match=f"{parameter} is a number of seconds, not NaN"):
+        await client.session("dialog").acquire("desk", **{parameter: float("nan")})
+    assert not plane.places

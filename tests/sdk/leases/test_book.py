@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from leaseway.sdk.leases.book import Held, Key, LeaseBook, Worker
+from leaseway.wire.bounds import RESERVATION
+from leaseway.wire.errors import Fault, Reason
+
+W1 = Worker("w1", "a", "127.0.0.1:1")
+W2 = Worker("w2", "b", "127.0.0.1:2")
+KEY = Key("dialog", "desk")
+
+
+def grant(book: LeaseBook, at: float = 0.0, ttl: float = 60.0, lease: str = "l1") -> Held:
+    return book.grant(KEY, lease, W1, ttl=ttl, at=at, wall=1000.0 + at, owned=True)
+
+
+def test_an_unknown_key_has_no_lease() -> None:
+    book = LeaseBook()
+    assert book.find(KEY, 0.0) is None
+    assert not book.knows(KEY)
+
+
+def test_a_granted_lease_is_found_until_its_time_is_over() -> None:
+    book = LeaseBook()
+    held = grant(book, at=10.0)
+    assert book.find(KEY, 69.9) is held
+    assert held.expires_wall == 1070.0
+    with pytest.raises(Fault) as caught:
+        book.find(KEY, 70.0)
+    assert caught.value.reason is Reason.LEASE_EXPIRED
+    assert caught.value.metadata["lease"] == "l1"
+
+
+def test_an_ended_lease_goes_on_failing_until_it_is_forgotten() -> None:
+    book = LeaseBook()
+    grant(book)
+    book.end("l1", Fault(Reason.LEASE_REVOKED, "Revoked."))
+    for _ in range(2):
+        with pytest.raises(Fault) as caught:
+            book.find(KEY, 1.0)
+        assert caught.value.reason is Reason.LEASE_REVOKED
+    assert book.forget(KEY) is None
+    assert book.find(KEY, 1.0) is None
+
+
+def test_a_new_grant_ends_the_failing() -> None:
+    book = LeaseBook()
+    grant(book)
+    book.end("l1", Fault(Reason.LEASE_LOST, "Lost."))
+    assert grant(book, at=5.0, lease="l2").lease_id == "l2"
+    found = book.find(KEY, 6.0)
+    assert found is not None
+    assert found.lease_id == "l2"
+
+
+def test_the_end_of_another_lease_changes_nothing() -> None:
+    book = LeaseBook()
+    held = grant(book)
+    book.end("other", Fault(Reason.LEASE_LOST, "Lost."))
+    assert book.find(KEY, 1.0) is held
+
+
+def test_a_renewal_that_was_sent_earlier_never_shortens_a_lease() -> None:
+    book = LeaseBook()
+    held = grant(book, at=10.0)
+    held.renew(60.0, 5.0, 1005.0)
+    assert held.expires_at == 70.0
+
+
+def test_a_shorter_grant_holds_from_when_it_was_asked_for() -> None:
+    book = LeaseBook()
+    held = grant(book, at=10.0)
+    held.renew(5.0, 20.0, 1020.0)
+    assert (held.ttl, held.expires_at) == (5.0, 25.0)
+
+
+def test_who_was_granted_a_lease_twice_owns_it_if_one_grant_made_it() -> None:
+    book = LeaseBook()
+    book.grant(KEY, "l1", W1, ttl=60, at=0, wall=0, owned=False, reminder="")
+    held = book.grant(KEY, "l1", W1, ttl=60, at=0, wall=0, owned=True, reminder="Release it.")
+    assert held.owned
+    assert held.reminder == "Release it."
+
+
+def test_renewals_are_due_at_a_third_of_the_shortest_time_to_live() -> None:
+    book = LeaseBook()
+    grant(book, at=0.0, ttl=60.0)
+    book.grant(Key("other", "desk"), "l2", W1, ttl=9.0, at=10.0, wall=0.0, owned=True)
+    book.grant(Key("third", "desk"), "l3", W2, ttl=1.0, at=0.0, wall=0.0, owned=True)
+    assert book.next_renewal(W1) == 13.0
+    assert book.next_renewal(Worker("w3", "c", "")) is None
+
+
+def test_leases_past_their_time_are_not_renewed() -> None:
+    book = LeaseBook()
+    grant(book, ttl=5.0)
+    assert book.on_worker(W1, 5.0) == []
+    assert book.knows(KEY)
+    assert book.held() == []
+
+
+def test_a_placement_counts_as_long_as_its_reservation() -> None:
+    book = LeaseBook()
+    book.place(KEY, W1, 0.0)
+    assert book.placed(KEY, RESERVATION - 0.1) == W1
+    assert book.placed(KEY, RESERVATION) is None
+
+
+def test_only_the_worker_that_refused_is_taken_off() -> None:
+    book = LeaseBook()
+    book.place(KEY, W1, 0.0)
+    book.unplace(KEY, W2)
+    assert book.placed(KEY, 1.0) == W1
+    book.unplace(KEY, W1)
+    assert book.placed(KEY, 1.0) is None
+
+
+def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
+    book = LeaseBook()
+    other = Key("other", "desk")
+    for number, key in enumerate((KEY, other)):
+        book.grant(key, f"l{number}", W1, ttl=60, at=0, wall=0, owned=True)
+        book.end(f"l{number}", Fault(Reason.LEASE_LOST, "Lost."))
+    book.leave(KEY.session)
+    assert (book.knows(KEY), book.knows(other)) == (False, True)
+
+
+def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
+    book = LeaseBook()
+    other = Key("other", "desk")
+    book.place(KEY, W1, 0.0)
+    book.place(other, W1, 0.0)
+    book.leave(KEY.session)
+    assert (book.placed(KEY, 1.0), book.placed(other, 1.0)) == (None, W1)
+
+
+def test_placements_that_no_longer_count_are_not_kept() -> None:
+    book = LeaseBook()
+    for number in range(100):
+        book.place(Key(f"s{number}", "desk"), W1, float(number))
+    book.place(Key("s99", "desk"), W2, 99.0)
+    assert len(book._placed) <= RESERVATION + 1
+    assert book.placed(Key("s99", "desk"), 99.0) == W2
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 60)), min_size=1))
+def test_a_lease_ends_when_the_latest_of_equal_renewals_does(
+    renewals: list[tuple[float, float]],
+) -> None:
+    book = LeaseBook()
+    ttl = renewals[0][1]
+    held = grant(book, at=renewals[0][0], ttl=ttl)
+    for at, _ in renewals[1:]:
+        held.renew(ttl, at, at)
+    assert held.expires_at == max(at for at, _ in renewals) + ttl
+
+
+class BookMachine(RuleBasedStateMachine):
+    """Whatever happens, a lost lease is never replaced in silence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.book = LeaseBook()
+        self.now = 0.0
+        self.count = 0
+        self.lost: set[Key] = set()
+
+    keys = st.sampled_from([KEY, Key("dialog", "other"), Key("second", "desk")])
+
+    @rule(key=keys, ttl=st.floats(1, 10))
+    def acquire(self, key: Key, ttl: float) -> None:
+        self.count += 1
+        self.book.grant(key, f"l{self.count}", W1, ttl=ttl, at=self.now, wall=0.0, owned=True)
+        self.lost.discard(key)
+
+    @rule(key=keys)
+    def revoke(self, key: Key) -> None:
+        for held in self.book.held():
+            if held.key == key:
+                self.book.end(held.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
+                self.lost.add(key)
+
+    @rule(seconds=st.floats(0, 20))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.lost |= {held.key for held in self.book.held() if held.expires_at <= self.now}
+
+    @rule()
+    def renew(self) -> None:
+        for held in self.book.on_worker(W1, self.now):
+            held.renew(held.ttl, self.now, 0.0)
+
+    @rule(key=keys)
+    def release(self, key: Key) -> None:
+        self.book.forget(key)
+        self.lost.discard(key)
+
+    @invariant()
+    def lost_ones_fail(self) -> None:
+        for key in (KEY, Key("dialog", "other"), Key("second", "desk")):
+            if key in self.lost:
+                with pytest.raises(Fault):
+                    self.book.find(key, self.now)
+            else:
+                held = self.book.find(key, self.now)
+                assert held is None or held.expires_at > self.now
+
+
+def test_a_lost_lease_is_never_replaced_in_silence() -> None:
+    run_state_machine_as_test(
+        BookMachine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+    )

@@ -1,0 +1,205 @@
+"""What the failure of a lease's worker means for the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
+
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    FateUnknown,
+    LeaseLost,
+    LeaseRevoked,
+    ServerLost,
+    ToolResult,
+    WorkerLost,
+)
+from leaseway.sdk.leases.book import Worker
+from leaseway.sdk.transport.workers import WorkerLink
+from leaseway.wire.errors import Fault, Reason
+
+
+def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
+    ref = worker.ref
+    return client._runtime().pool.link(Worker(ref.id, ref.incarnation, ref.address))
+
+
+async def lose(client: AsyncClient, worker: FakeWorker) -> None:
+    """Let a worker die, and the client see it."""
+    link = client._runtime().pool.link(
+        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+    )
+    await worker.stop()
+    await until(lambda: link.idle)
+
+
+async def called_again(session: AsyncSession) -> ToolResult:
+    """Call until the worker is reached: gRPC lets up to 2 s pass between its tries."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            with contextlib.suppress(WorkerLost):
+                return await session.call_tool("desk_open")
+
+
+async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_anew(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await lose(client, worker)
+    plane.workers = [second]
+    for _ in range(2):
+        with pytest.raises(LeaseLost, match="'w1' is gone") as caught:
+            await session.call_tool("desk_open")
+        assert caught.value.started == "no"
+    assert not second.calls
+    lease = await session.acquire("desk")
+    assert lease.worker == "w2"
+    await session.call_tool("desk_open")
+
+
+async def test_all_leases_of_a_worker_that_is_gone_end_together(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    sessions = [client.session(f"s{number}") for number in range(20)]
+    await asyncio.gather(*(session.call_tool("desk_open") for session in sessions))
+    await lose(client, worker)
+    plane.workers = [second]
+    async with asyncio.timeout(BOUND):
+        ends = await asyncio.gather(
+            *(session.call_tool("desk_open") for session in sessions), return_exceptions=True
+        )
+    assert {type(end) for end in ends} == {LeaseLost}
+    assert len({end.lease_id for end in ends if isinstance(end, LeaseLost)}) == 20
+
+
+async def test_a_call_in_flight_has_an_unknown_fate_and_the_next_one_a_lost_lease(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    worker.answer = never
+    call = asyncio.create_task(session.call_tool("desk_open"))
+    await until(lambda: len(worker.calls) == 2)
+    plane.workers = [second]
+    await worker.stop()
+    with pytest.raises(FateUnknown):
+        await call
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+
+
+async def test_a_new_run_of_a_worker_does_not_hold_the_leases_of_the_old_one(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await lose(client, worker)
+    again = FakeWorker("w1")
+    again.stateful = {"desk"}
+    plane.workers = [again]
+    await again.start("two")
+    try:
+        with pytest.raises(LeaseLost):
+            await session.call_tool("desk_open")
+    finally:
+        await again.stop()
+
+
+async def test_a_lease_stands_while_the_control_plane_sees_its_worker(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    port = int(worker.ref.address.rpartition(":")[2])
+    await lose(client, worker)
+    with pytest.raises(WorkerLost):
+        await session.call_tool("desk_open", timeout=3)
+    await worker.start(port=port)
+    assert (await called_again(session)).new_lease is None
+
+
+async def test_without_a_control_plane_a_worker_counts_as_alive(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    await plane.stop()
+    await lose(client, worker)
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(WorkerLost):
+            await session.call_tool("desk_open", timeout=3)
+
+
+async def test_a_lease_on_a_worker_that_leaves_is_revoked(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    first = await session.call_tool("desk_open")
+    assert first.new_lease is not None
+    worker.go_away()
+    link = client._runtime().pool.link(
+        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+    )
+    await until(lambda: link.leaving)
+    await lose(client, worker)
+    with pytest.raises(LeaseRevoked, match="'w1' ends") as caught:
+        await session.call_tool("desk_open")
+    assert caught.value.lease_id == first.new_lease.id
+
+
+DIED = Fault(
+    Reason.SERVER_LOST, "It died.", "yes", metadata={"exit_status": "9", "stderr": "oh no"}
+)
+
+
+def assert_tells_of_the_death(error: ServerLost) -> None:
+    assert (error.started, error.exit_status, error.stderr) == ("yes", 9, "oh no")
+
+
+async def test_a_call_whose_lease_died_with_its_server_is_told_of_the_server(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["desk_open"].idempotent = True
+    session = client.session("dialog")
+    await session.call_tool("desk_open")
+    worker.faults = [DIED, Fault(Reason.LEASE_LOST, "Its instance ended.")]
+    with pytest.raises(ServerLost) as caught:
+        await session.call_tool("desk_open")
+    assert_tells_of_the_death(caught.value)
+    with pytest.raises(LeaseLost):
+        await session.call_tool("desk_open")
+    assert len(worker.calls) == 3
+
+
+async def test_a_call_that_cannot_be_repeated_is_told_how_its_first_try_ended(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["time_now"].idempotent = True
+    worker.faults = [DIED, Fault(Reason.SERVER_NOT_READY, "It is down.")]
+    with pytest.raises(ServerLost) as caught:
+        await client.call_tool("time_now")
+    assert_tells_of_the_death(caught.value)
+
+
+async def test_a_call_whose_lease_ended_meanwhile_is_not_repeated(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    plane.tools["desk_open"].idempotent = True
+    session = client.session("dialog")
+    lease = (await session.call_tool("desk_open")).new_lease
+    assert lease is not None
+
+    def die(worker: FakeWorker, call: object, arguments: bytes) -> bytes:
+        client._runtime().leases.book.end(lease.id, Fault(Reason.LEASE_LOST, "Its instance ended."))
+        raise DIED
+
+    worker.answer = die
+    with pytest.raises(ServerLost) as caught:
+        await session.call_tool("desk_open")
+    assert_tells_of_the_death(caught.value)
+    assert len(worker.calls) == 2

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.sdk.retry_policy import MAX_TRIES, Again, Tried, decide, more_telling
+from leaseway.wire.errors import Fault, Reason, Started
+
+FINAL = sorted(
+    set(Reason)
+    - {
+        Reason.WORKER_LOST,
+        Reason.DRAINING,
+        Reason.NOT_APPLIED,
+        Reason.OVERLOADED,
+        Reason.SYNCING,
+        Reason.NOT_LEADER,
+        Reason.FATE_UNKNOWN,
+        Reason.SERVER_LOST,
+        Reason.TOOL_DIFFERS,
+    }
+)
+
+faults = st.builds(
+    Fault,
+    st.sampled_from(list(Reason)),
+    st.just("No."),
+    st.sampled_from(["no", "yes", "unknown"]),
+    retry_delay=st.none() | st.floats(0, 10),
+)
+tries = st.builds(
+    Tried,
+    tries=st.integers(1, 20),
+    remaining=st.floats(0, 60),
+    repeatable=st.booleans(),
+    repeated=st.booleans(),
+    cached=st.booleans(),
+    pinned=st.booleans(),
+    placing=st.booleans(),
+    elsewhere=st.booleans(),
+)
+
+
+def _longest(low: float, high: float) -> float:
+    return high
+
+
+@given(faults, tries)
+def test_what_may_have_started_is_repeated_at_most_once_and_only_where_harmless(
+    fault: Fault, tried: Tried
+) -> None:
+    again = decide(fault, tried, _longest)
+    if again is not None and fault.started != "no":
+        assert tried.repeatable
+        assert not tried.repeated
+        assert again.repeats
+
+
+@given(faults, faults)
+def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: Fault) -> None:
+    says = ["no", "unknown", "yes"]
+    told = more_telling(first, second)
+    assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
+    assert told is (second if first.started == second.started else told)
+    assert more_telling(None, second) is second
+
+
+@given(faults, tries)
+def test_no_wait_outlasts_the_deadline(fault: Fault, tried: Tried) -> None:
+    again = decide(fault, tried, _longest)
+    assert again is None or again.delay <= tried.remaining
+
+
+@given(faults, tries)
+def test_tries_are_bounded(fault: Fault, tried: Tried) -> None:
+    if decide(fault, tried, _longest) is not None:
+        assert tried.tries < 12
+
+
+@given(faults, tries)
+def test_a_call_on_a_lease_never_leaves_its_worker(fault: Fault, tried: Tried) -> None:
+    again = decide(fault, tried, _longest)
+    if again is not None and tried.pinned:
+        assert not again.avoid_worker
+
+
+@pytest.mark.parametrize("reason", FINAL)
+def test_rejections_are_final(reason: Reason) -> None:
+    assert decide(Fault(reason, "No."), Tried(1, 60.0, repeatable=True)) is None
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [Reason.WORKER_LOST, Reason.DRAINING, Reason.NOT_APPLIED, Reason.OVERLOADED],
+)
+def test_what_did_not_start_moves_to_another_worker_at_once(reason: Reason) -> None:
+    fault = Fault(reason, "No.", retry_delay=5.0)
+    again = decide(fault, Tried(1, 60.0, elsewhere=True))
+    assert again == Again(delay=0.0, avoid_worker=True)
+
+
+def test_without_another_worker_the_delay_that_was_asked_for_is_kept() -> None:
+    fault = Fault(Reason.OVERLOADED, "Full.", retry_delay=0.7)
+    assert decide(fault, Tried(1, 60.0)) == Again(0.7, avoid_worker=True, resolve=True)
+
+
+def test_without_a_delay_tries_back_off() -> None:
+    fault = Fault(Reason.WORKER_LOST, "Gone.")
+    delays = [decide(fault, Tried(n, 60.0, pinned=True), _longest) for n in (1, 2, 3)]
+    assert [again.delay if again else None for again in delays] == [0.1, 0.2, 0.4]
+
+
+def test_the_last_try_is_the_fifth() -> None:
+    fault = Fault(Reason.OVERLOADED, "Full.")
+    assert decide(fault, Tried(MAX_TRIES - 1, 60.0)) is not None
+    assert decide(fault, Tried(MAX_TRIES, 60.0)) is None
+
+
+def test_a_lost_worker_has_time_to_be_replaced_but_a_lease_on_it_has_not() -> None:
+    fault = Fault(Reason.WORKER_LOST, "Gone.")
+    waits = [decide(fault, Tried(n, 60.0), lambda _, high: high / 2) for n in range(1, 12)]
+    assert sum(again.delay for again in waits if again) > 5
+    assert decide(fault, Tried(12, 60.0)) is None
+    assert decide(fault, Tried(MAX_TRIES, 60.0, pinned=True)) is None
+
+
+def test_a_settling_control_plane_is_outlasted() -> None:
+    fault = Fault(Reason.SYNCING, "Wait.")
+    waits = [decide(fault, Tried(n, 60.0), lambda low, high: low) for n in range(1, 12)]
+    assert sum(again.delay for again in waits if again) > 2.5
+    assert decide(fault, Tried(12, 60.0)) is None
+
+
+def test_a_name_from_the_cache_is_resolved_once_more() -> None:
+    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), Tried(1, 60.0, cached=True)) == Again(
+        resolve=True
+    )
+    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), Tried(2, 60.0, cached=False)) is None
+
+
+def test_a_call_whose_server_became_shared_is_resolved_again_and_an_acquire_is_not() -> None:
+    fault = Fault(Reason.NOT_LEASABLE, "No.")
+    assert decide(fault, Tried(1, 60.0, leased=True)) == Again(resolve=True)
+    assert decide(fault, Tried(MAX_TRIES, 60.0, leased=True)) is None
+    assert decide(fault, Tried(1, 60.0, placing=True, elsewhere=True)) is None
+
+
+def test_a_full_worker_sends_a_placement_elsewhere_but_ends_a_call() -> None:
+    fault = Fault(Reason.CAPACITY, "Full.")
+    again = decide(fault, Tried(1, 60.0, placing=True, elsewhere=True))
+    assert again == Again(0.0, avoid_worker=True)
+    assert decide(fault, Tried(1, 60.0)) is None
+
+
+@pytest.mark.parametrize("started", ["yes", "unknown"])
+def test_a_harmless_tool_is_repeated_once(started: Started) -> None:
+    fault = Fault(Reason.FATE_UNKNOWN, "Lost.", started)
+    assert decide(fault, Tried(1, 60.0)) is None
+    again = decide(fault, Tried(1, 60.0, repeatable=True))
+    assert again is not None
+    assert again.repeats
+    assert decide(fault, Tried(2, 60.0, repeatable=True, repeated=True)) is None
+
+
+def test_an_mcp_server_that_asks_to_come_back_later_is_asked_again_there_and_then() -> None:
+    busy = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=3.0)
+    for elsewhere in (False, True):
+        assert decide(busy, Tried(1, 60, elsewhere=elsewhere)) == Again(3.0)
+    assert decide(busy, Tried(1, 2.0)) is None
+    assert decide(busy, Tried(MAX_TRIES, 60)) is None
+    at_once = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=0.0)
+    again = decide(at_once, Tried(1, 60), _longest)
+    assert again is not None
+    assert again.delay > 0
+    assert decide(Fault(Reason.SERVER_ERROR, "No.", "no"), Tried(1, 60)) is None
+    assert decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), Tried(1, 60)) is None

@@ -1,0 +1,72 @@
+"""Connections to the control plane and to workers: what they send, who refuses, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, never, until
+
+from leaseway.sdk import (
+    AsyncClient,
+    Cancelled,
+    ControlPlaneUnavailable,
+    IncompatibleVersion,
+    Unauthenticated,
+)
+from leaseway.wire.errors import Fault, Reason
+
+
+async def test_the_key_goes_with_every_rpc(plane: FakeControlPlane, worker: FakeWorker) -> None:
+    async with AsyncClient(plane.address, key="s3cret") as client:
+        await client.list_tools()
+        await client.call_tool("time_now")
+        assert "s3cret" not in repr(client)
+    assert plane.metadata[-1]["authorization"] == "Bearer s3cret"
+    assert worker.metadata["authorization"] == "Bearer s3cret"
+
+
+async def test_a_refused_stream_says_why(client: AsyncClient, worker: FakeWorker) -> None:
+    worker.stream_fault = Fault(Reason.UNAUTHENTICATED, "The key is wrong.")
+    with pytest.raises(Unauthenticated, match="key is wrong"):
+        await client.call_tool("time_now")
+
+
+async def test_another_protocol_version_is_refused(client: AsyncClient, worker: FakeWorker) -> None:
+    worker.protocol_version = 99
+    worker.answer = never
+    with pytest.raises(IncompatibleVersion, match="99"):
+        await client.call_tool("time_now")
+
+
+async def test_closing_fails_calls_in_flight_as_cancelled(
+    plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    client = AsyncClient(plane.address)
+    worker.answer = never
+    task = asyncio.create_task(client.call_tool("time_now"))
+    await until(lambda: worker.calls)
+    await client.close()
+    with pytest.raises(Cancelled):
+        await task
+    await until(lambda: worker.open_streams == 0)
+
+
+async def test_known_tools_are_called_without_a_control_plane(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    await plane.stop()
+    for _ in range(3):
+        assert (await client.call_tool("time_now")).text == "{}"
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    with pytest.raises(ControlPlaneUnavailable, match="cannot be reached"):
+        await client.call_tool("time:now", timeout=2 * BOUND)
+    assert loop.time() - begun < BOUND
+
+
+async def test_an_unreachable_control_plane_is_named() -> None:
+    async with AsyncClient("127.0.0.1:1") as client:
+        with pytest.raises(ControlPlaneUnavailable, match=r"127\.0\.0\.1:1 .*LEASEWAY_ADDRESS"):
+            await client.call_tool("time_now", timeout=BOUND)

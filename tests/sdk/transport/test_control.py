@@ -1,0 +1,150 @@
+"""The client's side of the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from tests.sdk.fakes import BOUND, FakeControlPlane, until
+
+from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
+from leaseway.sdk.transport import control
+from leaseway.sdk.transport.grpc_errors import fault_of_worker
+from leaseway.sdk.transport.identity import identify
+from leaseway.v1 import admin_pb2
+from leaseway.wire.errors import Fault, Reason
+
+
+async def test_a_wait_outlasts_a_restart_of_the_control_plane(plane: FakeControlPlane) -> None:
+    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    tries = 0
+
+    async def wait_for_room(request: object, /, *, timeout: float | None, metadata: object) -> str:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            return "here"
+        await until(lambda: loop.time() > begun + 1.5)  # longer than a connection is waited for
+        status, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(status, none, none, "Connection reset.")
+
+    assert await asked.ask(wait_for_room, None, begun + BOUND, bound=1.0) == "here"
+    await asked.close()
+
+
+async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_for(
+    plane: FakeControlPlane,
+) -> None:
+    came, go_on = asyncio.Event(), asyncio.Event()
+    host, port = plane.address.split(":")
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        await go_on.wait()
+        inward, outward = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_carry(reader, outward), _carry(inward, writer))
+
+    gate = await asyncio.start_server(stall, "127.0.0.1", 0)
+    address = f"127.0.0.1:{gate.sockets[0].getsockname()[1]}"
+    asked = control.ControlPlane(identify(address, None, None, None))
+    deadline = asyncio.get_running_loop().time() + BOUND
+    async with asyncio.timeout(BOUND):
+        request = admin_pb2.GetStatusRequest()
+        status = asyncio.create_task(asked.ask(asked.admin.GetStatus, request, deadline, bound=0.1))
+        await came.wait()
+        await asyncio.wait({status}, timeout=0.5)  # longer than one that refuses is waited for
+        assert not status.done()
+        go_on.set()
+        assert await status
+    await asked.close()
+    gate.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()
+
+
+async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_QUIET", 0.1)
+    monkeypatch.setattr(control, "_SIGN_BOUND", 0.5)
+    plane.mute = True
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(ControlPlaneUnavailable, match=f"{plane.address} .*answers nothing"):
+            await client.acquire("desk", wait=0.2)
+        with pytest.raises(ControlPlaneUnavailable, match=plane.address):
+            await client.acquire("desk")
+
+
+async def test_a_control_plane_that_only_takes_its_time_is_waited_for(
+    client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "_QUIET", 0.01)
+    hold = plane.hold_resolve["time_now"] = asyncio.Event()
+    asked: list[object] = []
+    monkeypatch.setattr(plane, "on_status", lambda: asked.append(1))
+    call = asyncio.create_task(client.call_tool("time_now"))
+    await until(lambda: len(asked) > 3)
+    assert not call.done()
+    hold.set()
+    assert (await call).text == "{}"
+
+
+async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.status()
+    port = int(plane.address.rsplit(":", 1)[1])
+    await plane.stop()
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    call = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
+    await until(lambda: loop.time() > begun + control.CONNECT_BOUND + 0.5)
+    assert not call.done()
+    await plane.start(port)
+    assert (await call).text == "{}"
+
+
+def _turned_away() -> grpc.aio.AioRpcError:
+    none = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, none, none, "CANCELLED")
+
+
+async def test_a_request_that_grpc_turned_away_is_sent_again(plane: FakeControlPlane) -> None:
+    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    tries = 0
+
+    async def crowded(request: object, /, *, timeout: float | None, metadata: object) -> str:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise _turned_away()
+        return "here"
+
+    deadline = asyncio.get_running_loop().time() + BOUND
+    assert await asked.ask(crowded, None, deadline) == "here"
+    await asked.close()
+
+
+async def test_a_request_that_is_turned_away_to_the_end_was_not_begun(
+    plane: FakeControlPlane,
+) -> None:
+    asked = control.ControlPlane(identify(plane.address, None, None, None))
+
+    async def full(request: object, /, *, timeout: float | None, metadata: object) -> str:
+        raise _turned_away()
+
+    deadline = asyncio.get_running_loop().time() + BOUND
+    with pytest.raises(Fault) as caught:
+        await asked.ask(full, None, deadline, bound=0.3)
+    await asked.close()
+    assert (caught.value.reason, caught.value.started) == (Reason.OVERLOADED, "no")
+    of_worker = fault_of_worker(_turned_away(), "w1")
+    assert (of_worker.reason, of_worker.started) == (Reason.OVERLOADED, "no")
+    assert "was not begun" in of_worker.message

@@ -1,0 +1,75 @@
+"""Filters' patterns, rule by rule as DESIGN §2 has them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.spec.name_filters import matches, passes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("open", "open", True),
+        ("open", "reopen", False),
+        ("open", "Open", False),
+        ("browser_*", "browser_click", True),
+        ("browser_*", "browser_", True),
+        ("browser_*", "a_browser_x", False),
+        ("*_unsafe", "run_unsafe", True),
+        ("*_unsafe", "run_unsafe2", False),
+        ("a*b*c", "abc", True),
+        ("a*b*c", "a-c-b-c", True),
+        ("a*b*c", "acb", False),
+        ("aba*aba", "aba", False),
+        ("aba*aba", "ababa", False),
+        ("a*bc*c", "abc", False),
+        ("*", "", True),
+        ("**", "anything", True),
+        ("", "", True),
+        ("", "x", False),
+        ("a?", "ab", False),
+        ("a?", "a?", True),
+        ("[ab]", "a", False),
+        ("[ab]", "[ab]", True),
+        ("a.c", "abc", False),
+        ("*", "two\nlines", True),
+    ],
+)
+def test_a_pattern_matches_by_its_stars_and_its_letters_only(
+    pattern: str, name: str, expected: bool
+) -> None:
+    assert matches(pattern, name) is expected
+
+
+@settings(deadline=None)
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
+def test_a_pattern_matches_as_the_regular_expression_with_any_run_does(
+    pattern: str, name: str
+) -> None:
+    expression = ".*".join(re.escape(part) for part in pattern.split("*"))
+    assert matches(pattern, name) == (re.fullmatch(expression, name, re.DOTALL) is not None)
+
+
+def test_a_hostile_pattern_and_name_take_linear_time() -> None:
+    assert not matches("*a" * 500 + "*b", "a" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("whitelist", "blacklist", "passing"),
+    [
+        ((), (), ["file:///a", "file:///b", "db://t"]),
+        (("file:*",), (), ["file:///a", "file:///b"]),
+        ((), ("file:*",), ["db://t"]),
+        (("file:///a",), ("file:*",), ["file:///a", "db://t"]),
+    ],
+)
+def test_a_whitelist_alone_is_strict_and_beside_a_blacklist_makes_exceptions(
+    whitelist: tuple[str, ...], blacklist: tuple[str, ...], passing: list[str]
+) -> None:
+    uris = ["file:///a", "file:///b", "db://t"]
+    assert [uri for uri in uris if passes(uri, whitelist, blacklist)] == passing

@@ -1,0 +1,28 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.spec.sizes import parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("7", 7),
+        ("7B", 7),
+        ("2 GB", 2_000_000_000),
+        ("512MiB", 512 << 20),
+        ("1KiB", 1024),
+        ("3TB", 3 * 1000**4),
+        ("123456789012345", 123_456_789_012_345),
+    ],
+)
+def test_a_size_has_a_unit_or_is_in_bytes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1.5GB", "-1", "2gb", "1  KB", "1PB", "9" * 16, "٣"])
+def test_anything_else_is_no_size(text: str) -> None:
+    assert parse_size(text) is None

@@ -1,0 +1,165 @@
+"""Lean spans say what the usual ones say; the same script of calls makes the same spans of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, DEFAULT_ON, Sampler
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode, Tracer
+
+from leaseway.telemetry.spans import LeanSpan, LeanTracerProvider
+from leaseway.telemetry.tracing import context_from, traceparent_of
+
+SAMPLED = f"00-{'a' * 32}-{'b' * 16}-01"
+UNSAMPLED = f"00-{'a' * 32}-{'b' * 16}-00"
+Script = Callable[[Tracer], None]
+
+
+def record(
+    kind: type[TracerProvider], script: Script, sampler: Sampler = DEFAULT_ON
+) -> Sequence[ReadableSpan]:
+    """Return the spans that a script of calls leaves with one kind of provider."""
+    kept = InMemorySpanExporter()
+    provider = kind(
+        sampler=sampler, resource=Resource({"service.name": "unit"}), shutdown_on_exit=False
+    )
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    script(provider.get_tracer("scope", "1.2"))
+    return kept.get_finished_spans()
+
+
+def facts(span: ReadableSpan, all_spans: Sequence[ReadableSpan]) -> dict[str, Any]:
+    """Return what a span says, less its times and with names for ids."""
+    names = {one.context.span_id: one.name for one in all_spans}
+    parent = span.parent
+    return {
+        "name": span.name,
+        "kind": span.kind,
+        "parent": parent and names.get(parent.span_id, f"{parent.span_id:x}"),
+        "remote": parent and parent.is_remote,
+        "flags": int(span.context.trace_flags),
+        "state": span.context.trace_state.to_header(),
+        "attributes": dict(span.attributes or {}),
+        "events": [(event.name, dict(event.attributes or {})) for event in span.events],
+        "links": [(link.context.span_id, dict(link.attributes or {})) for link in span.links],
+        "status": (span.status.status_code, span.status.description),
+        "scope": span.instrumentation_scope,
+        "resource": span.resource,
+        "in order": (span.start_time or 0) <= (span.end_time or 0),
+    }
+
+
+def check_same(script: Script, sampler: Sampler = DEFAULT_ON) -> None:
+    lean, usual = (record(kind, script, sampler) for kind in (LeanTracerProvider, TracerProvider))
+    assert [facts(span, lean) for span in lean] == [facts(span, usual) for span in usual]
+
+
+def a_call(tracer: Tracer) -> None:
+    outer = tracer.start_span(
+        "outer",
+        context=context_from(SAMPLED, "vendor=1"),
+        kind=SpanKind.SERVER,
+        attributes={"text": "a", "number": 1},
+    )
+    outer.add_event("waited", {"seconds": 1})
+    inner = tracer.start_span(
+        "inner", context=trace.set_span_in_context(outer), kind=SpanKind.CLIENT
+    )
+    inner.set_attribute("id", "7")
+    inner.set_attributes({"more": True, "id": "8"})
+    inner.set_status(Status(StatusCode.ERROR, "it broke"))
+    inner.end()
+    outer.set_status(StatusCode.ERROR, "it broke")
+    outer.update_name("renamed")
+    outer.end()
+
+
+def a_root(tracer: Tracer) -> None:
+    tracer.start_span("root", context=Context()).end()
+
+
+def a_late_change(tracer: Tracer) -> None:
+    span = tracer.start_span("span", attributes={"kept": 1})
+    span.set_status(StatusCode.OK)
+    span.set_status(StatusCode.ERROR, "too late: it went well")
+    span.end()
+    span.set_attribute("late", 1)
+    span.set_attributes({"later": 1})
+    span.add_event("late")
+    span.end()
+
+
+def a_current_one(tracer: Tracer) -> None:
+    with tracer.start_as_current_span("outer"):
+        linked = trace.get_current_span(context_from(SAMPLED)).get_span_context()
+        with tracer.start_span("inner", links=[Link(linked, {"why": "retry"})]) as span:
+            span.add_event("within")
+
+
+@pytest.mark.parametrize("script", [a_call, a_root, a_current_one])
+@pytest.mark.parametrize("sampler", [DEFAULT_ON, ALWAYS_ON, ALWAYS_OFF])
+def test_the_same_script_makes_the_same_spans(script: Script, sampler: Sampler) -> None:
+    check_same(script, sampler)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_ended_takes_nothing_more() -> None:
+    check_same(a_late_change)
+
+
+def test_a_caller_that_does_not_sample_gets_no_span_and_the_same_context() -> None:
+    def script(tracer: Tracer) -> None:
+        span = tracer.start_span("span", context=context_from(UNSAMPLED, "vendor=1"))
+        assert not span.is_recording()
+        assert traceparent_of(span).startswith(f"00-{'a' * 32}-")
+        assert traceparent_of(span).endswith("-00")
+        assert span.get_span_context().trace_state.get("vendor") == "1"
+
+    assert record(LeanTracerProvider, script) == ()
+
+
+def test_an_error_is_an_event() -> None:
+    def script(tracer: Tracer) -> None:
+        span = tracer.start_span("span")
+        span.record_exception(ValueError("no"))
+        span.end()
+
+    (span,) = record(LeanTracerProvider, script)
+    (event,) = span.events
+    assert event.name == "exception"
+    assert dict(event.attributes or {}) == {
+        "exception.type": "ValueError",
+        "exception.message": "no",
+    }
+
+
+def test_a_span_can_be_shown_as_json() -> None:
+    spans = record(LeanTracerProvider, a_call)
+    assert '"name": "renamed"' in spans[1].to_json()
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_lean"), [("OTEL_ATTRIBUTE_COUNT_LIMIT", False), ("OTEL_OTHER", True)]
+)
+def test_bounds_that_are_asked_for_are_kept(
+    variable: str, is_lean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    seen: list[bool] = []
+
+    def script(tracer: Tracer) -> None:
+        span = tracer.start_span("span", attributes={"a": 1, "b": 2})
+        seen.append(isinstance(span, LeanSpan))
+        span.end()
+
+    (span,) = record(LeanTracerProvider, script)
+    assert seen == [is_lean]
+    assert len(span.attributes or {}) == (2 if is_lean else 1)

@@ -1,0 +1,153 @@
+"""Log lines: where they go, what they carry, and what never appears in them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from leaseway.telemetry import logs
+from leaseway.vault.key import VaultPlace, read_keys, write_keys
+from leaseway.wire import redaction
+from leaseway.wire.auth import KEY_VARIABLE, read_key
+
+SPAN = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
+logger = logging.getLogger("leaseway.test")
+
+
+@pytest.fixture(autouse=True)
+def restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # pytest's own stay open: configure_logging closes what it removes
+    monkeypatch.setattr(redaction, "_hidden", WeakValueDictionary())
+    monkeypatch.setattr(redaction, "_sources", {})
+    monkeypatch.setattr(redaction, "_current", ())
+    yield
+    for handler in root.handlers:
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "leaseway.log"
+
+
+def test_a_json_line_is_one_object_with_time_fields_and_the_span(path: Path) -> None:
+    logs.configure_logging("info", "json", str(path), "worker w1")
+    with trace.use_span(SPAN):
+        logger.info("Started %s.", "time", extra={"server": "time", "pid": 7})
+
+    [line] = path.read_text().splitlines()
+    entry = json.loads(line)
+    assert entry.pop("time").endswith("Z")
+    assert entry == {
+        "level": "info",
+        "service": "worker w1",
+        "logger": "leaseway.test",
+        "message": "Started time.",
+        "server": "time",
+        "pid": 7,
+        "trace_id": f"{0xABC:032x}",
+        "span_id": f"{0xDEF:016x}",
+    }
+
+
+def test_a_text_line_holds_the_same_facts(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "worker w1")
+    with trace.use_span(SPAN):
+        logger.warning("Two\nlines.", extra={"server": "time", "why": "a b"})
+
+    [line] = path.read_text().splitlines()
+    assert 'WARNING worker w1: Two\\nlines. server=time why="a b" trace_id=' in line
+
+
+def test_lines_below_the_level_are_dropped(path: Path) -> None:
+    logs.configure_logging("warning", "text", str(path), "x")
+    logger.info("quiet")
+    assert path.read_text() == ""
+
+
+def test_without_a_file_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure_logging("info", "text", None, "x")
+    logger.info("hello")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "hello" in captured.err
+
+
+@pytest.mark.parametrize("fmt", ["text", "json"])
+def test_a_hidden_value_never_appears(path: Path, fmt: logs.LogFormat) -> None:
+    secret = 'pa"ss\\word'
+    redaction.hide({secret}, "somewhere")
+    logs.configure_logging("info", fmt, str(path), "x")
+    try:
+        raise RuntimeError(f"denied: {secret}")
+    except RuntimeError:
+        logger.exception("With %s.", secret, extra={"list": [secret], "map": {"k": secret}})
+
+    text = path.read_text()
+    assert text.count("[redacted]") == 4
+    assert "word" not in text
+
+
+def test_a_value_that_contains_another_is_replaced_whole() -> None:
+    kept = redaction.hide({"abcd-1", "abcd-1234"})
+    assert redaction.redact("abcd-1234 abcd-1") == "[redacted] [redacted]"
+    del kept
+
+
+def test_values_that_any_line_may_hold_are_not_taken_for_secrets() -> None:
+    kept = redaction.hide({"on", "a-1", "prod", "8080", "worker", ""})
+    assert (
+        redaction.redact("one a-1 of prod on worker w1:8080") == "one a-1 of prod on worker w1:8080"
+    )
+    del kept
+
+
+def test_a_value_is_hidden_as_long_as_somebody_keeps_it() -> None:
+    first, again = redaction.hide({"value-1"}), redaction.hide({"value-1"})
+    del first
+    assert redaction.redact("value-1") == "[redacted]"
+    del again
+    kept = redaction.hide({"value-2"})
+    assert redaction.redact("value-1 value-2") == "value-1 [redacted]"
+    del kept
+
+
+def test_a_source_that_is_read_again_hides_only_what_it_holds_now() -> None:
+    redaction.hide({"old-key"}, "the key file")
+    redaction.hide({"other-key"}, "another file")
+    redaction.hide({"new-key"}, "the key file")
+    assert redaction.redact("old-key new-key other-key") == "old-key [redacted] [redacted]"
+
+
+def test_keys_that_a_process_reads_are_hidden(path: Path, tmp_path: Path) -> None:
+    key_file = tmp_path / "vault.key"
+    write_keys(key_file, ["the key of this vault"])
+    read_key({KEY_VARIABLE: "shared-key-77"})
+    read_keys(VaultPlace(tmp_path / "vault", key_file))
+    read_keys(VaultPlace(tmp_path / "vault", key_file, "a passphrase in a variable"))
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("shared-key-77, the key of this vault, a passphrase in a variable")
+    assert path.read_text().endswith("x: [redacted], [redacted], [redacted]\n")
+
+
+def test_an_unknown_level_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="debug, info, warning, error"):
+        logs.configure_logging("loud", "text", None, "x")
+
+
+def test_configuring_twice_writes_each_line_once(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "x")
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("once")
+    assert len(path.read_text().splitlines()) == 1

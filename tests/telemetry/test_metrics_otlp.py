@@ -1,0 +1,225 @@
+"""Metrics by OTLP: which variables ask for them, and what a collector gets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.metrics.v1 import (
+    metrics_service_pb2,
+    metrics_service_pb2_grpc,
+)
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from tests.conftest import BOUND
+
+from leaseway.telemetry import metrics_otlp
+from leaseway.telemetry.exporters import otel_resource
+from leaseway.telemetry.metrics import Meter
+from leaseway.telemetry.setup import measuring
+
+Requests = asyncio.Queue[metrics_service_pb2.ExportMetricsServiceRequest]
+
+
+class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
+    """Takes what is exported."""
+
+    def __init__(self) -> None:
+        self.requests: Requests = asyncio.Queue()
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        self.requests.put_nowait(request)
+        return metrics_service_pb2.ExportMetricsServiceResponse()
+
+
+@asynccontextmanager
+async def collecting() -> AsyncIterator[tuple[Collector, str]]:
+    collector = Collector()
+    server = grpc.aio.server()
+    add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
+    add(collector, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield collector, f"http://127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+def by_name(request: Any) -> dict[str, metrics_pb2.Metric]:
+    [resource] = request.resource_metrics
+    [scope] = resource.scope_metrics
+    return {metric.name: metric for metric in scope.metrics}
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+
+
+async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
+        async with measuring(None, "leaseway-worker", instance="w1") as meter:
+            assert meter is not None
+            calls = meter.counter("leaseway.calls", "{call}", "Calls.", "leaseway.server")
+            calls.cell("a").add(3)
+            durations = meter.histogram("d", "s", "Durations.", bounds=(1.0, 2.0)).cell()
+            durations.record(1.5)
+            durations.record(9.0)
+            first = await collector.requests.get()
+            calls.cell("a").add()
+        while not collector.requests.empty():
+            last = collector.requests.get_nowait()
+
+    attributes = first.resource_metrics[0].resource.attributes
+    resource = {each.key: each.value.string_value for each in attributes}
+    assert resource["service.name"] == "leaseway-worker"
+    assert resource["service.instance.id"] == "w1"
+    metrics = by_name(first)
+    assert metrics["process.memory.usage"].gauge.data_points[0].as_double > 1_000_000
+    counter = metrics["leaseway.calls"]
+    assert (counter.unit, counter.description, counter.sum.is_monotonic) == (
+        "{call}",
+        "Calls.",
+        True,
+    )
+    [point] = counter.sum.data_points
+    assert (point.as_double, point.attributes[0].value.string_value) == (3.0, "a")
+    assert 0 < point.start_time_unix_nano < point.time_unix_nano
+    [spread] = metrics["d"].histogram.data_points
+    assert list(spread.bucket_counts) == [0, 1, 1]
+    assert (spread.count, spread.sum, spread.min, spread.max) == (2, 10.5, 1.5, 9.0)
+    assert list(spread.explicit_bounds) == [1.0, 2.0]
+    assert by_name(last)["leaseway.calls"].sum.data_points[0].as_double == 4.0
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_METRICS_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_TRACES_EXPORTER": "console"},
+    ],
+)
+async def test_without_a_wish_for_metrics_there_is_no_meter(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    async with measuring(None, "unit") as meter:
+        assert meter is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, "--metrics HOST:PORT for Prometheus"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+                "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "http/protobuf",
+            },
+            "OTLP over grpc only",
+        ),
+    ],
+)
+async def test_what_cannot_be_used_is_said_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    variables: dict[str, str],
+    sentence: str,
+) -> None:
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    async with measuring(None, "unit") as meter:
+        assert meter is None
+    assert sentence in caplog.text
+
+
+async def test_an_interval_that_is_no_number_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
+        async with measuring(None, "unit"):
+            pass
+        assert "OTEL_METRIC_EXPORT_INTERVAL" in caplog.text
+        assert not collector.requests.empty()  # the last sending needs no interval
+
+
+def test_numbers_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
+    code = (
+        "import leaseway.telemetry.setup, sys; "
+        "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+class Stuck:
+    """An exporter that neither sends nor ends before it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.ended = threading.Event()
+
+    def export(self, _data: Any) -> None:
+        assert self.let_go.wait(BOUND)
+
+    def shutdown(self, **_: Any) -> None:
+        assert self.let_go.wait(BOUND)
+        self.ended.set()
+
+
+async def test_an_exporter_that_hangs_at_the_end_holds_up_neither_the_loop_nor_the_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(metrics_otlp, "_LAST_SENDING", 0.05)
+    monkeypatch.setattr(metrics_otlp, "_SHUTTING_DOWN", 0.05)
+    stuck: Any = Stuck()
+    pump = metrics_otlp.MetricsPump(Meter(), [stuck], otel_resource({}))
+    closing = asyncio.create_task(pump.close())
+    turns = 0
+    async with asyncio.timeout(BOUND):
+        while not closing.done():
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns > 2, "the loop stood still"
+    assert "last metrics were not sent" in caplog.text
+    assert "did not end within 1 s" in caplog.text
+    stuck.let_go.set()
+    assert await asyncio.to_thread(stuck.ended.wait, BOUND)
+
+
+async def test_an_exporter_that_fails_to_end_leaves_the_others_to_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Failing(Stuck):
+        def shutdown(self, **_: Any) -> None:
+            raise OSError("gone already")
+
+    failing: Any = Failing()
+    well: Any = Stuck()
+    failing.let_go.set()
+    well.let_go.set()
+    pump = metrics_otlp.MetricsPump(Meter(), [failing, well], otel_resource({}))
+    await asyncio.wait_for(pump.close(), BOUND)
+    assert well.ended.is_set()
+    assert "failed to end" in caplog.text

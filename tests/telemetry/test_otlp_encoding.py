@@ -1,0 +1,100 @@
+"""Spans are encoded as the standard exporter encodes them, only sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_as_usual
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+
+from leaseway.telemetry.otlp_encoding import encode_spans
+from leaseway.telemetry.tracing import context_from
+
+PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+class Recorder:
+    """A provider whose ended spans are kept."""
+
+    def __init__(self, service: str = "unit") -> None:
+        self._kept = InMemorySpanExporter()
+        self.provider = TracerProvider(
+            resource=Resource({"service.name": service, "number": 7}), shutdown_on_exit=False
+        )
+        self.provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.tracer = self.provider.get_tracer("scope", "1.2", attributes={"team": "core"})
+
+    def record(self, attributes: Mapping[str, Any] | None = None, **more: Any) -> None:
+        self.tracer.start_span("work", attributes=attributes, **more).end()
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        return self._kept.get_finished_spans()
+
+
+def check_same(spans: Sequence[ReadableSpan]) -> None:
+    assert encode_spans(spans) == encode_as_usual(spans)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["ä", "", 3, -1, 2**62, 0.5, True, False, b"\x00\xff", None, ["a", "b"], [1, 2], {"k": [1.5]}],
+)
+def test_an_attribute_of_any_type_is_encoded_as_usual(value: Any) -> None:
+    recorder = Recorder()
+    recorder.record({"key": value, "other": "text"})
+    check_same(recorder.spans)
+
+
+def test_equal_values_of_different_types_keep_their_types() -> None:
+    recorder = Recorder()
+    for value in (1, True, 1.0, "1"):
+        recorder.record({"key": value})
+    kinds = [_attribute_kind(span) for span in _encoded(recorder.spans)]
+    assert kinds == ["int_value", "bool_value", "double_value", "string_value"]
+
+
+def test_parents_links_events_states_and_errors_are_encoded_as_usual() -> None:
+    recorder = Recorder()
+    with recorder.tracer.start_as_current_span(
+        "outer", kind=SpanKind.SERVER, context=context_from(PARENT, "vendor=1,other=2")
+    ) as outer:
+        linked = trace.get_current_span(context_from(PARENT)).get_span_context()
+        with recorder.tracer.start_as_current_span(
+            "inner", kind=SpanKind.CLIENT, links=[Link(linked, {"why": "retry"})]
+        ) as inner:
+            inner.add_event("waited", {"seconds": 0.5})
+            inner.add_event("went on")
+            inner.set_status(Status(StatusCode.ERROR, "it broke"))
+        outer.set_status(StatusCode.OK)
+    check_same(recorder.spans)
+
+
+def test_spans_of_several_scopes_and_resources_are_grouped_as_usual() -> None:
+    first, second = Recorder("first"), Recorder("second")
+    for recorder in (first, second):
+        recorder.record()
+        recorder.provider.get_tracer("another scope").start_span("more").end()
+    check_same([*first.spans, *second.spans])
+
+
+def test_no_spans_make_an_empty_request() -> None:
+    check_same([])
+
+
+def _encoded(spans: Sequence[ReadableSpan]) -> list[Span]:
+    (resource,) = encode_spans(spans).resource_spans
+    (scope,) = resource.scope_spans
+    return list(scope.spans)
+
+
+def _attribute_kind(span: Span) -> str | None:
+    return span.attributes[0].value.WhichOneof("value")

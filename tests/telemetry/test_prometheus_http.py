@@ -1,0 +1,170 @@
+"""The listener for Prometheus: what it answers, to whom, and within which bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.telemetry import prometheus_http as metrics_http
+from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
+from leaseway.wire.endpoint import Endpoint
+
+GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+
+
+@asynccontextmanager
+async def serving(
+    key: str | None = None, page: Page = lambda: lambda _: (b"up 1\n", "text/plain; x=1")
+) -> AsyncIterator[MetricsListener]:
+    listener = MetricsListener(Endpoint("127.0.0.1", 0), key)
+    server = await serve_metrics(listener, page)
+    try:
+        yield listener
+    finally:
+        server.close()
+
+
+async def ask(listener: MetricsListener, request: bytes) -> tuple[int, str]:
+    async with asyncio.timeout(BOUND):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
+        writer.write(request)
+        try:
+            answer = (await reader.read()).decode()
+        except ConnectionError:  # cut off with bytes of ours unread
+            answer = ""
+        writer.close()
+    return int(answer.split()[1]) if answer else 0, answer
+
+
+async def test_the_page_is_served_with_its_type() -> None:
+    async with serving() as listener:
+        status, answer = await ask(listener, GET + b"\r\n")
+        assert status == 200
+        assert "Content-Type: text/plain; x=1\r\n" in answer
+        assert "Content-Length: 5\r\n" in answer
+        assert answer.endswith("\r\n\r\nup 1\n")
+        assert listener.url == f"http://127.0.0.1:{listener.endpoint.port}/metrics"
+        assert (await ask(listener, b"GET /metrics?x=1 HTTP/1.0\r\n\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "accept"),
+    [
+        (b"", ""),
+        (b"ACCEPT:  application/openmetrics-text \r\n", "application/openmetrics-text"),
+        (b"Accept: text/plain\nX: y\r\n", ""),
+    ],
+)
+async def test_the_page_knows_which_format_is_asked_for(header: bytes, accept: str) -> None:
+    async with serving(page=lambda: lambda asked: (repr(asked).encode(), "x/y")) as listener:
+        _, answer = await ask(listener, GET + header + b"\r\n")
+        assert answer.endswith(f"\r\n\r\n{accept!r}")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET / HTTP/1.1", 404),
+        (b"GET /metrics/x HTTP/1.1", 404),
+        (b"POST /metrics HTTP/1.1", 405),
+        (b"HEAD /metrics HTTP/1.1", 405),
+        (b"GET /metrics HTTP/2", 400),
+        (b"nonsense", 400),
+    ],
+)
+async def test_everything_else_is_refused(request_line: bytes, status: int) -> None:
+    async with serving() as listener:
+        found, answer = await ask(listener, request_line + b"\r\n\r\n")
+        assert found == status, answer
+
+
+async def test_a_head_beyond_its_bound_gets_no_page() -> None:
+    async with serving() as listener:
+        status, _ = await ask(listener, GET + b"X: " + b"x" * 100_000 + b"\r\n\r\n")
+        assert status in (400, 0)  # the refusal is lost where the rest was still on its way
+
+
+async def test_a_key_has_to_be_sent_where_there_is_one() -> None:
+    async with serving("secret-key") as listener:
+        for header in (b"", b"Authorization: Bearer other\r\n", b"Authorization: secret-key\r\n"):
+            status, answer = await ask(listener, GET + header + b"\r\n")
+            assert status == 401
+            assert "WWW-Authenticate: Bearer\r\n" in answer
+            assert "secret-key" not in answer
+        status, _ = await ask(listener, GET + b"authorization: Bearer secret-key\r\n\r\n")
+        assert status == 200
+
+
+async def test_who_dawdles_is_cut_off_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_TIMEOUT", 2.0)
+    async with serving() as listener:
+        slow = asyncio.create_task(ask(listener, b"GET /met"))
+        assert (await ask(listener, GET + b"\r\n"))[0] == 200
+        assert await slow == (0, "")
+
+
+async def test_only_so_many_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_MOST_AT_ONCE", 1)
+    async with serving() as listener, asyncio.timeout(BOUND):
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
+        writer.write(b"GET")
+        await writer.drain()
+        status = 200
+        while status:  # until the server has seen the other connection
+            status, _ = await ask(listener, GET + b"\r\n")
+        writer.close()
+        while not status:  # until it has seen its end
+            status, _ = await ask(listener, GET + b"\r\n")
+
+
+async def test_a_request_that_ends_early_is_told_so() -> None:
+    async with serving() as listener, asyncio.timeout(BOUND):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
+        writer.write(b"GET /metrics")
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        writer.close()
+
+
+def test_beyond_loopback_a_key_is_needed() -> None:
+    with pytest.raises(ValueError, match="LEASEWAY_KEY"):
+        MetricsListener(Endpoint("0.0.0.0", 0), None)
+    MetricsListener(Endpoint("0.0.0.0", 0), "key").close()
+
+
+def test_a_taken_port_is_said_in_a_sentence() -> None:
+    first = MetricsListener(Endpoint("127.0.0.1", 0), None)
+    with pytest.raises(OSError, match=f"Cannot serve metrics on {first.endpoint}: .* --metrics"):
+        MetricsListener(first.endpoint, None)
+    first.close()
+
+
+async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_TIMEOUT", 1.0)
+    serve, ended = metrics_http._Site.serve, asyncio.Event()
+
+    async def told(*args: Any) -> None:
+        await serve(*args)
+        ended.set()
+
+    monkeypatch.setattr(metrics_http._Site, "serve", told)
+    async with (
+        serving(page=lambda: lambda _: (b"x" * (64 << 20), "x/y")) as listener,
+        asyncio.timeout(BOUND),
+    ):
+        loop = asyncio.get_running_loop()
+        with socket.socket() as peer:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", listener.endpoint.port))
+            await loop.sock_sendall(peer, GET + b"\r\n")
+            await ended.wait()
+            taken = 0
+            while data := await loop.sock_recv(peer, 1 << 20):
+                taken += len(data)
+    assert taken < 64 << 20

@@ -1,0 +1,128 @@
+"""The trace file: spans of a real exporter come in, and are read and drawn again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from tests.conftest import BOUND
+
+from leaseway.telemetry.trace_file import (
+    SpanRecord,
+    TraceCollector,
+    format_tree,
+    otlp_environment,
+    read_spans,
+)
+from leaseway.wire.endpoint import Endpoint
+
+
+def _export(endpoint: Endpoint, times: int = 1) -> None:
+    provider = TracerProvider(resource=Resource({"service.name": "unit"}), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint=f"http://{endpoint}", insecure=True)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("t")
+    for _ in range(times):
+        with (
+            tracer.start_as_current_span("outer", kind=SpanKind.CLIENT),
+            tracer.start_as_current_span("inner") as inner,
+        ):
+            inner.set_attributes({"text": "ä", "number": 3, "flag": True, "list": ["a", "b"]})
+            inner.add_event("waited", {"seconds": 0.5})
+            inner.set_status(Status(StatusCode.ERROR, "it broke"))
+    provider.shutdown()
+
+
+async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
+        assert collector.endpoint.is_loopback
+        await asyncio.to_thread(_export, collector.endpoint)
+
+    inner, outer = read_spans(path)
+    assert (outer.name, outer.kind, outer.service) == ("outer", "client", "unit")
+    assert outer.parent_span_id == ""
+    assert (inner.trace_id, inner.parent_span_id) == (outer.trace_id, outer.span_id)
+    assert inner.attributes == {"text": "ä", "number": 3, "flag": True, "list": ["a", "b"]}
+    assert [(event.name, event.attributes) for event in inner.events] == [
+        ("waited", {"seconds": 0.5})
+    ]
+    assert (inner.status, inner.status_message) == ("error", "it broke")
+    assert 0 <= inner.duration <= outer.duration
+
+
+async def test_a_full_file_takes_no_more_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    with caplog.at_level(logging.WARNING):
+        async with asyncio.timeout(BOUND), TraceCollector(path, max_bytes=900) as collector:
+            await asyncio.to_thread(_export, collector.endpoint, 5)
+    assert 0 < path.stat().st_size <= 900
+    assert len(read_spans(path)) >= 1
+    assert [r.message for r in caplog.records].count(
+        "The trace file has reached its bound; further spans are dropped. Move it away and start "
+        "again."
+    ) == 1
+
+
+async def test_a_second_run_appends(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    for _ in range(2):
+        async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
+            await asyncio.to_thread(_export, collector.endpoint)
+    assert len({span.trace_id for span in read_spans(path)}) == 2
+
+
+def test_the_environment_points_at_the_collector() -> None:
+    environment = otlp_environment(Endpoint("127.0.0.1", 4317))
+    assert environment["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] == "http://127.0.0.1:4317"
+    assert environment["OTEL_TRACES_EXPORTER"] == "otlp"
+
+
+def test_a_line_still_being_written_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"half": ')
+    assert read_spans(path) == []
+    path.write_text('{"not": "a span"}\n')
+    with pytest.raises(ValueError, match="Line 1 of"):
+        read_spans(path)
+
+
+def _span(name: str, span_id: str, parent: str, start: int, *, status: str = "unset") -> SpanRecord:
+    return SpanRecord(
+        "t1", span_id, parent, name, "internal", "svc", start, start + 2_000_000, status=status
+    )
+
+
+def test_a_tree_shows_parents_before_children_in_order_of_time() -> None:
+    spans = [
+        _span("second", "c", "a", 20, status="error"),
+        _span("first", "b", "a", 10),
+        _span("leaf", "d", "b", 11),
+        _span("root", "a", "", 0),
+        _span("orphan", "e", "gone", 30),
+    ]
+    lines = format_tree(spans, "t1").splitlines()
+    assert lines[0] == "trace t1"
+    assert [line[:12].rstrip() for line in lines[1:]] == [
+        "root",
+        "├─ first",
+        "│  └─ leaf",
+        "└─ second",
+        "orphan",
+    ]
+    assert "2.00 ms" in lines[1]
+    assert "svc" in lines[1]
+    assert "ERROR" in lines[4]
+
+
+def test_other_traces_are_left_out() -> None:
+    assert format_tree([_span("root", "a", "", 0)], "t2") == "trace t2"

@@ -1,0 +1,338 @@
+"""The vault: what goes in comes out, for whoever has the key and for nobody else."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leaseway.vault import file as vault
+from leaseway.vault import private_file
+from leaseway.vault.file import (
+    MAX_VALUE,
+    check_name,
+    check_value,
+    read_vault,
+    remove_secret,
+    rotate_vault,
+    set_secret,
+)
+from leaseway.vault.key import VaultError, VaultPlace, find_vault, new_key, read_keys
+
+KEY = "correct horse battery staple"
+NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,128}", fullmatch=True)
+VALUES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=200)
+# scrypt is slow on purpose; its cost is no part of what these tests look at.
+few = settings(
+    max_examples=25,
+    deadline=None,
+    # What is suppressed here is all that is: also that a machine takes long to make examples.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vault, "_SCRYPT", {"length": 32, "n": 2**4, "r": 8, "p": 1})
+
+
+@pytest.fixture
+def place(tmp_path: Path, cheap: None) -> VaultPlace:
+    return VaultPlace(tmp_path / "v" / "vault.encrypted", tmp_path / "v" / "vault.key", KEY)
+
+
+def values(place: VaultPlace) -> dict[str, str]:
+    return {name: entry.value for name, entry in read_vault(place).items()}
+
+
+@few
+@given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=4))
+def test_what_is_set_is_read_and_nothing_of_it_is_in_the_file(
+    place: VaultPlace, secrets: dict[str, str]
+) -> None:
+    place.path.unlink(missing_ok=True)
+    secrets = {name: f"not to be seen: {value}" for name, value in secrets.items()}
+    for name, value in secrets.items():
+        set_secret(place, name, value)
+    assert values(place) == secrets
+    assert b"not to be seen" not in place.path.read_bytes()
+
+
+def test_a_vault_that_is_not_there_is_empty(place: VaultPlace) -> None:
+    assert values(place) == {}
+
+
+def test_a_secret_that_is_removed_is_gone(place: VaultPlace) -> None:
+    set_secret(place, "a", "1")
+    set_secret(place, "b", "2")
+    remove_secret(place, "a")
+    assert values(place) == {"b": "2"}
+    with pytest.raises(VaultError, match="has no secret 'a'"):
+        remove_secret(place, "a")
+
+
+def test_only_the_owner_may_read_what_is_written(place: VaultPlace) -> None:
+    set_secret(replace(place, passphrase=None), "a", "1")
+    modes = {each.name: each.stat().st_mode & 0o777 for each in place.path.parent.iterdir()}
+    assert modes == {".vault.encrypted.lock": 0o600, "vault.encrypted": 0o600, "vault.key": 0o600}
+    assert place.path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["path", "key_file"])
+def test_a_file_that_everybody_may_read_is_refused(place: VaultPlace, name: str) -> None:
+    in_file = replace(place, passphrase=None)
+    set_secret(in_file, "a", "1")
+    getattr(place, name).chmod(0o644)
+    with pytest.raises(VaultError, match="chmod 600"):
+        read_vault(in_file)
+
+
+@few
+@given(st.randoms(use_true_random=False))
+def test_no_byte_can_be_changed(place: VaultPlace, chance: random.Random) -> None:
+    set_secret(place, "a", "the value")
+    whole = place.path.read_bytes()
+    broken = bytearray(whole)
+    broken[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+    place.path.write_bytes(broken)
+    with pytest.raises(VaultError):
+        read_vault(place)
+    place.path.write_bytes(whole)
+
+
+def test_no_byte_at_all_can_be_changed_added_or_cut_off(place: VaultPlace) -> None:
+    set_secret(place, "a", "the value")
+    whole = place.path.read_bytes()
+    for at in range(len(whole)):
+        for content in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x01]) + whole[at + 1 :]):
+            place.path.write_bytes(content)
+            with pytest.raises(VaultError) as refused:
+                read_vault(place)
+            assert "the value" not in str(refused.value)
+    place.path.write_bytes(whole + b"x")
+    with pytest.raises(VaultError):
+        read_vault(place)
+
+
+def test_another_key_opens_nothing_and_changes_nothing(place: VaultPlace) -> None:
+    set_secret(place, "a", "1")
+    before = place.path.read_bytes()
+    other = replace(place, passphrase="another key of enough characters")
+    for use in (
+        lambda: read_vault(other),
+        lambda: set_secret(other, "b", "2"),
+        lambda: remove_secret(other, "a"),
+        lambda: rotate_vault(other, new_key(), None),
+    ):
+        with pytest.raises(VaultError, match="does not open with the key of LEASEWAY_VAULT_KEY"):
+            use()
+    assert place.path.read_bytes() == before
+
+
+def test_a_vault_without_its_key_says_where_a_key_is_looked_for(place: VaultPlace) -> None:
+    set_secret(place, "a", "1")
+    lost = replace(place, passphrase=None)
+    for use in (lambda: read_vault(lost), lambda: set_secret(lost, "b", "2")):
+        with pytest.raises(VaultError, match=r"LEASEWAY_VAULT_KEY.*--vault-key-file"):
+            use()
+    assert not lost.key_file.exists()
+
+
+def test_a_newer_vault_is_left_alone(place: VaultPlace) -> None:
+    place.path.parent.mkdir(mode=0o700)
+    place.path.touch(mode=0o600)
+    place.path.write_bytes(b"leaseway-vault 2\nwhatever")
+    with pytest.raises(VaultError, match="another version"):
+        set_secret(place, "a", "1")
+    assert place.path.read_bytes() == b"leaseway-vault 2\nwhatever"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 129, "ä", "a\n"])
+def test_names_have_bounds(name: str) -> None:
+    with pytest.raises(VaultError, match="is no name for a secret"):
+        check_name(name)
+    check_name("x" * 128)
+
+
+def test_values_have_bounds() -> None:
+    check_value("a", "x" * MAX_VALUE)
+    for value in ("", "x" * (MAX_VALUE + 1), "ä" * (MAX_VALUE // 2 + 1), "a\0b"):
+        with pytest.raises(VaultError) as refused:
+            check_value("a", value)
+        assert len(str(refused.value)) < 200
+
+
+def test_the_number_of_secrets_has_a_bound(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vault, "MAX_ENTRIES", 2)
+    set_secret(place, "a", "1")
+    set_secret(place, "b", "1")
+    set_secret(place, "b", "2")
+    with pytest.raises(VaultError, match="holds 2 secrets"):
+        set_secret(place, "c", "1")
+    assert values(place) == {"a": "1", "b": "2"}
+
+
+def test_the_size_of_the_file_has_a_bound(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_secret(place, "a", "1")
+    monkeypatch.setattr(vault, "MAX_VAULT", 200)
+    with pytest.raises(VaultError, match="more than 200 bytes"):
+        set_secret(place, "b", "x" * 300)
+    assert values(place) == {"a": "1"}
+
+
+def test_values_and_keys_are_in_no_representation(place: VaultPlace) -> None:
+    set_secret(place, "a", "hunter22")
+    shown = repr(read_vault(place)) + repr(place)
+    assert "hunter22" not in shown
+    assert KEY not in shown
+
+
+def test_the_first_secret_makes_a_key_file_and_the_next_uses_it(place: VaultPlace) -> None:
+    in_file = replace(place, passphrase=None)
+    assert set_secret(in_file, "a", "1") is True
+    assert set_secret(in_file, "b", "2") is False
+    assert values(in_file) == {"a": "1", "b": "2"}
+    assert len(read_keys(in_file)[0]) >= 40
+
+
+def test_after_a_rotation_only_the_new_key_opens(place: VaultPlace) -> None:
+    set_secret(place, "a", "1")
+    when = read_vault(place)["a"].set_at
+    rotate_vault(place, "a new key of enough characters", None)
+    with pytest.raises(VaultError):
+        read_vault(place)
+    rotated = read_vault(replace(place, passphrase="a new key of enough characters"))
+    assert (rotated["a"].value, rotated["a"].set_at) == ("1", when)
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+def test_a_rotation_that_is_cut_off_at_any_write_locks_nobody_out(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch, write: int
+) -> None:
+    in_file = replace(place, passphrase=None)
+    set_secret(in_file, "a", "1")
+    writes = iter(range(1, 4))
+    real = private_file.write_private
+
+    def cut_off(path: Path, content: bytes) -> None:
+        if next(writes) == write:
+            raise KeyboardInterrupt
+        real(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vault, "write_private", cut_off)
+        patched.setattr("leaseway.vault.key.write_private", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            rotate_vault(in_file, new_key(), in_file.key_file)
+    assert values(in_file) == {"a": "1"}
+    rotate_vault(in_file, new_key(), in_file.key_file)
+    assert values(in_file) == {"a": "1"}
+    assert len(read_keys(in_file)) == 1
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from leaseway.vault import file as vault
+from leaseway.vault.key import VaultPlace
+
+vault._SCRYPT = {"length": 32, "n": 2**4, "r": 8, "p": 1}
+Path.replace = lambda *_: os._exit(9)  # before the rename
+vault.set_secret(VaultPlace(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]), "a", "new")
+"""
+
+
+def test_a_crash_between_write_and_rename_leaves_the_old_vault(place: VaultPlace) -> None:
+    set_secret(place, "a", "old")
+    words = [str(place.path), str(place.key_file), str(place.passphrase)]
+    done = subprocess.run([sys.executable, "-c", CRASH, *words], timeout=60, check=False)
+    assert done.returncode == 9
+    assert values(place) == {"a": "old"}
+    set_secret(place, "a", "newer")
+    assert values(place) == {"a": "newer"}
+    assert not list(place.path.parent.glob(".*.new"))
+
+
+def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from leaseway.vault import file as vault, private_file\n"
+        "from leaseway.vault.key import VaultPlace\n"
+        "vault._SCRYPT = {'length': 32, 'n': 16, 'r': 8, 'p': 1}\n"
+        "private_file._LOCK_PATIENCE = 60.0\n"
+        "place = VaultPlace(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "for i in range(8): vault.set_secret(place, f'{sys.argv[3]}-{i}', 'x')\n"
+    )
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key")
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(place.path), str(place.key_file), f"w{n}"]
+        )
+        for n in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(vault, "_SCRYPT", {"length": 32, "n": 16, "r": 8, "p": 1})
+        assert set(read_vault(place)) == {f"w{n}-{i}" for n in range(4) for i in range(8)}
+
+
+def test_a_writer_that_never_ends_is_not_waited_for_for_ever(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_file, "_LOCK_PATIENCE", 0.05)
+    with (
+        private_file.locked(place.path),
+        pytest.raises(VaultError, match="Another process has been writing"),
+    ):
+        set_secret(place, "a", "1")
+
+
+def test_a_linked_vault_stays_a_link(place: VaultPlace, tmp_path: Path) -> None:
+    set_secret(place, "a", "1")
+    link = tmp_path / "link"
+    link.symlink_to(place.path)
+    set_secret(replace(place, path=link), "b", "2")
+    assert link.is_symlink()
+    assert values(place) == {"a": "1", "b": "2"}
+
+
+def test_a_folder_is_no_vault(place: VaultPlace) -> None:
+    place.path.mkdir(parents=True)
+    with pytest.raises(VaultError, match="cannot be read"):
+        read_vault(place)
+
+
+@pytest.mark.parametrize("content", [b"", b"short\n", b"\xff\xfe", b"x" * 5000, b"a" * 2000])
+def test_a_key_file_that_holds_no_key_is_a_sentence(place: VaultPlace, content: bytes) -> None:
+    set_secret(place, "a", "1")
+    place.key_file.touch(mode=0o600)
+    place.key_file.write_bytes(content)
+    with pytest.raises(VaultError, match=r"key") as refused:
+        read_vault(replace(place, passphrase=None))
+    assert "short" not in str(refused.value)
+
+
+def test_the_environment_says_where_the_vault_is_and_what_opens_it(tmp_path: Path) -> None:
+    environment = {"LEASEWAY_VAULT": str(tmp_path / "v"), "LEASEWAY_VAULT_KEY": KEY}
+    home = Path.home() / ".leaseway"
+    assert find_vault(environment) == VaultPlace(tmp_path / "v", home / "vault.key", KEY)
+    assert find_vault({}) == VaultPlace(home / "vault.encrypted", home / "vault.key")
+    named = find_vault(environment, tmp_path / "w", tmp_path / "k")
+    assert named == VaultPlace(tmp_path / "w", tmp_path / "k")
+
+
+@pytest.mark.parametrize("key", ["short", " spaces at the ends ", "two lines of\na long key"])
+def test_a_key_that_protects_nothing_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(VaultError, match="LEASEWAY_VAULT_KEY") as refused:
+        find_vault({"LEASEWAY_VAULT_KEY": key})
+    assert key not in str(refused.value)
