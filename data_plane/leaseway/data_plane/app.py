@@ -36,7 +36,7 @@ from leaseway.telemetry.diagnostics import census_on_signal
 from leaseway.telemetry.setup import measuring
 from leaseway.v1 import leases_pb2_grpc
 from leaseway.wire.auth import check_listen
-from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
+from leaseway.wire.serving import LIVE, HealthService, bind, enable_reflection, make_server
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
@@ -107,6 +107,7 @@ async def serve(
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
     health = HealthService(server)
     await health.set_not_serving("", *_SERVICES)
+    await health.set_serving(LIVE)
     enable_reflection(server, _SERVICES)
     await server.start()
     try:
@@ -124,7 +125,7 @@ async def serve(
 
 
 async def _say_when_serving(sync: SyncClient, health: HealthService) -> None:
-    await sync.joined.wait()
+    await sync.caught_up.wait()
     await health.set_serving("", *_SERVICES)
 
 

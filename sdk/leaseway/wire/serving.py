@@ -17,6 +17,9 @@ from leaseway.wire.endpoint import Endpoint
 
 Options = Sequence[tuple[str, Any]]
 
+LIVE: Final = "leaseway.live"
+"""What health checks ask for to learn whether a process answers at all, ready or not."""
+
 # A process that stands still has a kernel that still acknowledges what is sent to it: only pings
 # tell. A connection is cut after 10 to 13 s of silence, so that one which merely stalls under load
 # is left alone. Of the two timeouts gRPC heeds the ping's, which is a minute unless it is set.

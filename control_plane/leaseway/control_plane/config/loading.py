@@ -55,11 +55,12 @@ def parse_found(found: Mapping[Source, Found]) -> ParsedConfig:
     Args:
         found: What was found of each file, the lowest layer first; folders are not among them.
     """
-    unread = list(_unread(found))
+    twice = _twice(found)
+    unread = [*_unread(found), *(_second_domain(source) for source in twice)]
     layers = [
         Layer(source.kind, str(source.path), content, source.tenant)
         for source, content in found.items()
-        if isinstance(content, str) and _names_a_tenant(source)
+        if isinstance(content, str) and _names_a_tenant(source) and source not in twice
     ]
     parsed = parse_config(layers)
     issues = (*unread, *parsed.issues)
@@ -70,6 +71,8 @@ def parse_found(found: Mapping[Source, Found]) -> ParsedConfig:
 
 def _files(sources: Iterable[Source]) -> Iterable[Source]:
     for source in sources:
+        if source.namespace:
+            continue  # only a running control plane asks an API
         if not source.folder:
             yield source
             continue
@@ -82,7 +85,9 @@ def _files(sources: Iterable[Source]) -> Iterable[Source]:
 
 def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
     for source, content in found.items():
-        if isinstance(content, Unreadable):
+        if isinstance(content, Unreadable) and source.namespace:
+            yield _issue(source, "error", IssueReason.UNREADABLE, str(content))
+        elif isinstance(content, Unreadable):
             message = f"The file {source.path} can't be read: {content}"
             yield _issue(source, "error", IssueReason.UNREADABLE, message)
         elif content is None and not source.optional:
@@ -93,6 +98,22 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
                 " a-z, A-Z, 0-9, '_' and '-'. It is left out."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
+
+
+def _twice(found: Mapping[Source, Found]) -> frozenset[Source]:
+    """Return the tenants' resources that a file of the same tenant lies beside."""
+    files = {source.tenant for source in found if source.tenant and source.resource is None}
+    return frozenset(
+        source for source in found if source.resource is not None and source.tenant in files
+    )
+
+
+def _second_domain(source: Source) -> ConfigIssue:
+    message = (
+        f"The tenant '{source.tenant}' has a file among the layers, too; each has one domain. This"
+        " resource is left out: remove it, or the file."
+    )
+    return _issue(source, "error", IssueReason.DUPLICATE_KEY, message)
 
 
 def _names_a_tenant(source: Source) -> bool:

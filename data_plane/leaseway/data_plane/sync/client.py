@@ -62,6 +62,7 @@ class SyncClient:
 
     Attributes:
         joined: Set once a control plane has welcomed this worker.
+        caught_up: Set once this worker has held all that one wants served.
 
     """
 
@@ -86,6 +87,7 @@ class SyncClient:
         self._caught_up = False
         self._refused_for: str | None = None
         self.joined = asyncio.Event()
+        self.caught_up = asyncio.Event()
 
     async def run(self) -> None:
         """Join, serve the stream, and join again when it ends; until cancelled."""
@@ -257,6 +259,7 @@ class SyncClient:
         )
         if not self._caught_up:  # only now is it known what the others list
             self._caught_up = True
+            self.caught_up.set()
             self._prober.catch_up()
 
     def _send_probe_result(self, result: sync_pb2.ProbeResult) -> None:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from leaseway.control_plane.config.layers.sources import Source
 
 CONFIG_WORDS: Final = (
-    "PATH, system=PATH, domain=TENANT:PATH, domain=FOLDER (a file for each tenant) or session=PATH"
+    "PATH, system=PATH, domain=TENANT:PATH, domain=FOLDER (a file for each tenant), session=PATH"
+    " or, for a running system, kubernetes=NAMESPACE"
 )
 
 config_option = click.option(
@@ -69,6 +70,11 @@ def existing_sources(words: Sequence[str]) -> tuple[Source, ...]:
     """
     sources = sources_of(words)
     for source in sources:
+        if source.namespace:
+            raise click.UsageError(
+                f"--config kubernetes={source.namespace} is followed by a running control plane"
+                f" only. See what it says of them: kubectl -n {source.namespace} get mcpservers"
+            )
         there = source.path.is_dir() if source.folder else source.path.is_file()
         if not there and not source.optional:
             raise click.UsageError(_missing(source.path))

@@ -136,8 +136,8 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     combination = _Combination(log, _last_defaults(documents))
     base: dict[str, _Declared] = {}
     for one in documents:
-        if one.kind in ("global", "native", "system"):
-            # A file over a global one replaces its servers one by one, whole.
+        if one.kind in ("global", "native", "system", "kubernetes"):
+            # A file over a global one replaces its servers one by one, whole; so do resources.
             base.update((entry.name, _Declared(entry, one)) for entry in one.document.servers)
     sessions = [one for one in documents if one.kind == "session"]
     combination.common(base, sessions)

@@ -15,10 +15,11 @@ from leaseway.control_plane.config.layers.document import DocumentReader, read_r
 from leaseway.control_plane.config.schema.issues import IssueLog, ParsedConfig, Where
 from leaseway.control_plane.config.tree.yaml_tree import Table
 
-LayerKind = Literal["global", "native", "system", "domain", "session"]
-"""Which layer a file is: `native` is a file alone, `global` what lies under such a one."""
+LayerKind = Literal["global", "native", "system", "kubernetes", "domain", "session"]
+"""Which layer a file is: `native` is a file alone, `global` what lies under such a one, and
+`kubernetes` a resource that declares a server, over what files declare."""
 
-_STRICT: Final = frozenset({"system", "domain"})
+_STRICT: Final = frozenset({"system", "kubernetes", "domain"})
 
 
 @dataclass(frozen=True)

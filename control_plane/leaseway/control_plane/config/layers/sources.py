@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from leaseway.control_plane.config.kubernetes.resources import Resource, resource_path
 from leaseway.control_plane.config.layers.parse import LayerKind
 from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
@@ -19,14 +20,16 @@ DEFAULT_CONFIG: Final = Path(".minds/mcp.yaml")
 MAX_TENANTS: Final = 1_000
 """Files of a domain folder that are read."""
 
-_KIND: Final = re.compile(r"(system|domain|session)=(.*)", re.DOTALL)
+_KIND: Final = re.compile(r"(system|domain|session|kubernetes)=(.*)", re.DOTALL)
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _RANK: Final[dict[LayerKind, int]] = {
     "global": 0,
     "native": 1,
     "system": 1,
-    "domain": 2,
-    "session": 3,
+    "kubernetes": 2,
+    "domain": 3,
+    "session": 4,
 }
 
 
@@ -44,6 +47,7 @@ class Source:
         tenant: Whose domain a file is.
         folder: Whether it is a folder: each file's stem is a tenant.
         optional: Whether it may be missing without a word.
+        resource: The custom resource that it is, and no file; its path is a name only.
     """
 
     kind: LayerKind
@@ -51,6 +55,12 @@ class Source:
     tenant: str = ""
     folder: bool = False
     optional: bool = False
+    resource: Resource | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace whose resources it stands for; empty for a file and for one resource."""
+        return self.path.name if self.kind == "kubernetes" and self.resource is None else ""
 
 
 def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[Source, ...]:
@@ -60,14 +70,15 @@ def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[So
     `.kode.json` lies over the one in the user's home.
 
     Args:
-        words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER` or `session=PATH`.
+        words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER`, `session=PATH` or
+            `kubernetes=NAMESPACE`.
         home: The user's home, where it is not the process's.
 
     Raises:
         BadSources: They do not fit together, or a word has none of these forms.
     """
     sources = [_source(word) for word in words]
-    if not any(_RANK[source.kind] == 1 for source in sources):
+    if not any(_RANK[source.kind] in (1, 2) for source in sources):
         sources.append(_inherited(sources) or Source("native", DEFAULT_CONFIG))
     _check(sources)
     below = [
@@ -104,6 +115,8 @@ def _source(word: str) -> Source:
         raise BadSources(f"--config {kind}= needs a path.")
     if kind == "domain":
         return _domain(rest)
+    if kind == "kubernetes":
+        return _namespace(rest)
     return Source("system" if kind == "system" else "session", Path(rest))
 
 
@@ -124,6 +137,22 @@ def _domain(rest: str) -> Source:
     return Source("domain", Path(path), tenant)
 
 
+def _namespace(name: str) -> Source:
+    if not _NAMESPACE.fullmatch(name):
+        raise BadSources(
+            f"--config kubernetes={name} names no namespace: use 1 to 63 characters of a-z, 0-9"
+            " and '-'."
+        )
+    return Source("kubernetes", resource_path(name))
+
+
+def resource_source(resource: Resource) -> Source:
+    """Return the layer that one custom resource is."""
+    if resource.kind == "MCPTenant":
+        return Source("domain", resource.path, resource.name, resource=resource)
+    return Source("kubernetes", resource.path, resource=resource)
+
+
 def _check(sources: Sequence[Source]) -> None:
     bases = [source for source in sources if _RANK[source.kind] == 1]
     if len(bases) > 1:
@@ -132,6 +161,8 @@ def _check(sources: Sequence[Source]) -> None:
             f"--config names two files that declare servers, {named}; one can lie below the"
             " others. Say which of them are domain=TENANT:PATH or session=PATH."
         )
+    if sum(source.kind == "kubernetes" for source in sources) > 1:
+        raise BadSources("--config names two namespaces; ids of servers are unique in one only.")
     if sum(source.kind == "session" for source in sources) > 1:
         raise BadSources("--config names two session layers; there is one.")
     tenants = [source.tenant for source in sources if source.tenant]

@@ -7,10 +7,23 @@ after the first look at everything, and never while the last one is still being 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
-from leaseway.control_plane.config.layers.sources import Source, files_in, tenant_file
+from leaseway.control_plane.config.kubernetes.resources import (
+    KINDS,
+    Resource,
+    first_by_name,
+    resource_text,
+)
+from leaseway.control_plane.config.layers.sources import (
+    Source,
+    files_in,
+    resource_source,
+    tenant_file,
+)
 from leaseway.control_plane.config.loading import Found
 from leaseway.control_plane.config.tree.read_file import Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
@@ -20,6 +33,8 @@ from leaseway.control_plane.config.watch.one_file import (
     ConfigText,
     watch_config,
 )
+
+_logger = logging.getLogger(__name__)
 
 
 async def watch_sources(
@@ -81,16 +96,13 @@ class _Watches:
     def _ordered(self) -> list[Source]:
         # As the sources were given; those of one folder by name.
         rank = {source.path: number for number, source in enumerate(self._sources)}
-        return sorted(
-            self._found,
-            key=lambda source: (
-                rank.get(source.path, rank.get(source.path.parent, 0)),
-                source.path.name,
-            ),
-        )
+        return sorted(self._found, key=lambda source: (_rank(source, rank), source.path.name))
 
     def _start(self, source: Source) -> None:
-        watch = self._folder(source) if source.folder else self._file(source)
+        if source.namespace:
+            watch = self._namespace(source)
+        else:
+            watch = self._folder(source) if source.folder else self._file(source)
         task = asyncio.create_task(watch, name=f"watch {source.path}")
         self._tasks[source] = task
         task.add_done_callback(lambda _task: self._dirty.set())
@@ -102,6 +114,40 @@ class _Watches:
                 self._found[source] = _found(event)
                 self._unseen.discard(source)
                 self._dirty.set()
+
+    async def _namespace(self, source: Source) -> None:
+        # The client library takes a third of a second to load and comes with an extra.
+        from leaseway.control_plane.config.kubernetes.watch import (
+            ResourcesUnknown,
+            follow_namespace,
+        )
+
+        changes = follow_namespace(source.namespace)
+        async with aclosing(changes):
+            async for change in changes:
+                if isinstance(change, ResourcesUnknown):
+                    self._found[source] = Unreadable(str(change))
+                else:
+                    self._take(source, change)
+                self._unseen.discard(source)
+                self._dirty.set()
+
+    def _take(self, namespace: Source, resources: Sequence[Resource]) -> None:
+        """Replace what is known of a namespace."""
+        for source in [each for each in self._found if each.resource is not None]:
+            del self._found[source]
+        self._found.pop(namespace, None)
+        for kind in KINDS:
+            kept, left_out = first_by_name(each for each in resources if each.kind == kind)
+            if left_out:
+                _logger.error(
+                    "%d resources of the kind %s are left out: the first %d by name are read.",
+                    left_out,
+                    kind,
+                    len(kept),
+                )
+            for resource in kept:
+                self._found[resource_source(resource)] = resource_text(resource)
 
     async def _folder(self, folder: Source) -> None:
         events = FileEvents(folder.path / "*", any_name=True)
@@ -131,6 +177,12 @@ class _Watches:
         if folder in self._unseen:
             self._unseen.discard(folder)
             self._dirty.set()
+
+
+def _rank(source: Source, rank: Mapping[Path, int]) -> int:
+    if source.resource is not None:
+        return rank.get(source.path.parent.parent, 0)
+    return rank.get(source.path, rank.get(source.path.parent, 0))
 
 
 def _found(event: ConfigEvent) -> Found:

@@ -1,0 +1,114 @@
+"""Custom resources as layers: each is a document of its own in the native format.
+
+So an issue names its resource, and one that is wrong harms no other. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+GROUP: Final = "leaseway.dev"
+VERSION: Final = "v1alpha1"
+
+Kind = Literal["MCPServer", "MCPTenant"]
+KINDS: Final[Mapping[Kind, str]] = {"MCPServer": "mcpservers", "MCPTenant": "mcptenants"}
+"""The kinds with their plurals, as the API's paths have them."""
+
+MAX_RESOURCES: Final = 2_000
+"""Resources of one kind that are read, by name."""
+
+_DEEPEST: Final = 12
+"""How deep a specification may nest; what lies deeper reads as null, which no key takes."""
+_MOST_VALUES: Final = 50_000
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One custom resource, as the API last told it.
+
+    Attributes:
+        kind: What it is.
+        namespace: Where it is.
+        name: Its name: a server's id, or a tenant's.
+        uid: Tells it from a later one of the same name.
+        generation: Grows with each change of its specification.
+        spec: The specification.
+        status: Its status as it is written in the API.
+    """
+
+    kind: Kind
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    status: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def path(self) -> Path:
+        """What it is called in issues and log lines."""
+        return resource_path(self.namespace) / self.kind.lower() / self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def resource_path(namespace: str) -> Path:
+    """Return what a namespace's resources are called together; no file is there."""
+    return Path("kubernetes") / namespace
+
+
+def parse_resource(kind: Kind, found: Mapping[str, Any]) -> Resource:
+    """Return a resource from the API's object; what is missing is empty."""
+    metadata = found.get("metadata") or {}
+    return Resource(
+        kind,
+        str(metadata.get("namespace") or ""),
+        str(metadata.get("name") or ""),
+        str(metadata.get("uid") or ""),
+        int(metadata.get("generation") or 0),
+        _mapping(found.get("spec")),
+        _mapping(found.get("status")),
+    )
+
+
+def resource_text(resource: Resource) -> str:
+    """Return a resource as a document in the native format."""
+    spec = _Bounded().value(resource.spec, 0)
+    servers = {resource.name: spec} if resource.kind == "MCPServer" else spec.get("servers")
+    written = json.dumps(servers if isinstance(servers, dict) else {}, indent=1)
+    return f'{{"version": 1, "servers":\n{written}}}\n'
+
+
+def first_by_name(resources: Iterable[Resource]) -> tuple[list[Resource], int]:
+    """Return the resources of a kind that are read, and how many are left out."""
+    ordered = sorted(resources, key=lambda each: each.name)
+    return ordered[:MAX_RESOURCES], max(0, len(ordered) - MAX_RESOURCES)
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+class _Bounded:
+    """Copies a specification, within the bounds that a document's reader insists on.
+
+    A document beyond them would be refused as a whole, and with it every other layer.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MOST_VALUES
+
+    def value(self, found: Any, depth: int) -> Any:
+        self._left -= 1
+        if self._left < 0 or depth > _DEEPEST:
+            return None
+        if isinstance(found, Mapping):
+            return {str(name): self.value(each, depth + 1) for name, each in found.items()}
+        if isinstance(found, list):
+            return [self.value(each, depth + 1) for each in found]
+        return found if isinstance(found, str | int | float | bool) else None

@@ -1,0 +1,141 @@
+"""The watch over a namespace's resources: all of them, after each change.
+
+A list, then its changes, then a list again: whatever a watch missed is seen within a minute. An API
+that is gone changes nothing: what was last known stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from typing import Final
+
+from leaseway.control_plane.config.kubernetes.api import (
+    KubernetesApi,
+    KubernetesFailure,
+    open_api,
+)
+from leaseway.control_plane.config.kubernetes.resources import KINDS, Kind, Resource
+from leaseway.wire.backoff import Backoff
+
+_logger = logging.getLogger(__name__)
+_AGAIN: Final = Backoff(0.2, 5.0)
+_WITHOUT_API: Final = 10.0
+"""Seconds after which an API that nothing here names is looked for again."""
+_QUIET: Final = 0.1
+"""Seconds without a change after which changes are told together; at most five times as long."""
+
+Known = dict[tuple[Kind, str], Resource]
+
+
+class ResourcesUnknown(Exception):
+    """Resources were never listed; the message says why."""
+
+
+async def follow_namespace(
+    namespace: str,
+) -> AsyncGenerator[tuple[Resource, ...] | ResourcesUnknown, None]:
+    """Yield what `watch_resources` does, from the API that this process's surroundings name."""
+    while True:
+        try:
+            async with open_api(namespace) as api:
+                watch = watch_resources(api)
+                async with aclosing(watch):
+                    async for change in watch:
+                        yield change
+        except KubernetesFailure as failure:
+            _logger.error("%s", failure)
+            yield ResourcesUnknown(str(failure))
+            await asyncio.sleep(_WITHOUT_API)
+
+
+async def watch_resources(
+    api: KubernetesApi,
+) -> AsyncGenerator[tuple[Resource, ...] | ResourcesUnknown, None]:
+    """Yield all resources, at once and after each change, until closed.
+
+    Before they could be listed once, why not: nobody knows then what should be there.
+    """
+    watch = _Watch(api)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(watch.close)
+        while True:
+            yield await watch.changed()
+
+
+class _Watch:
+    def __init__(self, api: KubernetesApi) -> None:
+        self._api = api
+        self._known: dict[Kind, dict[str, Resource]] = {}
+        self._failure: ResourcesUnknown | None = None
+        self._dirty = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._follow(kind)) for kind in KINDS]
+        for task in self._tasks:
+            task.add_done_callback(lambda _task: self._dirty.set())
+
+    async def changed(self) -> tuple[Resource, ...] | ResourcesUnknown:
+        while True:
+            await self._dirty.wait()
+            await self._until_quiet()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            if len(self._known) == len(KINDS):
+                return tuple(one for kind in KINDS for one in self._known[kind].values())
+            if self._failure is not None:
+                return self._failure
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _until_quiet(self) -> None:
+        for _ in range(5):
+            self._dirty.clear()
+            try:
+                async with asyncio.timeout(_QUIET):
+                    await self._dirty.wait()
+            except TimeoutError:
+                return
+        self._dirty.clear()
+
+    async def _follow(self, kind: Kind) -> None:
+        failures = 0
+        while True:
+            try:
+                listed = await self._api.list(kind)
+                self._take(kind, {one.name: one for one in listed.resources})
+                failures = 0
+                changes = self._api.changes(kind, listed.version)
+                async with aclosing(changes):
+                    async for change, resource in changes:
+                        known = dict(self._known[kind])
+                        known.pop(resource.name, None)
+                        if change != "DELETED":
+                            known[resource.name] = resource
+                        self._take(kind, known)
+            except KubernetesFailure as failure:
+                self._fails(kind, failure, failures)
+                failures += 1
+                await asyncio.sleep(_AGAIN.delay(failures - 1))
+
+    def _take(self, kind: Kind, found: dict[str, Resource]) -> None:
+        before = self._known.get(kind)
+        self._known[kind] = found
+        # What only the status of a resource changed says nothing new about what should be.
+        if before is None or before != found:
+            self._dirty.set()
+
+    def _fails(self, kind: Kind, failure: KubernetesFailure, failures: int) -> None:
+        level = logging.DEBUG if failures else logging.WARNING
+        if kind in self._known:
+            _logger.log(level, "%s What was known of them stays; they are listed again.", failure)
+            return
+        _logger.log(level, "%s They are listed again until it messages.", failure)
+        told = self._failure
+        self._failure = ResourcesUnknown(str(failure))
+        if told is None or str(told) != str(failure):
+            self._dirty.set()

@@ -1,0 +1,195 @@
+"""Writes what became of custom resources into their status, and tells events (docs/kubernetes.md).
+
+One task, which looks at what is known at most once a second and writes what has changed. Writing
+fails for itself: it is tried again, and never holds up what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from leaseway.control_plane.config.kubernetes.resources import Resource
+from leaseway.control_plane.config.kubernetes.status import (
+    Facts,
+    Verdict,
+    next_status,
+    verdict_of,
+)
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services import messages
+from leaseway.spec.model import VariantKey
+from leaseway.v1 import catalog_pb2
+
+_logger = logging.getLogger(__name__)
+_PACE: Final = 1.0
+"""Seconds between two looks."""
+_LONGEST_PAUSE: Final = 30.0
+_FINE: Final = Verdict(False, "AsConfigured")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A resource with what the configuration found in it."""
+
+    resource: Resource
+    issues: tuple[ConfigIssue, ...]
+    enabled: bool
+
+
+class ResourceStatus:
+    """The status of all resources.
+
+    Args:
+        plane: What is served.
+        leads: Whether this control plane is the one that writes.
+    """
+
+    def __init__(self, plane: Plane, leads: Callable[[], bool]) -> None:
+        self._plane = plane
+        self._leads = leads
+        self._loaded: tuple[_Loaded, ...] = ()
+        self._written: dict[str, Mapping[str, Any]] = {}
+        self._failing = False
+
+    def loaded(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
+        """Take what was found of the configuration, and what it says."""
+        issues: dict[str, list[ConfigIssue]] = {}
+        for issue in parsed.issues:
+            issues.setdefault(issue.file, []).append(issue)
+        self._loaded = tuple(
+            _Loaded(
+                source.resource,
+                tuple(issues.get(str(source.path), ())),
+                source.resource.spec.get("enabled", True) is not False,
+            )
+            for source in found
+            if source.resource is not None
+        )
+        known = {each.resource.uid for each in self._loaded}
+        self._written = {uid: one for uid, one in self._written.items() if uid in known}
+
+    async def run(self, namespace: str) -> None:
+        """Write what has changed, until cancelled."""
+        from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
+
+        while True:
+            try:
+                async with open_api(namespace) as api:
+                    while True:
+                        # Listened for first: what changes meanwhile is looked at next time.
+                        changed = asyncio.ensure_future(self._plane.changed(_LONGEST_PAUSE))
+                        try:
+                            if self._leads():
+                                await self._write(api)
+                            await asyncio.sleep(_PACE)
+                            await changed
+                        finally:
+                            changed.cancel()
+            except KubernetesFailure as failure:
+                level = logging.DEBUG if self._failing else logging.WARNING
+                _logger.log(level, "%s It is tried again.", failure)
+                self._failing = True
+                await asyncio.sleep(_PACE * 5)
+
+    async def _write(self, api: Any) -> None:
+        view = _View(self._plane)
+        for loaded in self._loaded:
+            resource = loaded.resource
+            before = self._written.get(resource.uid, resource.status)
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            made = next_status(resource, before, view.facts(loaded), now)
+            if made is None:
+                continue
+            status, events = made
+            await api.write_status(resource, status)
+            self._written[resource.uid] = status
+            for event in events:
+                await api.tell(resource, event.kind, event.reason, event.note)
+        self._failing = False
+
+
+class _View:
+    """What is known at one moment, gone through once for all resources."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._state = plane.state
+        self._now = plane.clock()
+        self._instances = messages.instances_by_variant(self._state)
+        self._live = Counter(
+            key.server_id
+            for key, instances in self._instances.items()
+            for one in instances
+            if one.is_live
+        )
+        leases = self._state.placements.leases.values()
+        self._leases = Counter(lease.key.server_id for lease in leases)
+        self._tenants = Counter(lease.key.tenant for lease in leases)
+        self._problems: dict[str, Problem] = {}
+        self._tenant_problems: dict[str, Problem] = {}
+        for each in self._state.problems.open():
+            problem = each.problem
+            if problem.severity != "error":
+                continue
+            if problem.tenant:
+                self._tenant_problems.setdefault(problem.tenant, problem)
+            elif problem.server_id:
+                self._problems.setdefault(problem.server_id, problem)
+        self._errors = messages.errors_by_server(self._state)
+
+    def facts(self, loaded: _Loaded) -> Facts:
+        """Return what is known of a resource."""
+        if loaded.resource.kind == "MCPTenant":
+            return self._tenant(loaded)
+        name = loaded.resource.name
+        accepted = verdict_of(loaded.issues)
+        key = VariantKey(name)
+        status = messages.server(self._state, key, self._now, (), self._errors)
+        problem = self._problems.get(name)
+        counts = {
+            "tools": status.tool_count,
+            "leases": self._leases[name],
+            "instances": self._live[name],
+        }
+        return Facts(accepted, _ready(status, loaded, accepted), _degraded(problem), counts)
+
+    def _tenant(self, loaded: _Loaded) -> Facts:
+        name = loaded.resource.name
+        servers = loaded.resource.spec.get("servers")
+        counts = {
+            "servers": len(servers) if isinstance(servers, Mapping) else 0,
+            "leases": self._tenants[name],
+        }
+        degraded = _degraded(self._tenant_problems.get(name))
+        return Facts(verdict_of(loaded.issues), None, degraded, counts)
+
+
+def _ready(status: catalog_pb2.ServerStatus, loaded: _Loaded, accepted: Verdict) -> Verdict:
+    match status.state:
+        case catalog_pb2.SERVER_STATE_READY:
+            return Verdict(True, "Serving", "Callers get its tools.")
+        case catalog_pb2.SERVER_STATE_DEGRADED:
+            return Verdict(True, "ServingLastGood", "Callers get what last worked.")
+        case catalog_pb2.SERVER_STATE_FAILED:
+            return Verdict(False, "Failed", status.problem)
+    if not accepted.holds:
+        return Verdict(False, "NotAccepted", "It was never accepted, so nothing is served.")
+    if not loaded.enabled:
+        return Verdict(False, "Disabled", "It says `enabled: false`.")
+    return Verdict(False, "Pending", "No worker has tried it yet.")
+
+
+def _degraded(problem: Problem | None) -> Verdict:
+    if problem is None:
+        return _FINE
+    reason = "".join(part.capitalize() for part in problem.reason.split("_"))
+    return Verdict(True, reason, problem.message)

@@ -1,0 +1,95 @@
+"""Custom resources as documents of the native format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.control_plane.config.formats.detection import parse_config
+from leaseway.control_plane.config.kubernetes.resources import (
+    MAX_RESOURCES,
+    Resource,
+    first_by_name,
+    parse_resource,
+    resource_text,
+)
+from leaseway.control_plane.config.layers.parse import Layer
+
+_ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def _server(name: str, spec: Any) -> Resource:
+    metadata = {"name": name, "namespace": "apps", "uid": "u", "generation": 2}
+    return parse_resource("MCPServer", {"metadata": metadata, "spec": spec})
+
+
+def _layer(resource: Resource) -> Layer:
+    return Layer("system", str(resource.path), resource_text(resource))
+
+
+def test_a_server_becomes_a_document_with_one_entry() -> None:
+    spec = {"transport": "stdio", "command": "python", "env": {"A": {"env": "B"}}}
+
+    written = json.loads(resource_text(_server("time", spec)))
+
+    assert written == {"version": 1, "servers": {"time": spec}}
+
+
+def test_a_tenant_becomes_a_document_with_its_overrides() -> None:
+    servers = {"files": {"enabled": False}}
+    found = {"metadata": {"name": "acme"}, "spec": {"servers": servers}}
+
+    written = json.loads(resource_text(parse_resource("MCPTenant", found)))
+
+    assert written == {"version": 1, "servers": servers}
+
+
+def test_an_issue_names_the_resource() -> None:
+    parsed = parse_config([_layer(_server("time", {"transport": "stdio", "comand": "x"}))])
+
+    assert not parsed.broken
+    assert {issue.file for issue in parsed.issues} == {"kubernetes/apps/mcpserver/time"}
+    assert any("'comand'" in issue.message for issue in parsed.issues)
+
+
+@given(_ANYTHING)
+def test_no_specification_breaks_the_document(found: Any) -> None:
+    """A broken document would refuse every other resource with it."""
+    parsed = parse_config([_layer(_server("time", {"transport": "stdio", "env": found}))])
+
+    assert not parsed.broken
+
+
+def test_one_that_nests_too_deep_is_an_error_of_its_own() -> None:
+    deep: Any = "x"
+    for _ in range(100):
+        deep = {"a": deep}
+
+    parsed = parse_config([_layer(_server("a", {"transport": "stdio", "env": {"A": deep}}))])
+
+    assert not parsed.broken
+    assert parsed.rejected == {"a"}
+
+
+def test_the_first_by_name_are_read_and_the_rest_counted() -> None:
+    many = [_server(f"s{number:05}", {}) for number in reversed(range(MAX_RESOURCES + 3))]
+
+    kept, left_out = first_by_name(many)
+
+    assert (len(kept), left_out) == (MAX_RESOURCES, 3)
+    assert kept[0].name == "s00000"
+
+
+def test_a_change_of_status_alone_is_no_change() -> None:
+    found = {"metadata": {"name": "a", "generation": 1}, "spec": {}}
+
+    assert parse_resource("MCPServer", found) == parse_resource(
+        "MCPServer", {**found, "status": {"tools": 3}}
+    )

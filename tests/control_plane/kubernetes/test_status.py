@@ -1,0 +1,104 @@
+"""Conditions, counts and events of a resource."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leaseway.control_plane.config.kubernetes.resources import Resource
+from leaseway.control_plane.config.kubernetes.status import (
+    Event,
+    Facts,
+    Verdict,
+    next_status,
+    verdict_of,
+)
+from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
+
+_RESOURCE = Resource("MCPServer", "apps", "time", "u", 3)
+_WELL = Facts(
+    accepted=Verdict(True, "Valid"),
+    ready=Verdict(True, "Serving"),
+    degraded=Verdict(False, "AsConfigured"),
+    counts={"tools": 2},
+)
+_T1, _T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def _issue(severity: str, message: str) -> ConfigIssue:
+    reason = IssueReason.BAD_VALUE
+    return ConfigIssue("f", 1, 1, "k", severity, reason, message)  # type: ignore[arg-type]
+
+
+def test_a_status_says_the_generation_that_it_is_of() -> None:
+    made = next_status(_RESOURCE, {}, _WELL, _T1)
+
+    assert made is not None
+    status, events = made
+    assert status["observedGeneration"] == 3
+    assert status["tools"] == 2
+    assert {each["type"]: each["status"] for each in status["conditions"]} == {
+        "Accepted": "True",
+        "Ready": "True",
+        "Degraded": "False",
+    }
+    assert events == [Event("Normal", "Ready", "Ready is True.")]
+
+
+def test_what_is_said_already_is_not_written_again() -> None:
+    made = next_status(_RESOURCE, {}, _WELL, _T1)
+    assert made is not None
+
+    assert next_status(_RESOURCE, made[0], _WELL, _T2) is None
+
+
+def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    made = next_status(_RESOURCE, {}, _WELL, _T1)
+    assert made is not None
+    worse = replace(_WELL, degraded=Verdict(True, "ServerLost", "It ended."), counts={"tools": 0})
+
+    after = next_status(_RESOURCE, made[0], worse, _T2)
+
+    assert after is not None
+    times = {each["type"]: each["lastTransitionTime"] for each in after[0]["conditions"]}
+    assert times == {"Accepted": _T1, "Ready": _T1, "Degraded": _T2}
+    assert after[1] == [Event("Warning", "Degraded", "It ended.")]
+
+
+def test_counts_alone_make_no_event() -> None:
+    made = next_status(_RESOURCE, {}, _WELL, _T1)
+    assert made is not None
+
+    after = next_status(_RESOURCE, made[0], replace(_WELL, counts={"tools": 5}), _T2)
+
+    assert after is not None
+    assert after[1] == []
+
+
+def test_a_second_mistake_is_told_like_the_first() -> None:
+    bad = replace(_WELL, accepted=verdict_of([_issue("error", "One is wrong.")]))
+    made = next_status(_RESOURCE, {}, bad, _T1)
+    assert made is not None
+    other = replace(_WELL, accepted=verdict_of([_issue("error", "Two is wrong.")]))
+
+    after = next_status(_RESOURCE, made[0], other, _T2)
+
+    assert after is not None
+    assert [event.reason for event in after[1]] == ["Rejected"]
+    assert "Two is wrong." in after[1][0].note
+
+
+def test_an_error_is_not_accepted_and_a_warning_is() -> None:
+    bad = verdict_of([_issue("warning", "Odd."), _issue("error", "Wrong.")])
+    odd = verdict_of([_issue("warning", "Odd.")])
+
+    assert (bad.holds, bad.reason) == (False, "BadValue")
+    assert bad.message == "Wrong. What was served before stays in force."
+    assert (odd.holds, odd.message) == (True, "Odd.")
+
+
+def test_many_messages_are_counted() -> None:
+    said = verdict_of([_issue("error", f"Wrong {number}.") for number in range(9)]).message
+
+    assert "Wrong 4." in said
+    assert "Wrong 5." not in said
+    assert "And 4 more." in said

@@ -1,0 +1,174 @@
+"""Who leads, decided and held against an API in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.control_plane.leadership import (
+    Elector,
+    LeaseConflict,
+    LeaseFailure,
+    LeaseRecord,
+    Observed,
+    decide,
+    epoch_of,
+    identity,
+)
+
+_A, _B = "10.0.0.1:7600_a", "10.0.0.2:7600_b"
+
+
+class LeaseInMemory:
+    """The API's part: one record with a version that each write must name."""
+
+    def __init__(self) -> None:
+        self.record: LeaseRecord | None = None
+        self.down = False
+        self._writes = 0
+
+    async def read(self) -> LeaseRecord | None:
+        self._check()
+        return self.record
+
+    async def create(self, record: LeaseRecord) -> LeaseRecord:
+        self._check()
+        if self.record is not None:
+            raise LeaseConflict
+        return self._keep(replace(record, created=1_700_000_000))
+
+    async def replace(self, record: LeaseRecord) -> LeaseRecord:
+        self._check()
+        if self.record is None or record.version != self.record.version:
+            raise LeaseConflict
+        return self._keep(record)
+
+    def _keep(self, record: LeaseRecord) -> LeaseRecord:
+        self._writes += 1
+        version = str(self._writes)
+        self.record = replace(record, version=version, renewed=version)
+        return self.record
+
+    def _check(self) -> None:
+        if self.down:
+            raise LeaseFailure("it is down")
+
+
+@pytest.fixture
+def lease() -> LeaseInMemory:
+    return LeaseInMemory()
+
+
+def _record(**fields: object) -> LeaseRecord:
+    return replace(LeaseRecord(_A, 3, 0, created=1_700_000_000), **fields)  # type: ignore[arg-type]
+
+
+def test_a_lease_is_taken_when_it_has_said_the_same_for_its_duration() -> None:
+    observed = Observed(_record(), since=10.0)
+
+    assert decide(observed, _B, 12.9) == "wait"
+    assert decide(observed, _B, 13.0) == "take"
+    assert decide(observed, _A, 99.0) == "renew"
+
+
+def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+    assert decide(Observed(_record(holder=""), since=10.0), _B, 10.0) == "take"
+
+
+def test_a_renewal_begins_the_wait_anew() -> None:
+    observed = Observed(_record(renewed="1"), since=10.0)
+
+    assert observed.seen(_record(renewed="1", version="7"), 12.0).since == 10.0
+    assert observed.seen(_record(renewed="2"), 12.0).since == 12.0
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=30))
+def test_an_epoch_never_goes_back(made_anew: list[bool]) -> None:
+    """Neither by a change of holder, nor where somebody deletes the Lease."""
+    created, transitions, before = 1_700_000_000, 0, 0
+    for anew in made_anew:
+        created, transitions = (created + 1, 0) if anew else (created, transitions + 1)
+        epoch = epoch_of(_record(created=created, transitions=transitions))
+        assert epoch > before
+        before = epoch
+
+
+def test_an_epoch_is_above_that_of_a_control_plane_without_a_lease() -> None:
+    assert epoch_of(_record(created=1_700_000_100)) > 1_700_000_000 * 10**6
+
+
+def test_a_record_names_the_address_of_its_holder() -> None:
+    assert LeaseRecord(identity("[::1]:7600"), 3, 0).leader == "[::1]:7600"
+    assert LeaseRecord("", 3, 0).leader == ""
+
+
+async def test_the_first_candidate_leads_and_the_second_knows_where(lease: LeaseInMemory) -> None:
+    first, second = Elector(lease, _A, 2), Elector(lease, _B, 2)
+
+    epoch = await first.lead()
+    waiting = asyncio.create_task(second.lead())
+    async with asyncio.timeout(10):
+        while second.leader != "10.0.0.1:7600":
+            await asyncio.sleep(0)
+    await first.give_back()
+    async with asyncio.timeout(10):
+        assert await waiting > epoch
+    assert (first.leading, second.leading) == (False, True)
+
+
+async def test_of_two_that_take_at_once_one_leads(lease: LeaseInMemory) -> None:
+    both = [Elector(lease, me, 2) for me in (_A, _B)]
+    attempts = [asyncio.create_task(each.lead()) for each in both]
+
+    done, pending = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED, timeout=10)
+
+    assert len(done) == 1
+    for each in pending:
+        each.cancel()
+    assert [each.leading for each in both].count(True) == 1
+
+
+async def test_a_leader_that_cannot_renew_gives_up_before_another_may_take_it(
+    lease: LeaseInMemory,
+) -> None:
+    leader, loop = Elector(lease, _A, 2), asyncio.get_running_loop()
+    await leader.lead()
+    lease.down = True
+    began = loop.time()
+
+    async with asyncio.timeout(10):
+        why = await leader.hold()
+
+    assert not leader.leading
+    assert "could not be renewed" in why
+    assert loop.time() - began >= 1.0
+
+
+async def test_a_leader_whose_lease_was_stolen_gives_up_at_its_next_renewal(
+    lease: LeaseInMemory,
+) -> None:
+    leader = Elector(lease, _A, 3)
+    await leader.lead()
+    assert lease.record is not None
+    await lease.replace(replace(lease.record, holder=_B, transitions=1))
+
+    async with asyncio.timeout(10):
+        why = await leader.hold()
+
+    assert not leader.leading
+    assert leader.leader == "10.0.0.2:7600"
+    assert "Another leads: 10.0.0.2:7600" in why
+
+
+async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -> None:
+    await Elector(lease, _A, 3).lead()
+    other = Elector(lease, _B, 3)
+
+    await other.give_back()
+
+    assert lease.record is not None
+    assert lease.record.holder == _A

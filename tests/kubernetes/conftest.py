@@ -1,0 +1,34 @@
+"""One real Kubernetes API for all tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.conftest import absent
+from tests.e2e.system import free_port
+from tests.kubernetes.cluster import Cluster, missing
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a running API with Leaseway's definitions installed."""
+    why = missing()
+    if why is not None:
+        absent("k8s", why)
+    made = Cluster(tmp_path_factory.mktemp("kubernetes"), (free_port(), free_port(), free_port()))
+    try:
+        made.start()
+        made.install_crds()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """Return a namespace of this test's own."""
+    name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    cluster.request("POST", "/api/v1/namespaces", body)
+    return name

@@ -1,0 +1,112 @@
+"""Control planes and workers as processes that follow a real API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.conftest import BOUND
+from tests.e2e.system import LEASEWAY, Part, free_port
+from tests.kubernetes.cluster import Cluster
+
+
+class Planes:
+    """Any number of control planes and workers in one namespace.
+
+    Args:
+        cluster: The API.
+        namespace: Whose resources are followed.
+        folder: Where files go.
+        user: Who the control planes are to the API.
+        lease: The name of the Lease by which one of several leads, or None for one alone.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        folder: Path,
+        *,
+        user: str = "admin",
+        lease: str | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._folder = folder
+        self._user = user
+        self._lease = lease
+        self.parts: list[Part] = []
+        self.planes: list[Part] = []
+
+    @property
+    def address(self) -> str:
+        """The addresses of all control planes."""
+        return ",".join(part.address for part in self.planes)
+
+    async def control_plane(self, port: int | None = None) -> Part:
+        """Start a control plane and wait until it listens."""
+        port = port or free_port()
+        arguments = ["--config", f"kubernetes={self._namespace}", "--listen", f"127.0.0.1:{port}"]
+        if self._lease is not None:
+            arguments += ["--leader-lease", f"{self._namespace}/{self._lease}"]
+        part = await self._start("control-plane", *arguments)
+        self.planes.append(part)
+        return part
+
+    async def worker(self, name: str) -> Part:
+        """Start a worker and wait until it listens."""
+        return await self._start("worker", "--control-plane", self.address, "--id", name)
+
+    async def _start(self, *arguments: str) -> Part:
+        kubeconfig = self._cluster.kubeconfig(self._user, self._namespace)
+        process = await asyncio.create_subprocess_exec(
+            *LEASEWAY,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        )
+        part = Part(process, "")
+        part.pump = asyncio.create_task(_pump(part))
+        self.parts.append(part)
+        assert process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            line = (await process.stdout.readline()).decode()
+        match = re.fullmatch(r"ready (\S+)\n", line)
+        if match is None:
+            raise RuntimeError("It did not start:\n" + "\n".join(part.log))
+        part.address = match[1]
+        return part
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for part in reversed(self.parts):
+            if part.process.returncode is None:
+                await part.end()
+        for part in self.parts:
+            if part.pump is not None:
+                part.pump.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await part.pump
+        if error is not None:
+            for part in self.parts:
+                print("\n".join(part.log[-60:]))
+
+
+async def _pump(part: Part) -> None:
+    assert part.process.stderr is not None
+    async for line in part.process.stderr:
+        part.log.append(line.decode().rstrip())

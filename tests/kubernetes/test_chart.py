@@ -1,0 +1,200 @@
+"""The chart and what is generated below deploy/, without an API."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from tests.conftest import ROOT, absent
+from tests.kubernetes.cluster import CHART, TOOLS
+
+_EVERYTHING = (
+    "--set=serviceMonitor.enabled=true",
+    "--set=serviceMonitor.adapterRules=true",
+    "--set=workers.gpu.autoscaling.kind=hpa",
+    "--set=workers.big.autoscaling.kind=keda",
+    "--set=workers.big.labels.zone=a",
+    '--set-json=workers.big.secretFiles=["token"]',
+    "--set=controlPlane.config.system=version: 1\nservers: {}",
+    '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
+    '--set-json=networkPolicy.clients.namespaceSelector={"matchLabels":{"team":"a"}}',
+)
+_OF_OTHERS = ("ServiceMonitor", "ScaledObject")
+"""Kinds that Kubernetes itself has no schema of."""
+
+
+@pytest.fixture
+def helm() -> str:
+    """Return the path of helm."""
+    own = TOOLS / "helm"
+    program = str(own) if own.exists() else shutil.which("helm")
+    if program is None:
+        absent("k8s", "there is no helm; run `make k8s-api`.")
+    return str(program)
+
+
+def render(helm: str, *options: str) -> list[dict[str, Any]]:
+    """Return the objects that the chart makes."""
+    made = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--namespace", "apps", *options],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [each for each in yaml.safe_load_all(made.stdout) if each]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for each in of_kind(objects, "Deployment"):
+        pod = each["spec"]["template"]["spec"]
+        yield pod, pod["containers"][0]
+
+
+@pytest.mark.parametrize("options", [(), _EVERYTHING], ids=["as it is", "with everything"])
+def test_all_that_the_chart_makes_is_valid_kubernetes(helm: str, options: tuple[str, ...]) -> None:
+    objects = render(helm, *options)
+
+    assert {"Deployment", "Service", "Role", "NetworkPolicy"} <= {one["kind"] for one in objects}
+    for each in objects:
+        if each["kind"] not in _OF_OTHERS:
+            kubernetes_validate.validate(each, "1.34", strict=True)
+
+
+def test_helm_lint_has_nothing_against_the_chart(helm: str) -> None:
+    outcome = subprocess.run([helm, "lint", "--strict", str(CHART)], check=False)
+
+    assert outcome.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("controlPlane.replica=3", "additional properties 'replica' not allowed"),
+        ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
+        ("workers.gpu.capacitty=3", "additional properties 'capacitty' not allowed"),
+        ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
+    ],
+)
+def test_a_value_that_is_wrong_is_refused_by_its_name(helm: str, option: str, said: str) -> None:
+    outcome = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--set", option],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert outcome.returncode != 0
+    assert said in outcome.stderr
+
+
+def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str) -> None:
+    for pod, container in containers(render(helm, *_EVERYTHING)):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_a_worker_is_given_longer_to_end_than_its_calls_are(helm: str) -> None:
+    from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
+
+    for pod, container in containers(render(helm, *_EVERYTHING)):
+        if container["name"] == "worker":
+            assert pod["terminationGracePeriodSeconds"] > SHUTDOWN_TIMEOUT + 5
+            assert pod["automountServiceAccountToken"] is False
+
+
+def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
+    objects = render(helm, "--set=workers.gpu.capacity=7", "--set=workerDefaults.replicas=4")
+
+    pools = {
+        each["metadata"]["labels"]["leaseway.dev/pool"]: each
+        for each in of_kind(objects, "Deployment")
+        if "leaseway.dev/pool" in each["metadata"]["labels"]
+    }
+    assert set(pools) == {"default", "gpu"}
+    spec = pools["gpu"]["spec"]
+    assert spec["replicas"] == 4
+    assert "--capacity=7" in spec["template"]["spec"]["containers"][0]["args"]
+    assert "--capacity=512" in pools["default"]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_a_config_map_is_mounted_as_a_folder_so_that_its_changes_are_seen(helm: str) -> None:
+    pod = next(
+        pod
+        for pod, container in containers(render(helm, *_EVERYTHING))
+        if container["name"] == "control-plane"
+    )
+
+    mounts = {each["name"]: each for each in pod["containers"][0]["volumeMounts"]}
+    assert "subPath" not in mounts["config"]
+    assert mounts["config"]["readOnly"] is True
+
+
+def test_only_the_control_plane_may_ask_the_api(helm: str) -> None:
+    objects = render(helm, *_EVERYTHING)
+
+    assert [each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")] == [
+        "leaseway-control-plane"
+    ]
+    for pod, container in containers(objects):
+        asks = container["name"] == "control-plane"
+        assert (pod.get("serviceAccountName") == "leaseway-control-plane") is asks
+
+
+def test_values_are_all_named_by_the_schema() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    assert set(values) == set(schema["properties"]) - {"global"}
+    assert set(values["workerDefaults"]) == set(schema["$defs"]["pool"]["properties"])
+
+
+def test_what_is_generated_below_deploy_is_what_the_tools_make(helm: str, tmp_path: Path) -> None:
+    made = tmp_path / "deploy"
+
+    subprocess.run(
+        [str(ROOT / "tools/kubernetes/generate.sh"), str(made)],
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "HELM": helm, "PYTHON": sys.executable},
+    )
+
+    files = [path for path in made.rglob("*") if path.is_file()]
+    assert len(files) == 5
+    for path in files:
+        kept = ROOT / "deploy" / path.relative_to(made)
+        assert kept.read_text() == path.read_text(), f"{kept}: run `make generate`"
+
+
+def test_the_kustomize_base_renders_to_what_the_chart_makes(helm: str) -> None:
+    kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
+    made = subprocess.run(
+        [kubectl, "kustomize", str(ROOT / "deploy/kustomize/base")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    base = [each for each in yaml.safe_load_all(made.stdout) if each]
+    chart = render(
+        helm, "--set=key.existingSecret=leaseway-key", "--set=tests.enabled=false", "--include-crds"
+    )
+
+    assert sorted(map(_name, base)) == sorted(map(_name, chart))
+
+
+def _name(one: dict[str, Any]) -> tuple[str, str]:
+    return one["kind"], one["metadata"]["name"]

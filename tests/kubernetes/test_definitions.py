@@ -1,0 +1,84 @@
+"""What the API itself admits: the definitions' schema, defaults and rules, without a webhook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.kubernetes.cluster import ApiRefused, Cluster
+
+_STDIO = {"transport": "stdio", "command": "python"}
+_HTTP = {"transport": "streamable_http", "url": "http://127.0.0.1:3000/mcp"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        _STDIO,
+        _HTTP,
+        {**_STDIO, "env": {"A": "b", "TOKEN": {"env": "HOST_TOKEN"}, "CA": {"file": "/ca"}}},
+        {**_STDIO, "sandbox": True, "limits": {"memory": "512MiB", "cpu": 0.5}},
+        {**_STDIO, "sandbox": {"network": False}, "limits": {"memory": 1_000_000}},
+        {**_STDIO, "call_timeout": "1m30s", "idle_timeout": 30},
+        {**_STDIO, "transform": [{"prefix": "a_"}, {"prefix": {"remove": "x"}}, {"suffix": "_b"}]},
+        {**_HTTP, "tools": {"whitelist": ["ticket_*"]}, "headers": {"A": {"secret": "a"}}},
+    ],
+)
+def test_what_the_native_file_takes_is_taken(
+    cluster: Cluster, namespace: str, spec: dict[str, Any]
+) -> None:
+    kept = cluster.apply("MCPServer", "one", spec, namespace=namespace)["spec"]
+
+    assert kept == {"enabled": True, "truely-stateless": False, **spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"transport": "stdio"}, "'stdio' needs 'command'"),
+        ({"transport": "sse"}, "'sse' needs 'url'"),
+        ({**_HTTP, "command": "python"}, "'command' is not for"),
+        ({**_STDIO, "url": "http://a"}, "'url' is not for stdio"),
+        ({**_STDIO, "start": "soon"}, 'Unsupported value: "soon"'),
+        ({**_STDIO, "warm": -1}, "should be greater than or equal to 0"),
+        ({**_STDIO, "call_timeout": "fast"}, "spec.call_timeout"),
+        ({**_STDIO, "transform": [{"prefix": "a", "suffix": "b"}]}, "at most 1"),
+        ({"command": "python"}, "spec.transport: Required value"),
+    ],
+)
+def test_what_is_wrong_is_refused_at_once_with_a_sentence(
+    cluster: Cluster, namespace: str, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ApiRefused) as refused:
+        cluster.apply("MCPServer", "one", spec, namespace=namespace)
+
+    assert refused.value.code == 422
+    assert said in str(refused.value)
+
+
+def test_a_name_that_is_no_server_id_is_refused(cluster: Cluster, namespace: str) -> None:
+    for name in ("a.b", "a" * 65):
+        with pytest.raises(ApiRefused, match="the name is an id"):
+            cluster.apply("MCPServer", name, _STDIO, namespace=namespace)
+
+
+def test_a_tenant_may_set_parameters_and_not_what_runs(cluster: Cluster, namespace: str) -> None:
+    spec = {"servers": {"files": {"enabled": False}, "search": {"call_timeout": "5s", "warm": 1}}}
+
+    assert cluster.apply("MCPTenant", "acme", spec, namespace=namespace)["spec"] == spec
+    wrong = {"servers": {"files": {"command": "sh"}}}
+    kept = cluster.apply("MCPTenant", "other", wrong, namespace=namespace)
+    assert kept["spec"] == {"servers": {"files": {}}}  # the API drops a field that it does not know
+
+
+def test_status_is_written_apart_from_the_specification(cluster: Cluster, namespace: str) -> None:
+    cluster.apply("MCPServer", "one", _STDIO, namespace=namespace)
+    path = f"/apis/leaseway.dev/v1alpha1/namespaces/{namespace}/mcpservers/one"
+    found = cluster.request("GET", path)
+
+    written = {"tools": 3, "observedGeneration": 1}
+    cluster.request("PUT", f"{path}/status", {**found, "status": written})
+
+    after = cluster.request("GET", path)
+    assert after["status"] == written
+    assert after["metadata"]["generation"] == found["metadata"]["generation"]

@@ -1,0 +1,306 @@
+"""Write the custom resource definitions from the native file's JSON Schema.
+
+A structural schema can say less than JSON Schema: a value that may be a text or an object keeps its
+fields unchecked (the control plane checks them), a choice of a number or a text becomes
+int-or-string, and what holds between keys becomes a CEL rule.
+
+    python tools/kubernetes/generate_crds.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from leaseway.control_plane.config.layers.combine import DOMAIN_KEYS
+from leaseway.control_plane.config.schema.json_schema import native_schema
+from leaseway.control_plane.config.schema.keys import OPEN_TRANSPORTS, SERVER_KEYS
+from leaseway.spec.model import TRANSPORTS
+
+Schema = dict[str, Any]
+
+GROUP: Final = "leaseway.dev"
+VERSION: Final = "v1alpha1"
+FOLDER: Final = Path(__file__).parents[2] / "deploy/chart/leaseway/crds"
+
+_KEPT: Final = (
+    *("description", "type", "pattern", "minLength", "maxLength"),
+    *("minimum", "maximum", "minItems", "maxItems", "enum"),
+)
+_LONGEST_TEXT: Final = 65_536
+_DEFAULTS: Final = {"enabled": True, "truely-stateless": False}
+_ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def structural(schema: Mapping[str, Any]) -> Schema:
+    """Return what a structural schema can say of a JSON Schema; what it cannot say is left open."""
+    options = schema.get("anyOf")
+    if options is not None:
+        return _choice(schema, options)
+    made: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if "enum" in made:
+        made.setdefault("type", "string")
+    kind = made.get("type")
+    if kind == "object":
+        return made | _fields(schema)
+    if kind == "array":
+        return made | {"items": structural(schema["items"]), "maxItems": made.get("maxItems", 1000)}
+    if kind == "string" and "enum" not in made:
+        return {"maxLength": _LONGEST_TEXT} | made
+    return made if kind in ("string", "boolean", "integer", "number") else dict(_ANYTHING)
+
+
+def _fields(schema: Mapping[str, Any]) -> Schema:
+    extra = schema.get("additionalProperties")
+    if isinstance(extra, Mapping):
+        return {"additionalProperties": structural(extra)}
+    properties = {name: structural(each) for name, each in schema.get("properties", {}).items()}
+    if not properties:
+        return dict(_ANYTHING)
+    required = {"required": schema["required"]} if schema.get("required") else {}
+    return {"properties": properties, **required}
+
+
+def _choice(schema: Mapping[str, Any], options: Iterable[Mapping[str, Any]]) -> Schema:
+    options = list(options)
+    about = {"description": schema["description"]} if "description" in schema else {}
+    kinds = [option.get("type") for option in options]
+    if set(kinds) == {"integer", "string"}:
+        return about | {"x-kubernetes-int-or-string": True} | _text_rules(options)
+    if set(kinds) == {"number", "string"}:  # a fraction of a second is written as a text
+        return about | {"x-kubernetes-int-or-string": True} | _text_rules(options)
+    if all(
+        kind == "object" and "properties" in option
+        for kind, option in zip(kinds, options, strict=True)
+    ):
+        merged = {name: each for option in options for name, each in option["properties"].items()}
+        fields = {name: structural(each) for name, each in merged.items()}
+        return about | {
+            "type": "object",
+            "properties": fields,
+            "minProperties": 1,
+            "maxProperties": 1,
+        }
+    return about | _ANYTHING
+
+
+def _text_rules(options: Iterable[Mapping[str, Any]]) -> Schema:
+    text = next(option for option in options if option.get("type") == "string")
+    return {"pattern": text["pattern"]} if "pattern" in text else {}
+
+
+def _server_schema() -> Schema:
+    server = native_schema()["$defs"]["server"]
+    fields = {name: structural(each) for name, each in server["properties"].items()}
+    fields["transport"] = {"type": "string", "minLength": 1, "maxLength": 64}
+    for name, default in _DEFAULTS.items():
+        fields[name] = fields[name] | {"default": default}
+    return {
+        "description": "An entry below `servers:` of the native configuration file.",
+        "type": "object",
+        "properties": fields,
+        "required": ["transport"],
+        "x-kubernetes-validations": list(_rules(fields)),
+    }
+
+
+def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
+    for key in SERVER_KEYS.values():
+        if key.name == "transport" or not _seen_by_cel(fields.get(key.name, _ANYTHING)):
+            continue
+        has = f"has(self.{_cel_name(key.name)})"
+        for transport in sorted(key.required_by):
+            rule = f"self.transport != '{transport}' || {has}"
+            yield {"rule": rule, "message": f"'{transport}' needs '{key.name}'"}
+        foreign = [
+            name
+            for name in sorted(TRANSPORTS)
+            if name not in OPEN_TRANSPORTS and not key.is_for(name)
+        ]
+        if foreign and key.name not in _DEFAULTS:
+            listed = ", ".join(f"'{name}'" for name in foreign)
+            rule = f"!(self.transport in [{listed}]) || !{has}"
+            yield {"rule": rule, "message": f"'{key.name}' is not for {', '.join(foreign)}"}
+
+
+def _seen_by_cel(schema: Mapping[str, Any]) -> bool:
+    """Say whether CEL can look at a field: what is kept unchecked has no type there."""
+    if "additionalProperties" in schema:
+        return _seen_by_cel(schema["additionalProperties"])
+    return "type" in schema or "x-kubernetes-int-or-string" in schema
+
+
+def _cel_name(name: str) -> str:
+    return name.replace("-", "__dash__")
+
+
+def _tenant_schema() -> Schema:
+    server = native_schema()["$defs"]["server"]
+    fields = {
+        name: structural(each) for name, each in server["properties"].items() if name in DOMAIN_KEYS
+    }
+    return {
+        "description": "A domain layer: what this tenant gets of the servers that are declared.",
+        "type": "object",
+        "properties": {
+            "servers": {
+                "description": "Overrides by server id; `enabled: false` takes a server away.",
+                "type": "object",
+                "additionalProperties": {"type": "object", "properties": fields},
+            }
+        },
+        "required": ["servers"],
+    }
+
+
+_STATUS: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "observedGeneration": {"type": "integer", "format": "int64"},
+        "registryVersion": {
+            "description": "The registry version that the counts are of.",
+            "type": "integer",
+            "format": "int64",
+        },
+        "tools": {"type": "integer", "minimum": 0},
+        "leases": {"type": "integer", "minimum": 0},
+        "instances": {"type": "integer", "minimum": 0},
+        "servers": {"type": "integer", "minimum": 0},
+        "conditions": {
+            "type": "array",
+            "maxItems": 8,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+            "items": {
+                "type": "object",
+                "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+                "properties": {
+                    "type": {"type": "string", "maxLength": 316},
+                    "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                    "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
+                    "lastTransitionTime": {"type": "string", "format": "date-time"},
+                    "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
+                    "message": {"type": "string", "maxLength": 32768},
+                },
+            },
+        },
+    },
+}
+_NAME_RULE: Final[Schema] = {
+    "rule": "self.metadata.name.size() <= 64 && !self.metadata.name.contains('.')",
+    "message": "the name is an id: at most 64 characters of a-z, 0-9 and '-'",
+}
+
+
+def _condition(kind: str) -> str:
+    return f'.status.conditions[?(@.type=="{kind}")]'
+
+
+def _column(name: str, path: str, kind: str = "string", **more: Any) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, **more}
+
+
+def _definition(kind: str, plural: str, short: str, spec: Schema, columns: list[Schema]) -> Schema:
+    schema = {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": _STATUS,
+        },
+        "x-kubernetes-validations": [_NAME_RULE],
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                "categories": ["leaseway"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+
+
+def definitions() -> dict[str, Schema]:
+    """Return the definitions by the names of their files."""
+    server = _definition(
+        "MCPServer",
+        "mcpservers",
+        "mcps",
+        _server_schema(),
+        [
+            _column("Transport", ".spec.transport"),
+            _column("Accepted", f"{_condition('Accepted')}.status"),
+            _column("Ready", f"{_condition('Ready')}.status"),
+            _column("Tools", ".status.tools", "integer"),
+            _column("Leases", ".status.leases", "integer"),
+            _column("Instances", ".status.instances", "integer"),
+            _column("Problem", f"{_condition('Degraded')}.message", priority=1),
+            _AGE,
+        ],
+    )
+    tenant = _definition(
+        "MCPTenant",
+        "mcptenants",
+        "mcpt",
+        _tenant_schema(),
+        [
+            _column("Accepted", f"{_condition('Accepted')}.status"),
+            _column("Servers", ".status.servers", "integer"),
+            _column("Leases", ".status.leases", "integer"),
+            _column("Problem", f"{_condition('Degraded')}.message", priority=1),
+            _AGE,
+        ],
+    )
+    return {"mcpservers.yaml": server, "mcptenants.yaml": tenant}
+
+
+class _Plain(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write each value out: an alias means nothing to those who read the file."""
+        return True
+
+
+def text(definition: Schema) -> str:
+    """Return a definition as the file that is committed."""
+    made = yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=100)
+    return f"# Generated by tools/kubernetes/generate_crds.py (`make generate`).\n{made}"
+
+
+def main() -> None:
+    """Write each definition into the chart's folder, or the one that is named."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, definition in definitions().items():
+        (folder / name).write_text(text(definition))
+
+
+if __name__ == "__main__":
+    main()

