@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "control_plane", "data_plane")
-PACKAGES = ("v1", "wire", "sdk", "cli", "control_plane", "data_plane", "server")
+PACKAGES = ("v1", "wire", "sdk", "cli", "control_plane", "data_plane", "server", "front")
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 

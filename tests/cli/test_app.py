@@ -20,6 +20,8 @@ COMMANDS = [
     "up",
     "control-plane",
     "worker",
+    "mcp",
+    "mcp-front",
     "wait",
     "check",
     "config",

@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "up": "leaseway.cli.commands.up:up",
     "control-plane": "leaseway.cli.commands.planes:control_plane",
     "worker": "leaseway.cli.commands.operate:worker",
+    "mcp": "leaseway.cli.commands.mcp:mcp",
+    "mcp-front": "leaseway.cli.commands.mcp:mcp_front",
     "wait": "leaseway.cli.commands.status:wait",
     "check": "leaseway.cli.commands.check:check",
     "config": "leaseway.cli.commands.config:config",

@@ -51,7 +51,7 @@ def _checked_id(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return value
 
 
-_exit_with_stdin = click.option(
+exit_with_stdin_option = click.option(
     "--exit-with-stdin",
     is_flag=True,
     hidden=True,
@@ -78,7 +78,7 @@ _exit_with_stdin = click.option(
     help="Workers to wait for before calling itself ready.",
 )
 @metrics_option
-@_exit_with_stdin
+@exit_with_stdin_option
 @log_options
 def control_plane(
     config: tuple[str, ...],
@@ -106,7 +106,7 @@ def control_plane(
             expect_workers=expect_workers,
             metrics=listener,
         )
-        return _serve(
+        return serve(
             "control-plane",
             "",
             log,
@@ -155,7 +155,7 @@ def control_plane(
 @vault_option
 @artifact_options
 @metrics_option
-@_exit_with_stdin
+@exit_with_stdin_option
 @log_options
 def worker(
     control_plane: Endpoint,
@@ -195,17 +195,17 @@ def worker(
             retention=Retention(artifacts.age, artifacts.space),
             artifacts_http=pictures,
         )
-        return _serve(
+        return serve(
             "worker",
             options.id,
             log,
             lambda: run(options, ready=_announcer(listener, pictures)),
             exit_with_stdin,
-            loop_factory=_uvloop(),
+            loop_factory=uvloop_factory(),
         )
 
 
-def _serve(
+def serve(
     kind: str,
     instance: str,
     log: LogOptions,
@@ -213,6 +213,7 @@ def _serve(
     exit_with_stdin: bool,
     loop_factory: LoopFactory | None = None,
 ) -> int:
+    """Run one process of a Leaseway, with its logging and tracing, until it ends."""
     from leaseway.telemetry.tracing import configure_telemetry
 
     log.configure(f"{kind} {instance}".strip())
@@ -308,7 +309,7 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
     return labels
 
 
-def _uvloop() -> LoopFactory | None:
+def uvloop_factory() -> LoopFactory | None:
     """Return uvloop's loop where it is installed: a worker's calls cost a tenth less with it."""
     try:
         import uvloop

@@ -55,6 +55,7 @@ class _Options:
     capacity: int
     vault: list[str]
     artifacts: ArtifactOptions
+    mcp: Endpoint | None
     log: LogOptions
 
 
@@ -93,6 +94,11 @@ class _Options:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Collect the spans of all processes in this file, one JSON object a line.",
 )
+@click.option(
+    "--mcp",
+    type=ENDPOINT,
+    help="Serve MCP clients at http://HOST:PORT/mcp, too; port 0 takes any free port.",
+)
 @metrics_option
 @vault_words
 @artifact_options
@@ -107,6 +113,7 @@ def up(
     metrics: Endpoint | None,
     vault: list[str],
     artifacts: ArtifactOptions,
+    mcp: Endpoint | None,
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
@@ -114,9 +121,12 @@ def up(
     Prints `ready ADDRESS` once every server's first probe has ended. With --metrics the control
     plane serves its metrics at that port and each worker at one of the next; `metrics URL NAME`
     says so for each. With --artifacts-http the first worker serves artifacts at that port and the
-    others at the next; `artifacts URL NAME` says so.
+    others at the next; `artifacts URL NAME` says so. With --mcp a front serves MCP clients;
+    `mcp URL front` says so.
     """
     require_key_beyond_loopback(listen)
+    if mcp is not None:
+        require_key_beyond_loopback(mcp)
     _check_ports("--metrics", metrics, workers)
     _check_ports("--artifacts-http", artifacts.http, workers - 1)
     existing_sources(config)
@@ -136,6 +146,7 @@ def up(
         capacity,
         vault,
         artifacts,
+        mcp,
         log,
     )
     return asyncio.run(_Up(options).run())
@@ -170,6 +181,11 @@ class _Up:
             )
             for number in range(1, options.workers + 1)
         ]
+        self._fronts = (
+            [Child("front", self._front_arguments, self._environment)]
+            if options.mcp is not None
+            else []
+        )
 
     async def run(self) -> int:
         """Run until a signal or a failure that no restart mends; leave no process behind."""
@@ -194,10 +210,10 @@ class _Up:
         await self._control_plane.start()
         try:
             async with asyncio.TaskGroup() as group:
-                for worker in self._workers:
-                    group.create_task(worker.start())
+                for child in (*self._workers, *self._fronts):
+                    group.create_task(child.start())
             async with asyncio.TaskGroup() as group:
-                for child in (self._control_plane, *self._workers):
+                for child in (self._control_plane, *self._workers, *self._fronts):
                     group.create_task(child.supervise())
                 group.create_task(self._report_ready())
         except* CliFailure as failures:
@@ -223,6 +239,8 @@ class _Up:
                 if noun in child.pages:
                     name = child.name.removeprefix("worker ").replace(" ", "-")
                     click.echo(f"{noun} {child.pages[noun]} {name}")
+        for front in self._fronts:
+            click.echo(f"mcp http://{front.address}/mcp {front.name}")
 
     def _control_plane_arguments(self) -> list[str]:
         # A restarted control plane must be where its workers and callers know it.
@@ -259,6 +277,17 @@ class _Up:
             *self._options.log.as_arguments(),
         ]
 
+    def _front_arguments(self) -> list[str]:
+        # A restarted front must be where its clients know it.
+        listen = self._fronts[0].address or str(self._options.mcp)
+        return [
+            "mcp-front",
+            *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
+            *("--listen", listen),
+            "--exit-with-stdin",
+            *self._options.log.as_arguments(),
+        ]
+
     def _metrics_arguments(self, number: int, child: Child) -> list[str]:
         served = child.pages.get("metrics", "")
         return _page_arguments("--metrics", self._options.metrics, number, served)
@@ -286,7 +315,8 @@ class _Up:
         )
 
     async def _stop(self) -> None:
-        # Workers first: while they finish their calls, the control plane can still answer.
+        # Callers first, then workers: while they finish their calls, the control plane can answer.
+        await asyncio.gather(*(front.stop() for front in self._fronts))
         await asyncio.gather(*(worker.stop() for worker in self._workers))
         await self._control_plane.stop()
 
@@ -299,7 +329,7 @@ class _Up:
         def on_signal() -> None:
             if stopped.is_set():
                 _logger.warning("Told twice to stop: everything is killed.")
-                for child in (*self._workers, self._control_plane):
+                for child in (*self._fronts, *self._workers, self._control_plane):
                     child.kill()
             stopped.set()
 

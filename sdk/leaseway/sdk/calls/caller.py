@@ -89,6 +89,32 @@ class Caller:
         check_call(name, arguments, timeout)
         return self._run(CallState(session, name, events), arguments, timeout)
 
+    def relay(
+        self,
+        session: str,
+        name: str,
+        arguments: bytes,
+        timeout: float | None,
+        events: CallEvents,
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """Call a tool with arguments that somebody else wrote as JSON; to be awaited.
+
+        Args:
+            session: As for `call`.
+            name: As for `call`.
+            arguments: One JSON object in UTF-8.
+            timeout: As for `call`.
+            events: As for `call`.
+
+        Raises:
+            Fault: It failed for good.
+
+        """
+        check_call(name, None, timeout)
+        state = CallState(session, name, events)
+        state.payload = arguments
+        return self._run(state, None, timeout)
+
     def request(
         self,
         session: str,
@@ -133,7 +159,7 @@ class Caller:
                 raise Fault(Reason.DEADLINE_EXCEEDED, f"timeout={timeout} leaves no time to call.")
             state.deadline = self._now() + min(timeout, MAX_CALL_TIMEOUT)
             if state.request is None:
-                state.payload = encode_arguments(str(state.name), arguments)
+                state.payload = encode_arguments(str(state.name), arguments, state.payload)
             while True:
                 try:
                     return await self._try(state)

@@ -36,25 +36,21 @@ def _make_encoder() -> Callable[[Any, int], Iterable[str]]:
 _chunks: Final = _make_encoder()
 
 
-def encode_arguments(tool: str, arguments: Mapping[str, Any] | None) -> bytes:
+def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: bytes = b"") -> bytes:
     """Return the arguments of a call as one JSON object in UTF-8.
+
+    Args:
+        tool: What is called, for messages.
+        arguments: The arguments by name.
+        encoded: The same as somebody else has written them; then `arguments` is not looked at.
 
     Raises:
         Fault: JSON cannot hold them, or they are larger than 4 MiB.
 
     """
-    if not arguments:
+    if not arguments and not encoded:
         return b"{}"
-    try:
-        value = arguments if type(arguments) is dict else dict(arguments)
-        payload = "".join(_chunks(value, 0)).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        # The text of these errors may quote a value, so it is not passed on.
-        raise Fault(
-            Reason.INVALID_ARGUMENTS,
-            f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); pass "
-            "strings, finite numbers, booleans, None, and lists and dicts of these.",
-        ) from None
+    payload = encoded or _encode(tool, arguments or {})
     if len(payload) > MAX_ARGUMENTS:
         raise Fault(
             Reason.INVALID_ARGUMENTS,
@@ -62,6 +58,19 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None) -> bytes:
             f"{MAX_ARGUMENTS} are allowed.",
         )
     return payload
+
+
+def _encode(tool: str, arguments: Mapping[str, Any]) -> bytes:
+    try:
+        value = arguments if type(arguments) is dict else dict(arguments)
+        return "".join(_chunks(value, 0)).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        # The text of these errors may quote a value, so it is not passed on.
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); pass "
+            "strings, finite numbers, booleans, None, and lists and dicts of these.",
+        ) from None
 
 
 _PROMPT: Final = catalog_pb2.NAME_KIND_PROMPT

@@ -184,6 +184,11 @@ class Question:
 
         self._send = send_there
 
+    @property
+    def params_json(self) -> bytes:
+        """The MCP params as the worker passed them on."""
+        return self._params or b"{}"
+
     def params(self) -> dict[str, Any]:
         """Return the MCP params.
 

@@ -1,0 +1,458 @@
+"""MCP over Streamable HTTP, both eras at one address: `/mcp`, and `/mcp/SERVER` for one server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+    unsupported_protocol_version_rejection,
+    validate_mcp_param_headers,
+)
+from mcp_types import PROTOCOL_VERSION_META_KEY
+from mcp_types.jsonrpc import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    PARSE_ERROR,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from leaseway.front.admission import Admission
+from leaseway.front.catalog import Catalog
+from leaseway.front.definitions import wants_headers
+from leaseway.front.messages import (
+    Message,
+    RpcError,
+    cancelled_request,
+    decode,
+    error_message,
+    read_message,
+    result_message,
+)
+from leaseway.front.methods import (
+    Methods,
+    Request,
+    changed_notification,
+    initialize_result,
+    negotiated,
+)
+from leaseway.front.relay import Listener
+from leaseway.front.sessions import LiveSession, SessionTable, TooManySessions, answered
+from leaseway.front.streams import EventStream, Reply, json_response
+from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+
+MAX_BODY: Final = MAX_ARGUMENTS + MIB
+"""One message of a client."""
+HANDLE: Final = "leaseway/session"
+"""The `_meta` key in which a modern client carries what `lease_acquire` gave it."""
+
+_SESSION: Final = "Mcp-Session-Id"
+_HANDLE_HEADER: Final = "Leaseway-Session"
+_VERSION: Final = "MCP-Protocol-Version"
+_MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
+_BODY_BOUND: Final = 30.0
+"""Seconds in which a request's body has to arrive."""
+_IDLE: Final = 75.0
+"""Seconds that a connection may wait for another request."""
+_MOST_CONNECTIONS: Final = 20_000
+_KNOWN_FOR: Final = 10.0
+"""Seconds for which a server that exists is taken to exist."""
+_LAST: Final = 1.0
+
+_log = logging.getLogger("leaseway.front")
+
+
+class _Refused(Exception):
+    """An HTTP answer that is no JSON-RPC response to a request."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+class HttpFront:
+    """Serves MCP clients over HTTP.
+
+    Args:
+        client: Whose tools they see.
+        catalog: Its lists.
+        methods: Answers their requests.
+        sessions: Their sessions.
+        admission: Who may ask.
+
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        catalog: Catalog,
+        methods: Methods,
+        sessions: SessionTable,
+        admission: Admission,
+    ) -> None:
+        self._client = client
+        self._catalog = catalog
+        self._methods = methods
+        self._sessions = sessions
+        self._admission = admission
+        self._known: dict[str, float] = {}
+        self._header_tools: dict[int, bool] = {}
+        self._pushes: dict[LiveSession, list[EventStream]] = {}
+        self._listening: set[asyncio.Task[Any]] = set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, listener: Any) -> AsyncIterator[None]:
+        """Serve a bound socket while the block runs."""
+        server = web.Server(
+            self._handle,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=_IDLE,
+        )
+        connect = partial(_connect, server)
+        unfollow = self._catalog.follow(self._list_changed)
+        bound = await asyncio.get_running_loop().create_server(connect, sock=listener)
+        try:
+            yield
+        finally:
+            unfollow()
+            bound.close()
+            for streams in self._pushes.values():
+                for stream in streams:
+                    stream.end()
+            await server.shutdown(_LAST)
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(http)
+        except _Refused as refusal:
+            error = RpcError(INVALID_REQUEST, str(refusal))
+            response = json_response(error_message(b"", error), refusal.status)
+            response.headers.update(refusal.headers)
+            return response
+        except RpcError as error:  # no request could be read
+            return json_response(error_message(b"", error), _status(error))
+        except ConnectionError:
+            raise
+        except Exception:
+            _log.exception("A request of an MCP client failed.")
+            return json_response(error_message(b"", _broken()), 500)
+
+    async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
+        path = http.path.rstrip("/")
+        if path == "/healthz" and http.method == "GET":
+            return web.Response(text="ok\n")
+        refusal = self._admission.refusal(http.headers)
+        if refusal is not None:
+            raise _Refused(refusal.status, refusal.message, refusal.headers)
+        if path == "/mcp":
+            scope = ""
+        elif path.startswith("/mcp/") and "/" not in path[5:]:
+            scope = path[5:]
+            await self._check_scope(scope)
+        else:
+            raise _Refused(404, "MCP is at /mcp, and at /mcp/SERVER for one server.")
+        if http.method == "POST":
+            return await self._post(http, scope)
+        if http.method == "GET":
+            return await self._listen(http, scope)
+        if http.method == "DELETE":
+            await self._sessions.end(self._session_of(http, scope))
+            return web.Response(status=204)
+        raise _Refused(405, "MCP takes POST, GET and DELETE.", {"Allow": "POST, GET, DELETE"})
+
+    async def _post(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
+        streams = _accepts(http)
+        body = await _body(http)
+        message = read_message(body)
+        version = http.headers.get(_VERSION)
+        if version is None:
+            modern = _MODERN_MARK in body
+        else:
+            modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
+        if modern:
+            return await self._modern(http, scope, message, streams)
+        if message.method == "initialize" and message.request_id:
+            return self._initialize(scope, message)
+        live = self._session_of(http, scope)
+        if not message.request_id or message.method is None:
+            _take_note(live, message)
+            return web.Response(status=202)
+        # A client that loses its connection has not cancelled its request.
+        task = asyncio.create_task(self._legacy(http, live, message, streams))
+        return await asyncio.shield(task)
+
+    def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
+        try:
+            params = decode(message.params)
+        except msgspec.DecodeError:
+            params = None
+        if not isinstance(params, dict):
+            params = {}
+        version = negotiated(params.get("protocolVersion"))
+        capabilities = params.get("capabilities")
+        try:
+            live = self._sessions.begin(
+                scope, version, capabilities if isinstance(capabilities, dict) else {}
+            )
+        except TooManySessions as refusal:
+            raise _Refused(503, str(refusal), {"Retry-After": "10"}) from None
+        live.push = partial(self._push, live)
+        answer = result_message(message.request_id, initialize_result(version))
+        response = json_response(answer)
+        response.headers[_SESSION] = live.id
+        return response
+
+    async def _legacy(
+        self, http: web.BaseRequest, live: LiveSession, message: Message, streams: bool
+    ) -> web.StreamResponse:
+        reply = Reply(http, streams)
+        listener = Listener(reply.send)
+        listener.log_level = live.log_level
+        if live.answers and streams:
+            listener.answers = live.answers
+            listener.ask = lambda question: live.ask(question, reply.ask)
+            listener.withdraw = lambda question: live.withdraw(question, reply.ask)
+        request = Request(message, listener, False, live.scope, live)
+        with live.running(message.request_id):
+            try:
+                answer, _ = await self._settle(request)
+            except asyncio.CancelledError:
+                if not live.was_cancelled():
+                    raise
+                return await reply.abandon()
+            return await reply.finish(answer)
+
+    async def _modern(
+        self, http: web.BaseRequest, scope: str, message: Message, streams: bool
+    ) -> web.StreamResponse:
+        version = http.headers.get(_VERSION, "")
+        if message.method is None:
+            raise RpcError(INVALID_REQUEST, "A body is one JSON-RPC request or notification.")
+        if not message.request_id:
+            rejected = unsupported_protocol_version_rejection(version)
+            if rejected is not None:
+                return _rejection(message, rejected)
+            return web.Response(status=202)
+        try:
+            route = await self._route(http, scope, message)
+        except RpcError as error:
+            return json_response(error_message(message.request_id, error), _status(error))
+        if isinstance(route, InboundLadderRejection):
+            return _rejection(message, route)
+        if message.method == "subscriptions/listen" and not streams:
+            raise _Refused(406, "A stream of changes is a text/event-stream; accept that.")
+        reply = Reply(http, streams)
+        listener = Listener(reply.send)
+        listener.answers = answered(route)
+        listener.passes_input = True
+        request = Request(message, listener, True, scope, self._carried(http, scope, message))
+        try:
+            answer, status = await self._settle(request)
+        except asyncio.CancelledError:
+            await reply.abandon()
+            raise
+        return await reply.finish(answer, status)
+
+    async def _route(
+        self, http: web.BaseRequest, scope: str, message: Message
+    ) -> dict[str, Any] | InboundLadderRejection:
+        """Return a modern client's capabilities, or why its request is refused."""
+        duplicated = find_duplicated_routing_header(http.headers.items())
+        if duplicated is not None:
+            return InboundLadderRejection(
+                code=HEADER_MISMATCH, message=f"{duplicated} header appears more than once"
+            )
+        try:
+            params = decode(message.params) if message.params else None
+        except msgspec.DecodeError:
+            raise RpcError(INVALID_PARAMS, "The params are no JSON object.") from None
+        envelope = {"method": message.method, "params": params}
+        route = classify_inbound_request(envelope, headers=http.headers)
+        if isinstance(route, InboundLadderRejection):
+            return route
+        if message.method == "tools/call" and isinstance(params, dict):
+            rejected = await self._header_rejection(http, scope, params)
+            if rejected is not None:
+                return rejected
+        capabilities = route.client_capabilities
+        return capabilities if isinstance(capabilities, dict) else {}
+
+    async def _header_rejection(
+        self, http: web.BaseRequest, scope: str, params: dict[str, Any]
+    ) -> InboundLadderRejection | None:
+        """Return why the headers that repeat arguments are wrong, where a tool wants any."""
+        arguments = params.get("arguments")
+        name = params.get("name")
+        if not isinstance(name, str) or not isinstance(arguments or {}, dict):
+            return None
+        try:
+            tool = await self._methods.tool(name, scope)
+        except LeasewayError:
+            return None  # the call itself says so
+        if tool is None or not self._wants_headers(tool):
+            return None
+        return validate_mcp_param_headers(tool.input_schema, arguments or {}, http.headers)
+
+    def _wants_headers(self, tool: Any) -> bool:
+        known = self._header_tools.get(id(tool))
+        if known is None:
+            if len(self._header_tools) > 10_000:
+                self._header_tools.clear()
+            known = self._header_tools[id(tool)] = wants_headers(tool)
+        return known
+
+    def _carried(self, http: web.BaseRequest, scope: str, message: Message) -> LiveSession | None:
+        """Return the session whose handle a modern client carries, if it does."""
+        handle = http.headers.get(_HANDLE_HEADER)
+        if handle is None:
+            return None
+        return self._session(handle, scope)
+
+    async def _settle(self, request: Request) -> tuple[bytes, int]:
+        """Return the response to a request, with its HTTP status."""
+        request_id = request.message.request_id
+        try:
+            return result_message(request_id, await self._methods.answer(request)), 200
+        except RpcError as error:
+            return error_message(request_id, error), _status(error) if request.modern else 200
+        except Exception:
+            _log.exception("A request of an MCP client failed: %s", request.message.method)
+            return error_message(request_id, _broken()), 200
+
+    async def _listen(self, http: web.BaseRequest, scope: str) -> web.StreamResponse:
+        if "text/event-stream" not in http.headers.get("Accept", ""):
+            raise _Refused(405, "A GET opens a text/event-stream.", {"Allow": "POST, DELETE"})
+        live = self._session_of(http, scope)
+        stream = EventStream(http, ends_when_full=True)
+        streams = self._pushes.setdefault(live, [])
+        streams.append(stream)
+        try:
+            return await stream.write()
+        finally:
+            streams.remove(stream)
+            if not streams:
+                self._pushes.pop(live, None)
+
+    def _push(self, live: LiveSession, message: bytes) -> bool:
+        """Send what belongs to no request on one of a session's streams."""
+        return any(stream.put(message) for stream in self._pushes.get(live, ()))
+
+    def _list_changed(self, kind: str, servers: frozenset[str]) -> None:
+        for live in tuple(self._pushes):
+            if not live.scope or live.scope in servers:
+                self._push(live, changed_notification(kind))
+
+    def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
+        session_id = http.headers.get(_SESSION)
+        if session_id is None:
+            raise _Refused(400, f"{_SESSION} is missing: begin with initialize.")
+        version = http.headers.get(_VERSION)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            raise _Refused(400, f"{_VERSION} {version[:40]!r} is none that has sessions.")
+        return self._session(session_id, scope)
+
+    def _session(self, session_id: str, scope: str) -> LiveSession:
+        try:
+            live = self._sessions.find(session_id, scope)
+        except TooManySessions as refusal:
+            raise _Refused(503, str(refusal), {"Retry-After": "10"}) from None
+        if live is None:
+            raise _Refused(404, "This session has ended, or is none of ours: initialize anew.")
+        live.push = partial(self._push, live)
+        return live
+
+    async def _check_scope(self, scope: str) -> None:
+        """Refuse an address of a server that does not exist."""
+        now = time.monotonic()
+        if self._known.get(scope, 0.0) > now:
+            return
+        try:
+            await self._client.list_tools([scope])
+        except LeasewayError as error:
+            raise _Refused(404, error.message) from None
+        if len(self._known) > 10_000:
+            self._known.clear()
+        self._known[scope] = now + _KNOWN_FOR
+
+
+def _take_note(live: LiveSession, message: Message) -> None:
+    """Take a notification, or the answer to a question."""
+    if message.method is None:
+        if not live.answer(message):
+            _log.debug("A client answered what nobody asks any more.")
+    elif message.method == "notifications/cancelled":
+        live.cancel(cancelled_request(message))
+
+
+async def _body(http: web.BaseRequest) -> bytes:
+    """Return a request's body, within bounds."""
+    if http.content_type != "application/json":
+        raise _Refused(415, "A message is sent as application/json.")
+    if (http.content_length or 0) > MAX_BODY:
+        raise _Refused(413, f"A message has at most {MAX_BODY} bytes.", {"Connection": "close"})
+    try:
+        async with asyncio.timeout(_BODY_BOUND):
+            return await http.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise _Refused(
+            413, f"A message has at most {MAX_BODY} bytes.", {"Connection": "close"}
+        ) from None
+    except TimeoutError:
+        raise _Refused(
+            408, f"The message did not arrive within {_BODY_BOUND:g} s.", {"Connection": "close"}
+        ) from None
+
+
+def _accepts(http: web.BaseRequest) -> bool:
+    """Say whether a client takes streams; one that takes no JSON is refused."""
+    accept = http.headers.get("Accept", "*/*")
+    if "application/json" not in accept and "*/*" not in accept and "application/*" not in accept:
+        raise _Refused(406, "Accept application/json and text/event-stream.")
+    return "text/event-stream" in accept
+
+
+def _broken() -> RpcError:
+    return RpcError(INTERNAL_ERROR, "The front failed; its log says why.")
+
+
+def _status(error: RpcError) -> int:
+    return ERROR_CODE_HTTP_STATUS.get(error.code, 400 if error.code == PARSE_ERROR else 200)
+
+
+def _rejection(message: Message, rejected: InboundLadderRejection) -> web.Response:
+    error = RpcError(rejected.code, rejected.message, rejected.data)
+    return json_response(error_message(message.request_id, error), _status(error))
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
+
+
+def _connect(server: web.Server) -> asyncio.Protocol:
+    """Return what serves a new connection; beyond the bound, what closes it."""
+    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

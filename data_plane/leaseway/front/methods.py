@@ -1,0 +1,402 @@
+"""The methods of MCP, answered through the SDK: the same for every transport and era.
+
+A handler gets one request and returns its result as JSON, or raises `RpcError`. What belongs to a
+transport (headers, streams, session ids) is settled before and after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
+from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+from opentelemetry import context as otel_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from leaseway.front.catalog import Catalog
+from leaseway.front.failures import failed_call, rpc_error
+from leaseway.front.messages import (
+    CallParams,
+    CompleteParams,
+    Continued,
+    ListenFilter,
+    ListenParams,
+    ListParams,
+    Message,
+    PromptParams,
+    ResourceParams,
+    RpcError,
+    SetLevelParams,
+    decode,
+    encode,
+    notification,
+    params_of,
+)
+from leaseway.front.relay import Listener, call_tool, send_request
+from leaseway.front.results import CACHE_HINTS, fit_result
+from leaseway.front.sessions import LiveSession, TooManySubscriptions
+from leaseway.front.subscriptions import FollowedResource
+from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError, Tool
+from leaseway.sdk.calls import requests
+from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.wire.errors import Fault
+from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.version import PACKAGE_VERSION
+
+SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
+_CAPABILITIES: Final = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+_EMPTY: Final = b"{}"
+_CHANGED: Final = {
+    "tools": "tools",
+    "prompts": "prompts",
+    "resources": "resources",
+    "templates": "resources",
+}
+"""Which notification tells of a change of a list."""
+
+_MOST_FOLLOWED: Final = 256
+"""Resources that one stream follows."""
+
+_trace: Final = TraceContextTextMapPropagator()
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of a client, under way.
+
+    Attributes:
+        message: What was sent.
+        listener: Takes what is to be said on the way.
+        modern: Whether the client speaks 2026-07-28 or newer.
+        scope: The server that the client sees; empty means all.
+        session: Whose it is; None for a modern client that carries no lease.
+        meta: The request's `_meta`.
+    """
+
+    message: Message
+    listener: Listener
+    modern: bool
+    scope: str
+    session: LiveSession | None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+Handler = Callable[["Methods", Request], Awaitable[bytes]]
+
+
+def negotiated(requested: object) -> str:
+    """Return the version that a handshake ends with."""
+    if isinstance(requested, str) and requested in HANDSHAKE_PROTOCOL_VERSIONS:
+        return requested
+    return LATEST_HANDSHAKE_VERSION
+
+
+def initialize_result(version: str) -> bytes:
+    """Return the answer to a handshake."""
+    return encode(
+        {"protocolVersion": version, "capabilities": _CAPABILITIES, "serverInfo": SERVER_INFO}
+    )
+
+
+def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
+    """Return the notification that a list has changed."""
+    params = encode({"_meta": meta}) if meta else _EMPTY
+    return notification(f"notifications/{_CHANGED[kind]}/list_changed", params)
+
+
+class Methods:
+    """Answers requests with what one tenant sees.
+
+    Args:
+        client: The tenant's client.
+        catalog: Its lists.
+
+    """
+
+    def __init__(self, client: AsyncClient, catalog: Catalog) -> None:
+        self._client = client
+        self._catalog = catalog
+
+    async def answer(self, request: Request) -> bytes:
+        """Return the result of a request as JSON.
+
+        Raises:
+            RpcError: It failed; also where there is no such method.
+
+        """
+        method = request.message.method or ""
+        handler = (_MODERN if request.modern else _LEGACY).get(method)
+        if handler is None:
+            raise RpcError(METHOD_NOT_FOUND, f"There is no method {method[:100]!r} here.")
+        read_meta(request)
+        try:
+            return await handler(self, request)
+        except LeasewayError as error:
+            raise rpc_error(error) from None
+        except Fault as fault:  # a request that cannot even be written
+            raise RpcError(INVALID_PARAMS, fault.message) from None
+
+    async def tool(self, name: str, scope: str) -> Tool | None:
+        """Return a tool that a client sees by its name, or None."""
+        listing = await self._catalog.listing("tools", scope)
+        tool: Tool | None = listing.items.get((name,))
+        return tool
+
+    async def _ping(self, _request: Request) -> bytes:
+        return _EMPTY
+
+    async def _discover(self, request: Request) -> bytes:
+        params_of(request.message, ListParams)
+        return encode(
+            {
+                "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+                "capabilities": _CAPABILITIES,
+                "resultType": "complete",
+                **CACHE_HINTS,
+                "_meta": {SERVER_INFO_META_KEY: SERVER_INFO},
+            }
+        )
+
+    async def _list(self, request: Request, kind: str) -> bytes:
+        params = params_of(request.message, ListParams)
+        listing = await self._catalog.listing(kind, request.scope)
+        return listing.page(params.cursor, modern=request.modern)
+
+    async def _list_tools(self, request: Request) -> bytes:
+        return await self._list(request, "tools")
+
+    async def _list_prompts(self, request: Request) -> bytes:
+        return await self._list(request, "prompts")
+
+    async def _list_resources(self, request: Request) -> bytes:
+        return await self._list(request, "resources")
+
+    async def _list_templates(self, request: Request) -> bytes:
+        return await self._list(request, "templates")
+
+    async def _call_tool(self, request: Request) -> bytes:
+        params = params_of(request.message, CallParams)
+        arguments = params.arguments_json()
+        _take_input(request, params)
+        tool = await self.tool(params.name, request.scope)
+        if tool is None and request.scope:
+            tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))
+            if tool is None:
+                raise RpcError(
+                    INVALID_PARAMS,
+                    f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
+                    "names those that it has.",
+                )
+        try:
+            with _traced(request.meta):
+                async with self._in_session(request, tool) as session:
+                    result = await call_tool(session, params.name, arguments, request.listener)
+        except LeasewayError as error:
+            failed = failed_call(error)
+            if failed is None:
+                raise
+            return fit_result(failed, modern=request.modern)
+        return fit_result(result.payload, modern=request.modern)
+
+    async def _get_prompt(self, request: Request) -> bytes:
+        params = params_of(request.message, PromptParams)
+        _take_input(request, params)
+        asked = requests.get(params.name, params.arguments, request.scope or None)
+        return await self._send(request, asked)
+
+    async def _read(self, request: Request) -> bytes:
+        params = params_of(request.message, ResourceParams)
+        _take_input(request, params)
+        asked = requests.read(params.uri, request.scope or None)
+        return await self._send(request, asked, cached=True)
+
+    async def _complete(self, request: Request) -> bytes:
+        params = params_of(request.message, CompleteParams)
+        context = params.context.arguments if params.context is not None else None
+        rest = requests.completion_params(params.argument.name, params.argument.value, context)
+        ref, server = params.ref, request.scope or None
+        if ref.type == "ref/prompt" and ref.name is not None:
+            return await self._send(request, requests.complete_prompt(ref.name, rest, server))
+        if ref.type == "ref/resource" and ref.uri is not None:
+            return await self._send(request, requests.complete_template(ref.uri, rest, server))
+        raise RpcError(INVALID_PARAMS, "`ref` is a ref/prompt with a name or a ref/resource.")
+
+    async def _send(self, request: Request, asked: OfferRequest, *, cached: bool = False) -> bytes:
+        with _traced(request.meta):
+            async with self._in_session(request, None) as session:
+                result = await send_request(session, asked, request.listener)
+        return fit_result(result.payload, modern=request.modern, cached=cached)
+
+    async def _set_level(self, request: Request) -> bytes:
+        level = params_of(request.message, SetLevelParams).level
+        if level not in LOG_LEVELS:
+            raise RpcError(INVALID_PARAMS, f"A log level is one of {', '.join(LOG_LEVELS)}.")
+        assert request.session is not None
+        request.session.log_level = level
+        return _EMPTY
+
+    async def _subscribe(self, request: Request) -> bytes:
+        uri = params_of(request.message, ResourceParams).uri
+        assert request.session is not None
+        try:
+            await request.session.subscribe(uri)
+        except TooManySubscriptions as refusal:
+            raise RpcError(INVALID_PARAMS, str(refusal)) from None
+        return _EMPTY
+
+    async def _unsubscribe(self, request: Request) -> bytes:
+        uri = params_of(request.message, ResourceParams).uri
+        assert request.session is not None
+        await request.session.unsubscribe(uri)
+        return _EMPTY
+
+    async def _listen(self, request: Request) -> bytes:
+        """Say what changes until the client ends its request."""
+        wanted = params_of(request.message, ListenParams).notifications
+        if len(wanted.resource_subscriptions) > _MOST_FOLLOWED:
+            raise RpcError(INVALID_PARAMS, f"A stream follows at most {_MOST_FOLLOWED} resources.")
+        meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.request_id)}
+        send = request.listener.send
+        kinds = {
+            "tools": wanted.tools_list_changed,
+            "prompts": wanted.prompts_list_changed,
+            "resources": wanted.resources_list_changed,
+            "templates": wanted.resources_list_changed,
+        }
+
+        def changed(kind: str, servers: frozenset[str]) -> None:
+            if kinds[kind] and (not request.scope or request.scope in servers):
+                send(changed_notification(kind, meta))
+
+        def updated(uri: str) -> None:
+            params = encode({"uri": uri, "_meta": meta})
+            send(notification("notifications/resources/updated", params))
+
+        async with contextlib.AsyncExitStack() as stack:
+            for kind in [kind for kind, is_wanted in kinds.items() if is_wanted]:
+                await self._catalog.listing(kind)  # what is not known cannot be seen to change
+            stack.callback(self._catalog.follow(changed))
+            session = request.session.sdk if request.session is not None else self._client
+            for uri in dict.fromkeys(wanted.resource_subscriptions):
+                followed = FollowedResource(session, uri, request.scope or None, updated)
+                stack.push_async_callback(followed.end)
+                await followed.holds()
+            params = encode({"notifications": _honored(wanted), "_meta": meta})
+            send(notification("notifications/subscriptions/acknowledged", params))
+            await asyncio.Event().wait()
+        raise AssertionError("A stream ends by being cancelled.")
+
+    @contextlib.asynccontextmanager
+    async def _in_session(
+        self, request: Request, tool: Tool | None
+    ) -> AsyncIterator[AsyncSession | AsyncClient]:
+        """Give what a request runs in: its client's session, or one for this request alone."""
+        if request.session is not None:
+            yield request.session.sdk
+        elif tool is not None and tool.shared:
+            yield self._client
+        else:
+            async with self._client.session(f"mcp-request-{secrets.token_hex(12)}") as session:
+                yield session
+
+
+def read_meta(request: Request) -> None:
+    """Take what a request's `_meta` asks for.
+
+    Raises:
+        RpcError: It is no object.
+
+    """
+    meta = params_of(request.message, ListParams).meta
+    if not meta:
+        return
+    request.meta = meta
+    listener = request.listener
+    if "progressToken" in meta:
+        listener.token = encode(meta["progressToken"])
+    if request.modern:
+        level = meta.get(LOG_LEVEL_META_KEY)
+        listener.log_level = level if level in LOG_LEVELS else ""
+
+
+def _take_input(request: Request, params: Continued) -> None:
+    """Take a modern client's answers to what a server asked."""
+    if not request.modern:
+        return
+    parts = []
+    if bytes(params.responses):
+        parts.append(b'"inputResponses":%b' % bytes(params.responses))
+    if params.state is not None:
+        parts.append(b'"requestState":%b' % encode(params.state))
+    request.listener.input = b",".join(parts)
+
+
+def _honored(wanted: ListenFilter) -> dict[str, Any]:
+    """Return what is followed of what a client wants: all that it named."""
+    flags = {
+        "toolsListChanged": wanted.tools_list_changed,
+        "promptsListChanged": wanted.prompts_list_changed,
+        "resourcesListChanged": wanted.resources_list_changed,
+    }
+    honored: dict[str, Any] = {name: True for name, flag in flags.items() if flag}
+    if wanted.resource_subscriptions:
+        honored["resourceSubscriptions"] = wanted.resource_subscriptions
+    return honored
+
+
+@contextlib.contextmanager
+def _traced(meta: dict[str, Any]) -> Iterator[None]:
+    """Have what runs in the block join the client's trace, where it named one."""
+    if "traceparent" not in meta:
+        yield
+        return
+    carrier = {key: meta[key] for key in ("traceparent", "tracestate") if key in meta}
+    if not all(isinstance(value, str) for value in carrier.values()):
+        yield
+        return
+    token = otel_context.attach(_trace.extract(carrier))
+    try:
+        yield
+    finally:
+        otel_context.detach(token)
+
+
+_COMMON: Final[dict[str, Handler]] = {
+    "tools/list": Methods._list_tools,
+    "tools/call": Methods._call_tool,
+    "prompts/list": Methods._list_prompts,
+    "prompts/get": Methods._get_prompt,
+    "resources/list": Methods._list_resources,
+    "resources/templates/list": Methods._list_templates,
+    "resources/read": Methods._read,
+    "completion/complete": Methods._complete,
+}
+_LEGACY: Final[dict[str, Handler]] = {
+    **_COMMON,
+    "ping": Methods._ping,
+    "logging/setLevel": Methods._set_level,
+    "resources/subscribe": Methods._subscribe,
+    "resources/unsubscribe": Methods._unsubscribe,
+}
+_MODERN: Final[dict[str, Handler]] = {
+    **_COMMON,
+    "server/discover": Methods._discover,
+    "subscriptions/listen": Methods._listen,
+}

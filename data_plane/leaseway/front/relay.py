@@ -1,0 +1,178 @@
+"""Requests passed on through the SDK: JSON in, JSON out, and what servers say on the way.
+
+It takes the SDK below its surface, where arguments and results are bytes: what a client sent goes
+on as it came, and so does what its server answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leaseway.front.messages import encode, notification
+from leaseway.sdk import AsyncClient, AsyncSession
+from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.leases.manager import LEASE_ENDED
+from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.server_requests import Question
+from leaseway.v1 import execution_pb2
+from leaseway.wire.bounds import MAX_ASKS
+from leaseway.wire.errors import Fault
+
+
+class Listener:
+    """The client's side of one request under way.
+
+    Attributes:
+        token: The client's progress token as JSON; empty where it wants no progress.
+        log_level: The least level of log messages that it wants, or empty for none.
+        answers: The MCP methods that it answers.
+        send: Takes a notification for the client; never waits, and drops what finds no room.
+        ask: Has a question answered.
+        withdraw: Takes a question back.
+        passes_input: Whether `input_required` results are passed on to the client.
+        input: Its answers to one of them, as members of the params; empty without.
+    """
+
+    __slots__ = (
+        "answers",
+        "ask",
+        "input",
+        "log_level",
+        "passes_input",
+        "send",
+        "token",
+        "withdraw",
+    )
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self.token = b""
+        self.log_level = ""
+        self.answers: tuple[str, ...] = ()
+        self.send = send
+        self.ask: Callable[[Question], None] | None = None
+        self.withdraw: Callable[[Question], None] | None = None
+        self.passes_input = False
+        self.input = b""
+
+
+class Relayed(CallEvents):
+    """What a server says during one request, handed on to its client at once.
+
+    Args:
+        listener: The client's side.
+
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(
+            wants_progress=bool(listener.token),
+            log_level=listener.log_level,
+            answers=listener.answers,
+            inline_media=True,
+        )
+        self._listener = listener
+        self._open: dict[int, Question] = {}
+
+    def take_progress(self, frame: execution_pb2.Progress) -> None:
+        """Pass a report on."""
+        parts = [b'{"progressToken":%b,"progress":%b' % (self._listener.token, _number(frame))]
+        if frame.HasField("total"):
+            parts.append(b',"total":%b' % _json_number(frame.total))
+        if frame.message:
+            parts.append(b',"message":%b' % encode(frame.message))
+        self._listener.send(notification("notifications/progress", b"".join(parts) + b"}"))
+
+    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+        """Pass a log message on."""
+        logger = b',"logger":%b' % encode(frame.logger) if frame.logger else b""
+        parts = (encode(frame.level), logger, frame.data or b"null")
+        self._listener.send(
+            notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts)
+        )
+
+    def take_question(self, question: Question) -> None:
+        """Have the client asked."""
+        ask = self._listener.ask
+        if ask is None or question.method not in self.answers:
+            question.refuse(f"This client does not answer {question.method}.")
+        elif len(self._open) >= MAX_ASKS:
+            question.refuse(f"{MAX_ASKS} questions of this request wait for answers already.")
+        else:
+            self._open[question.ask_id] = question
+            ask(question)
+
+    def withdraw_question(self, ask_id: int) -> None:
+        """Tell the client that its server has taken a question back."""
+        question = self._open.pop(ask_id, None)
+        if question is not None and self._listener.withdraw is not None:
+            self._listener.withdraw(question)
+
+    def begin_anew(self) -> None:
+        """Take back what a failed try asked; another try follows."""
+        for ask_id in tuple(self._open):
+            self.withdraw_question(ask_id)
+
+
+async def call_tool(
+    session: AsyncSession | AsyncClient, name: str, arguments: bytes, listener: Listener
+) -> ToolResult:
+    """Call a tool with arguments as JSON.
+
+    Raises:
+        LeasewayError: It failed.
+
+    """
+    runtime, key = session._at()
+    events = Relayed(listener)
+    return await _settled(
+        runtime, key, events, runtime.caller.relay(key, name, arguments, None, events)
+    )
+
+
+async def send_request(
+    session: AsyncSession | AsyncClient, request: OfferRequest, listener: Listener
+) -> ToolResult:
+    """Send a request about a prompt or a resource.
+
+    Raises:
+        LeasewayError: It failed.
+
+    """
+    runtime, key = session._at()
+    events = Relayed(listener)
+    return await _settled(runtime, key, events, runtime.caller.request(key, request, None, events))
+
+
+def forget_leases(session: AsyncSession) -> None:
+    """Renew a session's leases no longer; they end by themselves, unless others renew them."""
+    runtime, key = session._at()
+    for held in runtime.leases.book.held(key):
+        runtime.leases.book.forget(held.key)
+    runtime.leases.book.leave(key)
+
+
+async def _settled(
+    runtime: Runtime, session: str, events: Relayed, call: Coroutine[Any, Any, ToolResult]
+) -> ToolResult:
+    try:
+        return await call
+    except Fault as fault:
+        if fault.reason in LEASE_ENDED:
+            # MCP has no word for acquiring: the client is told once, and its next call begins anew.
+            runtime.leases.book.told(session, fault.metadata.get("lease", ""))
+        raise error_from_fault(fault) from None
+    finally:
+        events.begin_anew()
+
+
+def _number(frame: execution_pb2.Progress) -> bytes:
+    return _json_number(frame.progress)
+
+
+def _json_number(value: float) -> bytes:
+    """Return a number as most servers write it: a whole one without a fraction."""
+    return b"%d" % value if value.is_integer() else encode(value)

@@ -1,0 +1,289 @@
+"""MCP over stdin and stdout, for one client, in whichever era it speaks.
+
+Stdout carries the protocol alone. The client's session is the connection: what it leases is given
+back when it hangs up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import threading
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
+from typing import Any, Final
+
+import msgspec
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
+from mcp_types import PROTOCOL_VERSION_META_KEY
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
+
+from leaseway.front.catalog import Catalog
+from leaseway.front.messages import (
+    Message,
+    RpcError,
+    cancelled_request,
+    decode,
+    error_message,
+    read_message,
+    result_message,
+)
+from leaseway.front.methods import (
+    Methods,
+    Request,
+    changed_notification,
+    initialize_result,
+    negotiated,
+)
+from leaseway.front.relay import Listener
+from leaseway.front.sealing import SealedSession
+from leaseway.front.sessions import LiveSession, answered
+from leaseway.sdk import AsyncClient
+from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+
+_MAX_LINE: Final = MAX_ARGUMENTS + MIB
+_MOST_AT_ONCE: Final = 256
+"""Requests under way; a client that sends more is read no further until one has ended."""
+_MOST_WAITING: Final = 16 * MIB
+"""Bytes that wait for a client which does not read; beyond it progress and logs are dropped."""
+_READ: Final = 256 * 1024
+_LAST: Final = 1.0
+"""Seconds in which what runs when the client hangs up may still end."""
+_MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
+
+_log = logging.getLogger("leaseway.front")
+
+
+class StdioFront:
+    """Serves the client at the other end of stdin and stdout.
+
+    Args:
+        client: Whose tools it sees.
+        catalog: Its lists.
+        methods: Answers its requests.
+        tenant: Whose client it is.
+        scope: The server that it sees; empty means all.
+        descriptors: Where it reads and writes.
+
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        catalog: Catalog,
+        methods: Methods,
+        tenant: str,
+        *,
+        scope: str = "",
+        descriptors: tuple[int, int] = (0, 1),
+    ) -> None:
+        self._client = client
+        self._catalog = catalog
+        self._methods = methods
+        self._scope = scope
+        self._tenant = tenant
+        self._key = f"mcp-{secrets.token_hex(12)}"
+        self._input, output = descriptors
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
+        self._writer = _Writer(output)
+        self._live = self._session({})
+        self._initialized = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def serve(self) -> None:
+        """Serve until the client hangs up; then nothing of it runs any more."""
+        unfollow = self._catalog.follow(self._list_changed)
+        loop = asyncio.get_running_loop()
+        threading.Thread(
+            target=_read_lines, args=(self._input, self._lines, loop), name="stdin", daemon=True
+        ).start()
+        try:
+            while (line := await self._lines.get()) is not None:
+                if line.strip():
+                    await self._take(line)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_LAST)
+        finally:
+            unfollow()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._live.end()
+            await self._writer.close()
+
+    def _session(self, capabilities: dict[str, Any]) -> LiveSession:
+        sealed = SealedSession(self._key, self._tenant, self._scope, "", capabilities, 0.0)
+        live = LiveSession(sealed, "", self._client.session(self._key))
+        live.push = self._push
+        return live
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            if len(line) > _MAX_LINE:
+                raise RpcError(INVALID_REQUEST, f"A message has at most {_MAX_LINE} bytes.")
+            message = read_message(line)
+        except RpcError as error:
+            self._writer.write(error_message(b"", error))
+            return
+        if message.method is None:
+            if not self._live.answer(message):
+                _log.debug("The client answered what nobody asks any more.")
+        elif not message.request_id:
+            if message.method == "notifications/cancelled":
+                self._live.cancel(cancelled_request(message))
+        elif message.method == "initialize" and _MODERN_MARK not in line:
+            await self._initialize(message)
+        else:
+            await self._room.acquire()
+            task = asyncio.create_task(self._answer(message, _MODERN_MARK in line))
+            self._tasks.add(task)
+            task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+
+    async def _initialize(self, message: Message) -> None:
+        with contextlib.suppress(msgspec.DecodeError):
+            params = decode(message.params)
+            capabilities = params.get("capabilities") if isinstance(params, dict) else None
+            await self._live.end()
+            self._live = self._session(capabilities if isinstance(capabilities, dict) else {})
+            self._initialized = True
+            version = negotiated(params.get("protocolVersion"))
+            self._writer.write(result_message(message.request_id, initialize_result(version)))
+            return
+        error = RpcError(INVALID_PARAMS, "The params of initialize are a JSON object.")
+        self._writer.write(error_message(message.request_id, error))
+
+    async def _answer(self, message: Message, modern: bool) -> None:
+        live, request_id = self._live, message.request_id
+        with live.running(request_id):
+            try:
+                request = self._request(message, modern, live)
+                answer = result_message(request_id, await self._methods.answer(request))
+            except RpcError as error:
+                answer = error_message(request_id, error)
+            except asyncio.CancelledError:
+                if live.was_cancelled():
+                    return  # a request that was cancelled has no response
+                raise
+            except Exception:
+                _log.exception("A request of the MCP client failed: %s", message.method)
+                failure = RpcError(INTERNAL_ERROR, "The front failed; its log says why.")
+                answer = error_message(request_id, failure)
+        self._writer.write(answer)
+
+    def _request(self, message: Message, modern: bool, live: LiveSession) -> Request:
+        listener = Listener(self._offer)
+        if modern:
+            listener.answers = answered(_capabilities(message))
+            listener.passes_input = True
+        else:
+            if not self._initialized and message.method != "ping":
+                raise RpcError(INVALID_REQUEST, "Begin with initialize.")
+            listener.log_level = live.log_level
+            listener.answers = live.answers
+            listener.ask = lambda question: live.ask(question, self._writer.write)
+            listener.withdraw = lambda question: live.withdraw(question, self._writer.write)
+        return Request(message, listener, modern, self._scope, live)
+
+    def _offer(self, message: bytes) -> None:
+        self._writer.offer(message)
+
+    def _push(self, message: bytes) -> bool:
+        return self._writer.offer(message)
+
+    def _list_changed(self, kind: str, servers: frozenset[str]) -> None:
+        # A modern client asks for this with a stream of its own.
+        if self._initialized and (not self._scope or self._scope in servers):
+            self._push(changed_notification(kind))
+
+
+class _Writer:
+    """Writes lines in a thread, so that a client which does not read stalls nobody else."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._waiting: SimpleQueue[bytes | None] = SimpleQueue()
+        self._size = 0
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._run, name="stdout", daemon=True)
+        self._thread.start()
+
+    def write(self, message: bytes) -> None:
+        """Have a message written."""
+        if b"\n" in message or b"\r" in message:
+            message = message.replace(b"\n", b" ").replace(b"\r", b" ")
+        self._size += len(message)
+        self._waiting.put(message + b"\n")
+
+    def offer(self, message: bytes) -> bool:
+        """Have a message written unless too much waits; say whether it is."""
+        if self._size > _MOST_WAITING:
+            self._dropped += 1
+            return False
+        self.write(message)
+        return True
+
+    async def close(self) -> None:
+        """Write what waits, for a moment at most."""
+        self._waiting.put(None)
+        await asyncio.to_thread(self._thread.join, _LAST)
+        if self._dropped:
+            _log.warning("%d messages were dropped: the client did not read.", self._dropped)
+
+    def _run(self) -> None:
+        while (message := self._waiting.get()) is not None:
+            view = memoryview(message)
+            try:
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError:
+                return  # the client has gone
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._written, len(message) - 1)
+
+    def _written(self, size: int) -> None:
+        self._size -= size
+
+
+def _read_lines(
+    descriptor: int, lines: asyncio.Queue[bytes | None], loop: asyncio.AbstractEventLoop
+) -> None:
+    """Hand lines to the loop until the end; the rest of one that is too long is skipped."""
+
+    def hand_over(line: bytes | None) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+
+    with contextlib.suppress(RuntimeError, OSError, CancelledError):  # the loop has ended
+        with open(descriptor, "rb", closefd=False) as stream:
+            while line := stream.readline(_MAX_LINE + 1):
+                whole = line
+                while not line.endswith(b"\n") and (line := stream.readline(_READ)):
+                    pass
+                hand_over(whole)
+        hand_over(None)
+
+
+def _capabilities(message: Message) -> dict[str, Any]:
+    """Return what a modern client says that it answers.
+
+    Raises:
+        RpcError: Its request lacks what each has to say, or speaks a version that is not known.
+
+    """
+    try:
+        params = decode(message.params) if message.params else None
+    except msgspec.DecodeError:
+        params = None
+    route = classify_inbound_request({"method": message.method, "params": params})
+    if isinstance(route, InboundLadderRejection):
+        raise RpcError(route.code, route.message, route.data)
+    capabilities = route.client_capabilities
+    return capabilities if isinstance(capabilities, dict) else {}

@@ -1,0 +1,186 @@
+"""MCP clients before a whole system: HTTP and stdio, both eras, leases behind their sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from tests.e2e.system import LEASEWAY, System, eventually, kit, python_server, running
+
+from leaseway.sdk import AsyncClient
+
+ERAS = ("legacy", "2026-07-28")
+JSON = {"Accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A system with a front.
+
+    Attributes:
+        system: Its processes.
+        sdk: A client of it.
+        url: Where its front serves MCP.
+    """
+
+    system: System
+    sdk: AsyncClient
+    url: str
+
+
+def servers(root: Path) -> dict[str, object]:
+    """Return shared and leased servers, of both eras."""
+    return {
+        "official": python_server("official_stdio.py", **{"truely-stateless": True}),
+        "files": kit(root),
+        "old": python_server("asking_stdio.py", "--legacy", transform=[{"prefix": "old_"}]),
+    }
+
+
+@asynccontextmanager
+async def front(system: System, *options: str) -> AsyncIterator[str]:
+    """Run a front before a system; gives its URL."""
+    part = await system._start(
+        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
+    )
+    try:
+        yield f"http://{part.address}/mcp"
+    finally:
+        await part.end()
+        print("\n".join(part.log))
+
+
+def stdio(system: System, *options: str) -> StdioServerParameters:
+    """Return how a desktop client starts the front."""
+    command, *arguments = LEASEWAY
+    words = [*arguments, "mcp", "--address", system.address, *options]
+    return StdioServerParameters(command=command, args=words)
+
+
+@pytest.fixture(scope="module")
+async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    """Run one system with one front for all tests here."""
+    folder = tmp_path_factory.mktemp("system")
+    async with running(folder, servers(folder)) as (system, sdk), front(system) as url:
+        yield Place(system, sdk, url)
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+async def test_the_official_client_lists_and_calls_in_both_eras(place: Place, over: str) -> None:
+    system, url = place.system, place.url
+    for era in ERAS:
+        async with Client(url if over == "http" else stdio(system), mode=era) as client:
+            assert (client.protocol_version == "2026-07-28") == (era == "2026-07-28")
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            assert names == sorted(names)
+            assert {"echo", "list_files", "old_ask"} <= set(names)
+            said = await client.call_tool("echo", {"text": "ü\n"})
+            assert (text_of(said), said.is_error) == ("ü\n", False)
+            assert (await client.call_tool("fail", {"text": ""})).is_error
+            wrong = await client.call_tool("echo", {"text": 7})
+            assert wrong.is_error
+            assert "$.text" in text_of(wrong)
+            with pytest.raises(MCPError, match=r"no tool 'ecko'.*echo") as refused:
+                await client.call_tool("ecko", {})
+            assert refused.value.code == types.INVALID_PARAMS
+            assert refused.value.data == {"reason": "TOOL_NOT_FOUND", "started": "no"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_progress_comes_before_the_result(place: Place, era: str) -> None:
+    told: list[tuple[float, float | None]] = []
+
+    async def progress(progress: float, total: float | None, message: str | None) -> None:
+        told.append((progress, total))
+
+    targets: tuple[str | StdioServerParameters, ...] = (place.url, stdio(place.system))
+    for count, target in enumerate(targets, 1):
+        async with Client(target, mode=era) as client:
+            await client.call_tool("progress", {"text": ""}, progress_callback=progress)
+            await eventually(lambda count=count: told == [(0, 3), (1, 3), (2, 3)] * count)
+
+
+async def test_a_session_is_a_lease_that_ends_with_it(place: Place) -> None:
+    system, sdk, url = place.system, place.sdk, place.url
+    async with (
+        Client(url, mode="legacy") as one,
+        Client(url, mode="legacy") as other,
+        Client(stdio(system), mode="2026-07-28") as third,
+    ):
+        for client in (one, one, other, third):
+            assert not (await client.call_tool("list_files", {})).is_error
+        leases = await sdk.leases()
+        assert [lease.server_id for lease in leases] == ["files"] * 3
+        assert len({lease.session for lease in leases}) == 3
+    await eventually(lambda: no_leases(sdk))
+
+
+async def test_a_modern_client_without_a_session_leases_for_one_call(place: Place) -> None:
+    sdk, url = place.sdk, place.url
+    async with Client(url, mode="2026-07-28") as client:
+        assert not (await client.call_tool("list_files", {})).is_error
+        await eventually(lambda: no_leases(sdk))
+
+
+async def test_one_servers_address_shows_that_server_alone(place: Place) -> None:
+    system, url = place.system, place.url
+    for target in (f"{url}/files", stdio(system, "--server", "files")):
+        async with Client(target, mode="legacy") as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+            assert "list_files" in tools
+            assert not tools & {"echo", "old_ask"}
+            with pytest.raises(MCPError, match="'files' has no tool 'echo'"):
+                await client.call_tool("echo", {"text": "x"})
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{url}/fils", json=INITIALIZE, headers=JSON) as answer,
+    ):
+        assert answer.status == 404
+        assert "'files'" in (await answer.json())["error"]["message"]
+
+
+async def test_a_legacy_session_is_known_by_its_id_until_it_is_deleted(place: Place) -> None:
+    url = place.url
+    async with aiohttp.ClientSession(headers=JSON) as http:
+        async with http.post(url, json=INITIALIZE) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+            assert (await answer.json())["result"]["protocolVersion"] == "2025-11-25"
+        ping = {"jsonrpc": "2.0", "id": "a", "method": "ping"}
+        for headers, status in (
+            (session, 200),
+            ({}, 400),
+            ({"Mcp-Session-Id": "invented"}, 404),
+            ({**session, "MCP-Protocol-Version": "1999-01-01"}, 400),
+        ):
+            async with http.post(url, json=ping, headers=headers) as answer:
+                assert answer.status == status, headers
+        async with http.delete(url, headers=session) as answer:
+            assert answer.status == 204
+        async with http.post(url, json=ping, headers=session) as answer:
+            assert answer.status == 404
+
+
+def text_of(result: types.CallToolResult) -> str:
+    """Return the text of a result."""
+    return "".join(item.text for item in result.content if isinstance(item, types.TextContent))
+
+
+async def no_leases(sdk: AsyncClient) -> bool:
+    """Say whether nothing is leased."""
+    return not await sdk.leases()

@@ -1,0 +1,85 @@
+"""Definitions as MCP lists them, in pages of a fixed order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.front import definitions
+from leaseway.front.definitions import tool_definition, tool_listing
+from leaseway.front.messages import RpcError
+from leaseway.sdk import Tool
+
+
+def make_tool(name: str, **members: Any) -> Tool:
+    """Return a tool."""
+    plain: dict[str, Any] = {
+        "server_id": "s",
+        "original_name": name,
+        "title": "",
+        "description": "",
+        "input_schema": {"type": "object"},
+        "output_schema": None,
+        "annotations": {},
+        "extra": {},
+        "shared": True,
+    }
+    return Tool(name=name, **{**plain, **members})
+
+
+@given(st.sets(st.text("abc_-1", min_size=1, max_size=8)), st.integers(1, 300))
+def test_the_pages_hold_each_tool_once_in_order(names: set[str], size: int) -> None:
+    listing = tool_listing(make_tool(name) for name in names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definitions, "PAGE", size)
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = json.loads(listing.page(cursor, modern=False))
+            seen += [tool["name"] for tool in page["tools"]]
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+    assert seen == sorted(names)
+
+
+def test_a_cursor_of_a_tool_that_has_gone_hides_no_other() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(definitions, "PAGE", 1)
+        cursor = json.loads(tool_listing([make_tool("a"), make_tool("b")]).page(None, modern=True))[
+            "nextCursor"
+        ]
+        rest = tool_listing([make_tool("0"), make_tool("b"), make_tool("c")]).page(
+            cursor, modern=True
+        )
+    assert [tool["name"] for tool in json.loads(rest)["tools"]] == ["b"]
+
+
+def test_a_cursor_that_no_list_gave_out_is_refused() -> None:
+    with pytest.raises(RpcError, match="cursor"):
+        tool_listing([]).page("§", modern=True)
+
+
+def test_a_definition_has_what_its_server_said_but_nothing_of_its_connection() -> None:
+    tool = make_tool(
+        "a",
+        title="A",
+        annotations={"readOnlyHint": True},
+        extra={
+            "icons": [],
+            "execution": {"taskSupport": "optional"},
+            "_meta": {"io.modelcontextprotocol/x": 1, "own": 2},
+        },
+    )
+    assert tool_definition(tool) == {
+        "name": "a",
+        "title": "A",
+        "inputSchema": {"type": "object"},
+        "annotations": {"readOnlyHint": True},
+        "icons": [],
+        "_meta": {"own": 2},
+    }

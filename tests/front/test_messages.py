@@ -1,0 +1,84 @@
+"""JSON-RPC messages: split without parsing what is passed on, and written by joining."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.front.messages import (
+    CallParams,
+    RpcError,
+    cancelled_request,
+    error_message,
+    params_of,
+    read_message,
+    result_message,
+)
+
+PLAIN = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20)
+VALUES = PLAIN | st.lists(PLAIN, max_size=4) | st.dictionaries(st.text(), PLAIN, max_size=4)
+
+
+@given(st.text() | st.integers(-(2**53), 2**53), st.dictionaries(st.text(), VALUES, max_size=4))
+def test_ids_and_arguments_go_on_as_they_came(
+    request_id: str | int, arguments: dict[str, Any]
+) -> None:
+    sent = {
+        "id": request_id,
+        "method": "tools/call",
+        "params": {"name": "x", "arguments": arguments},
+    }
+    message = read_message(json.dumps({"jsonrpc": "2.0", **sent}))
+    assert json.loads(message.request_id) == request_id
+    assert json.loads(params_of(message, CallParams).arguments_json()) == arguments
+    answer = json.loads(result_message(message.request_id, b'{"content":[]}'))
+    assert answer == {"jsonrpc": "2.0", "id": request_id, "result": {"content": []}}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"{", -32700),
+        (b"[]", -32600),
+        (b'{"id":null,"method":"ping"}', -32600),
+        (b'{"id":{},"method":"ping"}', -32600),
+        (b'{"id":1,"method":7}', -32600),
+        (b'{"id":1,"method":' + b"[" * 100_000, -32600),
+        (b'{"id":1,"method":"\xff"}', -32700),
+    ],
+)
+def test_what_is_no_message_is_refused(line: bytes, code: int) -> None:
+    with pytest.raises(RpcError) as refused:
+        read_message(line)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("arguments", ["7", '"text"', "[]"])
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    message = read_message(
+        '{"id":1,"method":"tools/call","params":{"name":"x","arguments":' + arguments + "}}"
+    )
+    with pytest.raises(RpcError, match="one JSON object"):
+        params_of(message, CallParams).arguments_json()
+
+
+def test_params_of_the_wrong_shape_are_named() -> None:
+    message = read_message('{"id":1,"method":"tools/call","params":{"name":7}}')
+    with pytest.raises(RpcError, match=r"tools/call are wrong.*name"):
+        params_of(message, CallParams)
+
+
+def test_an_error_without_an_id_names_none() -> None:
+    error = json.loads(error_message(b"", RpcError(-32700, "no JSON", {"a": 1})))
+    assert error["id"] is None
+    assert error["error"] == {"code": -32700, "message": "no JSON", "data": {"a": 1}}
+
+
+def test_the_request_that_is_cancelled_is_named_as_it_was() -> None:
+    said = read_message('{"method":"notifications/cancelled","params":{"requestId":"a-1"}}')
+    assert cancelled_request(said) == b'"a-1"'
+    assert cancelled_request(read_message('{"method":"notifications/cancelled"}')) == b""

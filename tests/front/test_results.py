@@ -1,0 +1,54 @@
+"""Results, made fit for the client's era without touching what they hold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.front.results import fit_result
+
+MEMBERS = st.dictionaries(
+    st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
+    st.none() | st.integers(-(2**53), 2**53) | st.text() | st.lists(st.text()),
+)
+META = st.none() | st.dictionaries(
+    st.sampled_from(["io.modelcontextprotocol/serverInfo", "com.example/x", "traceparent"]),
+    st.text(),
+)
+
+
+@given(MEMBERS, META, st.sampled_from([None, "complete", "input_required"]), st.booleans())
+def test_only_what_belongs_to_the_connection_is_changed(
+    members: dict[str, Any], meta: dict[str, str] | None, kind: str | None, escaped: bool
+) -> None:
+    whole = dict(members)
+    if meta is not None:
+        whole["_meta"] = meta
+    if kind is not None:
+        whole["resultType"] = kind
+    payload = json.dumps(whole, ensure_ascii=escaped).encode()
+    kept = {key: value for key, value in (meta or {}).items() if not key.startswith("io.")}
+    for modern in (True, False):
+        fitted = json.loads(fit_result(payload, modern=modern))
+        assert fitted.pop("resultType", None) == ((kind or "complete") if modern else None)
+        assert {**fitted.pop("_meta", {})} == kept
+        assert fitted == members
+
+
+def test_a_plain_result_goes_to_a_legacy_client_in_its_own_bytes() -> None:
+    payload = b'{ "content" : [ ] , "n": 1.0e2}'
+    assert fit_result(payload, modern=False) is payload
+    assert fit_result(payload, modern=True) == (
+        b'{"resultType":"complete","content" : [ ] , "n": 1.0e2}'
+    )
+    assert fit_result(b"", modern=True) == b'{"resultType":"complete"}'
+
+
+def test_contents_say_how_long_they_may_be_kept_unless_their_server_does() -> None:
+    fitted = json.loads(fit_result(b'{"contents":[]}', modern=True, cached=True))
+    assert (fitted["ttlMs"], fitted["cacheScope"]) == (0, "private")
+    own = json.loads(fit_result(b'{"contents":[],"ttlMs":9}', modern=True, cached=True))
+    assert own["ttlMs"] == 9
