@@ -16,7 +16,7 @@ SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
 PEERS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak bench check fmt fmt-check lint types imports protos generate legacy-servers \
+.PHONY: demo test soak bench check fmt fmt-check lint types imports rooms protos generate legacy-servers \
         npm-servers k8s k8s-api clean
 .DEFAULT_GOAL := test
 
@@ -35,7 +35,7 @@ k8s: .venv/dev.stamp k8s-api
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
 
-check: fmt-check lint types imports protos
+check: fmt-check lint types imports rooms protos
 
 fmt: .venv/dev.stamp
 	$(BIN)/ruff format $(SOURCES)
@@ -52,6 +52,10 @@ types: .venv/dev.stamp
 
 imports: .venv/dev.stamp
 	$(BIN)/lint-imports
+
+# Circles between files or folders, and folders with too many rooms, are failures.
+rooms: .venv/dev.stamp
+	$(BIN)/python tools/rooms.py
 
 protos: .venv/dev.stamp .build/protos/stamp
 	tools/check_protos.sh

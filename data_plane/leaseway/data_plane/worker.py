@@ -30,7 +30,7 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
 from leaseway.data_plane.instances.stderr_history import EndedLogs
 from leaseway.data_plane.leases.manager import LeaseKeeper
-from leaseway.data_plane.metrics.gauges import StateMeters
+from leaseway.data_plane.metrics.gauges import StateMeters, StateReaders
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
@@ -39,7 +39,7 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.sync.client import SyncClient
-from leaseway.data_plane.sync.convert import LeaseMessages
+from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
@@ -159,7 +159,11 @@ class Worker:
         self.leases = LeaseKeeper(self.pool, table, clock)
         known = vault or WorkerVault(options.vault)
         self.references = ReferenceWatch(
-            self.pool, self.leases, known, lambda spec: resolve(spec, os.environ, known), pace
+            self.pool,
+            self.leases.follow,
+            known,
+            lambda spec: resolve(spec, os.environ, known),
+            pace,
         )
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)
@@ -169,9 +173,7 @@ class Worker:
         )
         self.executor.artifacts = self.artifacts
         if meters is not None:
-            StateMeters(
-                meters, self.pool, self.leases, self.executor, self._exchanges, self.artifacts
-            )
+            StateMeters(meters, self._state_readers())
         self.execution = ExecutionService(
             self._exchanges,
             self.executor,
@@ -187,10 +189,40 @@ class Worker:
         )
         self.sync = SyncClient(
             introduction,
-            WorkerStatus(introduction, self.pool, self.leases, self.executor, describe),
+            WorkerStatus(
+                introduction,
+                self.pool,
+                self.leases,
+                lambda: self.executor.in_flight,
+                lambda: self.executor.draining,
+                describe,
+            ),
             self.pool,
             self.leases,
             lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
+        )
+
+    def _state_readers(self) -> StateReaders:
+        pool, leases = self.pool, self.leases
+        return StateReaders(
+            served=lambda: (each.key.server_id for each in pool.generations),
+            ready=lambda: (
+                live for each in pool.generations for live in each.lives if live.is_ready
+            ),
+            instance_states=lambda: (
+                (status.variant.server_id, status.state)
+                for status in instance_statuses(list(pool.generations), "")
+            ),
+            leases=lambda: (lease.key.server_id for lease in leases.leases),
+            totals={
+                "leaseway.leases.waiting": lambda: leases.waiting,
+                "leaseway.calls.in_flight": lambda: self.executor.in_flight,
+                "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
+                "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
+                "leaseway.artifacts": lambda: self.artifacts.held,
+                "leaseway.artifacts.size": lambda: self.artifacts.space,
+                "leaseway.registry.version": lambda: pool.registry_version,
+            },
         )
 
     def counts(self) -> dict[str, int]:

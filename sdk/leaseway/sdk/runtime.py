@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls.caller import Caller
@@ -13,6 +13,7 @@ from leaseway.sdk.forks import check_fork, closed, opened
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import Identity
+from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.transport.workers import WorkerPool
 
 _CLOSE_BOUND = 10.0
@@ -21,6 +22,21 @@ _SETTLE_BOUND = 0.2
 
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Runtime]] = WeakKeyDictionary()
 """What is open in each loop."""
+
+
+class RuntimeOwner(Protocol):
+    """A client, as its sessions and results need it: what opens its working parts."""
+
+    _handlers: Handlers | None
+    _made: Runtime | None
+
+    def _runtime(self) -> Runtime:
+        """Return the working parts, opened at the first use.
+
+        Raises:
+            RuntimeError: The client is closed, or used from another event loop or process.
+
+        """
 
 
 class Runtime:

@@ -97,3 +97,8 @@ MAX_GRPC_MESSAGE: Final = 5 * MIB
 MAX_GRPC_RECEIVED: Final = 16 * MIB
 """What its servers read of one: what is beyond a bound is answered with that bound and not with
 gRPC's own RESOURCE_EXHAUSTED, which carries no reason."""
+
+MAX_CONFIG: Final = 4 * MIB
+"""Bytes of a configuration file."""
+
+MAX_SERVERS: Final = 2_000

@@ -3,8 +3,8 @@
 import pytest
 
 from leaseway.control_plane.config.formats.native import parse_native
-from leaseway.control_plane.config.layers.document import MAX_CONFIG, MAX_SERVERS
 from leaseway.control_plane.config.schema.issues import MAX_ISSUES, ConfigIssue, ParsedConfig
+from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
 
 PATH = "mcp.yaml"
 TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"

@@ -6,9 +6,9 @@ import pytest
 
 from leaseway.control_plane.config.check import check_file, unresolved_here
 from leaseway.control_plane.config.formats.native import parse_native
-from leaseway.control_plane.config.layers.document import MAX_CONFIG
 from leaseway.vault.file import set_secret
 from leaseway.vault.key import find_vault
+from leaseway.wire.bounds import MAX_CONFIG
 
 HEAD = "version: 1\nservers:\n  s:\n"
 

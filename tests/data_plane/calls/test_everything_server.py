@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS
+from leaseway.data_plane.core.calls import SERVER_METHODS
 from leaseway.v1 import execution_pb2
 from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
 
@@ -76,23 +76,25 @@ async def test_the_reference_server_asks_through_a_worker(running: Bench, npm_se
     await running.probe(spec)
     answering = Answering(running)
     try:
-        told = await answering.text("trigger-elicitation-request", *METHODS)
+        told = await answering.text("trigger-elicitation-request", *SERVER_METHODS)
         assert "- Name: Ada" in told
         assert "- Favorite Integer: 7" in told
-        sampled = await answering.text("trigger-sampling-request", *METHODS, prompt="6 times 7?")
+        sampled = await answering.text(
+            "trigger-sampling-request", *SERVER_METHODS, prompt="6 times 7?"
+        )
         assert "42, of course" in sampled
         assert "test-model" in sampled
-        roots = await answering.text("get-roots-list", *METHODS)
+        roots = await answering.text("get-roots-list", *SERVER_METHODS)
         assert "file:///srv/data" in roots
         visited = await answering.text(
             "trigger-url-elicitation",
-            *METHODS,
+            *SERVER_METHODS,
             url="https://127.0.0.1/",
             message="Visit",
             errorPath=True,
         )
         assert "accept" in visited
-        assert {ask.method for ask in answering.asked} == METHODS
+        assert {ask.method for ask in answering.asked} == SERVER_METHODS
         urls = [params["url"] for params in map(_params, answering.asked) if "url" in params]
         assert len(set(urls)) == 2, "one address that the error names, one that the call asks"
         (sampling,) = [ask for ask in answering.asked if ask.method == SAMPLE]

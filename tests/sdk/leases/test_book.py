@@ -10,7 +10,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leaseway.sdk.leases.book import Held, Key, LeaseBook, Worker
+from leaseway.sdk.leases.book import Held, Key, LeaseBook
+from leaseway.sdk.transport.workers import Worker
 from leaseway.wire.bounds import RESERVATION
 from leaseway.wire.errors import Fault, Reason
 

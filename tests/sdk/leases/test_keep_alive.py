@@ -170,4 +170,6 @@ async def test_a_session_keeps_its_client(plane: FakeControlPlane, worker: FakeW
     session = AsyncClient(plane.address).session("dialog")
     gc.collect()
     assert (await session.call_tool("desk_open")).new_lease is not None
-    await session._client.close()
+    client = session._client
+    assert isinstance(client, AsyncClient)
+    await client.close()

@@ -18,8 +18,7 @@ from leaseway.sdk import (
     ToolResult,
     WorkerLost,
 )
-from leaseway.sdk.leases.book import Worker
-from leaseway.sdk.transport.workers import WorkerLink
+from leaseway.sdk.transport.workers import Worker, WorkerLink
 from leaseway.wire.errors import Fault, Reason
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.fakes import BOUND, FakeWorker
 
 from leaseway.sdk import AsyncClient
-from leaseway.sdk.leases.book import Worker
+from leaseway.sdk.transport.workers import Worker
 
 
 def fail() -> NoReturn:

@@ -12,11 +12,10 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Iterator
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.calls.call import Run
 from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
 from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
@@ -31,6 +30,28 @@ _logger = logging.getLogger(__name__)
 _MOST_KEEPING: Final = 256 * bounds.MIB
 """Bytes of the results that may wait for their media to be kept; of those after them the media
 stay in place."""
+
+
+class EndingCall(Protocol):
+    """A call whose result has come, as far as its media need it."""
+
+    @property
+    def call(self) -> execution_pb2.Call:
+        """What was called, by whom, and whether media stay in place."""
+
+    @property
+    def trace(self) -> CallEvents | None:
+        """Takes events of the call's span, or None where it is not sampled."""
+
+    def finish(self, payload: bytes, is_error: bool) -> None:
+        """End the call with its result."""
+
+
+class CallEvents(Protocol):
+    """Takes events of a span."""
+
+    def event(self, name: str) -> None:
+        """Add an event."""
 
 
 class ArtifactStore:
@@ -76,9 +97,9 @@ class ArtifactStore:
 
     # Keeping.
 
-    def keep(self, run: Run, outcome: Outcome) -> PendingCall | None:
+    def keep(self, ending: EndingCall, outcome: Outcome) -> PendingCall | None:
         """End a call once the media of its result are kept; None where it has none to keep."""
-        call = run.call
+        call = ending.call
         payload = outcome.payload
         # Looking all through a large result is left to the thread, too.
         is_small = len(payload) <= bounds.BATCH_SIZE
@@ -87,26 +108,26 @@ class ArtifactStore:
         if self._keeping + len(payload) > _MOST_KEEPING:
             self._say_busy(call)
             return None
-        if run.trace is not None:
-            run.trace.event("images and sounds are kept")
+        if ending.trace is not None:
+            ending.trace.event("images and sounds are kept")
         self._keeping += len(payload)
         what = f"keep the media of {call.server_id}:{call.tool}"
-        self._background.spawn(self._keep(run, outcome), what)
+        self._background.spawn(self._keep(ending, outcome), what)
         return _ANSWERED
 
-    async def _keep(self, run: Run, outcome: Outcome) -> None:
-        keeping = _Keeping(self._storage, run.call, self._mark, self._retention)
+    async def _keep(self, ending: EndingCall, outcome: Outcome) -> None:
+        keeping = _Keeping(self._storage, ending.call, self._mark, self._retention)
         payload = outcome.payload
         try:
             payload = await self._disk.run(replace_media, outcome.payload, keeping)
             for media, kept in keeping.kept:
-                self._note(run.call, media, kept)
+                self._note(ending.call, media, kept)
         except Exception:
             # The bytes in place are a result, too.
             _logger.exception("The media of %s stay in its result.", keeping.what)
         finally:
             self._keeping -= len(outcome.payload)
-            run.finish(payload, outcome.is_error)
+            ending.finish(payload, outcome.is_error)
 
     def _say_busy(self, call: execution_pb2.Call) -> None:
         _logger.warning(

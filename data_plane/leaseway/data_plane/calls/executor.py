@@ -18,7 +18,7 @@ from leaseway.data_plane.calls.admission import Admission, check_arguments
 from leaseway.data_plane.calls.call import Run, Sink
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, Asked, offers_nothing
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
@@ -26,7 +26,6 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseKeeper
-from leaseway.data_plane.mcp.protocol.server_requests import answerable
 from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds

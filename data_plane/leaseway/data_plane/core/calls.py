@@ -5,17 +5,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Final, Protocol
 
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
 
 Answers = frozenset[str]
 """Methods that the caller of a call answers."""
 
 NO_ANSWERS: Final[Answers] = frozenset()
+SERVER_METHODS: Final[Answers] = frozenset({ELICIT, SAMPLE, ROOTS})
+"""What a server can ask of a caller."""
+
+_SETS: Final[Mapping[Answers, Answers]] = {
+    frozenset(methods): frozenset(methods)
+    for count in range(len(SERVER_METHODS) + 1)
+    for methods in combinations(sorted(SERVER_METHODS), count)
+}
+
+
+def answerable(methods: Iterable[str]) -> Answers:
+    """Return those of a caller's methods that servers can ask for; others are of later versions."""
+    return _SETS[SERVER_METHODS.intersection(methods)]
+
 
 OnProgress = Callable[[float, float | None, str], None]
 """(progress, total where known, message or empty); runs on the loop and must not block."""

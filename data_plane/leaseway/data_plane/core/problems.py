@@ -7,6 +7,11 @@ from typing import Final, Literal
 
 from leaseway.spec.model import VariantKey
 
+LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
+LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"
+LIMIT_REASONS: Final = (LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED)
+"""The reasons of the problems that limits can have."""
+
 _MOST_OPEN: Final = 4096
 _LONGEST_MESSAGE: Final = 4096
 

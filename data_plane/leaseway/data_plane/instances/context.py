@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.core.ports import OpenInstance
@@ -11,12 +11,9 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.quota import Population
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.instances.stderr_history import EndedLogs
-from leaseway.spec.model import ServerSpec
+from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
-
-if TYPE_CHECKING:
-    from leaseway.data_plane.instances.generation import Generation
-    from leaseway.data_plane.metrics.instruments import WorkerMeters
 
 
 class LeasedEnded(Protocol):
@@ -28,7 +25,7 @@ class LeasedEnded(Protocol):
 class ToolsChanged(Protocol):
     """Hears that a server says that its tools changed."""
 
-    def __call__(self, generation: Generation, live: LiveInstance, /) -> None: ...
+    def __call__(self, key: VariantKey, live: LiveInstance, /) -> None: ...
 
 
 class LeaseOver(Protocol):
@@ -72,7 +69,7 @@ class Hooks:
     """
 
     leased_ended: LeasedEnded = lambda _live, _fault: None
-    tools_changed: ToolsChanged = lambda _generation, _live: None
+    tools_changed: ToolsChanged = lambda _key, _live: None
     lease_over: LeaseOver = lambda _live, _why: None
     instance_started: InstanceStarted = lambda _live, *, again: None
     instance_ended: InstanceEnded = lambda _live, _how: None

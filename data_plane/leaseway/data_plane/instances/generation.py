@@ -292,7 +292,7 @@ class Generation:
 
     def live_tools_changed(self, live: LiveInstance) -> None:
         """Pass on that the tools changed."""
-        self._context.hooks.tools_changed(self, live)
+        self._context.hooks.tools_changed(self.key, live)
 
     def live_disconnected(self, live: LiveInstance) -> None:
         """Have the state of an instance reported that is about to end."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import LIMIT_REASONS, Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.mcp.process.limits import LIMIT_REASONS
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 

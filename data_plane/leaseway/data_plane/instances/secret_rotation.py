@@ -20,7 +20,6 @@ from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
 from leaseway.data_plane.references.vault import Mark, WorkerVault, mark_of
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire import bounds
@@ -76,7 +75,7 @@ class ReferenceWatch:
 
     Args:
         pool: What is served.
-        leases: Told when leases stand on values of old.
+        on_replaced: Called when a generation with new values has taken over.
         vault: Read again when it changes.
         read: Resolves the references of a server, or raises a Fault that names what is missing.
         pace: How often to look.
@@ -86,14 +85,14 @@ class ReferenceWatch:
     def __init__(
         self,
         pool: Pool,
-        leases: LeaseKeeper,
+        on_replaced: Callable[[], None],
         vault: WorkerVault,
         read: Callable[[ServerSpec], Resolved],
         pace: Pace = Pace(),
     ) -> None:
         self._pool = pool
         self._context = pool.context
-        self._leases = leases
+        self._on_replaced = on_replaced
         self._vault = vault
         self._read = read
         self._pace = pace
@@ -284,7 +283,7 @@ class ReferenceWatch:
         if self._stopped or not live.is_ready or not self._pool.replace(old, live):
             await live.close()
             return
-        self._leases.follow()
+        self._on_replaced()
         _logger.info(
             "Server %s was started with the new values of its secrets or files; new calls use it.",
             old.key,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from leaseway.data_plane.core.ports import InstancePort
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.metrics import DURATIONS, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
@@ -20,7 +21,6 @@ from leaseway.wire.status import code_of
 
 if TYPE_CHECKING:
     from leaseway.data_plane.core.lease_table import Lease
-    from leaseway.data_plane.instances.live_instance import LiveInstance
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """A lease that is held already, or is given a spare, takes milliseconds."""
@@ -32,6 +32,26 @@ _CANCELLED: Final = "CANCELLED"
 _EXISTING: Final = "existing"
 _WARM: Final = "warm"
 _COLD: Final = "cold"
+
+
+class MeasuredInstance(Protocol):
+    """An instance of a server, as far as it is measured."""
+
+    @property
+    def spec(self) -> ServerSpec:
+        """What it is an instance of."""
+
+    @property
+    def up_since(self) -> float | None:
+        """When it came up, or None."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why it ended by itself, or None."""
+
+    @property
+    def instance(self) -> InstancePort:
+        """The MCP client."""
 
 
 class WorkerMeters:
@@ -188,13 +208,13 @@ class WorkerMeters:
         self._touched.add(spec.key.server_id)
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
-    def instance_started(self, live: LiveInstance, *, again: bool) -> None:
+    def instance_started(self, live: MeasuredInstance, *, again: bool) -> None:
         """Note that an instance serves from now on (`Hooks.instance_started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)
             self._restarts.cell(live.spec.key.server_id).add()
 
-    def instance_ended(self, live: LiveInstance, _how: str) -> None:
+    def instance_ended(self, live: MeasuredInstance, _how: str) -> None:
         """Note that an instance that was up is no more (`Hooks.instance_ended`)."""
         spec = live.spec
         why = live.fault.reason.value if live.fault is not None else ""
@@ -204,7 +224,7 @@ class WorkerMeters:
         self.count_late_replies(live)
         self._late_seen.pop(live.instance.id, None)
 
-    def count_late_replies(self, live: LiveInstance) -> None:
+    def count_late_replies(self, live: MeasuredInstance) -> None:
         """Count the late replies that an instance, up until now, has got since the last time."""
         late = live.instance.late_replies
         seen = self._late_seen.get(live.instance.id, 0)
@@ -241,7 +261,7 @@ class WorkerMeters:
 @contextmanager
 def lease_wait(
     meters: WorkerMeters | None, server_id: str
-) -> Iterator[Callable[[Lease, bool, LiveInstance | None], None]]:
+) -> Iterator[Callable[[Lease, bool, MeasuredInstance | None], None]]:
     """Measure how long a caller waits for a lease, or is refused one.
 
     What is given is to be called with the lease, whether it is new, and its instance.
@@ -251,7 +271,7 @@ def lease_wait(
         return
     began = time.perf_counter()
 
-    def granted(lease: Lease, is_new: bool, live: LiveInstance | None) -> None:
+    def granted(lease: Lease, is_new: bool, live: MeasuredInstance | None) -> None:
         start = _EXISTING
         if is_new:
             up_since = live.up_since if live is not None else None
@@ -265,7 +285,7 @@ def lease_wait(
         raise
 
 
-def _unmeasured(_lease: Lease, _is_new: bool, _live: LiveInstance | None) -> None:
+def _unmeasured(_lease: Lease, _is_new: bool, _live: MeasuredInstance | None) -> None:
     """Take what nobody wants to know."""
 
 

@@ -83,7 +83,7 @@ class Prober:
             if live is None or not live.is_ready:
                 continue
             if live.lists_other(generation.variant.toolset):
-                self._tools_changed(generation, live)
+                self._tools_changed(generation.key, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
         key = key_from_wire(probe.spec.key)
@@ -192,9 +192,10 @@ class Prober:
             offered.recorded_prompts, offered.recorded_resources, offered.recorded_templates
         )
 
-    def _tools_changed(self, generation: Generation, live: LiveInstance) -> None:
-        if generation.draining or self._pool.get(generation.key) is not generation:
-            return
+    def _tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
+        generation = self._pool.get(key)
+        if generation is None or generation.draining or live not in generation.lives:
+            return  # it belongs to a generation that others have replaced
         if generation in self._relisting:
             self._relisting[generation][live] = None  # after the one under way, and a pause
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseKeeper
@@ -43,7 +42,8 @@ class WorkerStatus:
         introduction: Who joins whom.
         pool: What is served.
         leases: What is held.
-        executor: What is in flight.
+        in_flight: How many calls have not ended.
+        draining: Whether calls are refused because the worker ends.
         lease_message: Describes a lease.
 
     Attributes:
@@ -56,13 +56,15 @@ class WorkerStatus:
         introduction: Introduction,
         pool: Pool,
         leases: LeaseKeeper,
-        executor: Executor,
+        in_flight: Callable[[], int],
+        draining: Callable[[], bool],
         lease_message: Callable[[Lease], leases_pb2.Lease],
     ) -> None:
         self._me = introduction
         self._pool = pool
         self._leases = leases
-        self._executor = executor
+        self._in_flight = in_flight
+        self._draining = draining
         self._lease_message = lease_message
         self._reports = pool.context.reports
         self.leaving = False
@@ -116,8 +118,8 @@ class WorkerStatus:
             instances_changed=instances_changed,
             problems=[convert.problem_message(problem, worker_id) for problem in seen],
             cleared=[convert.problem_message(problem, worker_id) for problem in mended],
-            calls_in_flight=self._executor.in_flight,
-            draining=self.leaving or self._executor.draining,
+            calls_in_flight=self._in_flight(),
+            draining=self.leaving or self._draining(),
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:

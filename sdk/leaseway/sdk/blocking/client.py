@@ -79,7 +79,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
         self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
-        self._inner._media.synchronous = True
+        self._inner._media.wait = lambda make: background().run(make)
         background().serve(self._inner)
         self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()

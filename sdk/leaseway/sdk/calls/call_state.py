@@ -7,9 +7,9 @@ from opentelemetry.trace import Span
 from leaseway.sdk.calls.release_routing import Release
 from leaseway.sdk.calls.requests import OfferRequest
 from leaseway.sdk.catalog.targets import Asked, Target
-from leaseway.sdk.leases.book import Held, Worker
+from leaseway.sdk.leases.book import Held
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.workers import WorkerLink
+from leaseway.sdk.transport.workers import Worker, WorkerLink
 from leaseway.wire.errors import Fault
 
 

@@ -6,11 +6,10 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypedDict, overload
 
-from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.errors import ArtifactLost
 from leaseway.wire.artifact_refs import media_type
 
@@ -63,11 +62,12 @@ class MediaReader(Protocol):
     """Reads artifacts for results: the client that made the calls.
 
     Attributes:
-        synchronous: Whether it is used from other threads than its loop's.
+        wait: Waits for a coroutine in the calling thread, where the client is used from other
+            threads than its loop's; else None.
 
     """
 
-    synchronous: bool
+    wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], object] | None
 
     def load(self, session: str, ref: str) -> Coroutine[Any, Any, bytes]:
         """Read the artifact of a call in a session."""
@@ -138,8 +138,8 @@ class ModelContent(Sequence[ModelItem]):
         self._items = items
         self._reader = reader
         self._session = session
-        if reader is not None and reader.synchronous and self._waits:
-            background().run(self._load)
+        if reader is not None and reader.wait is not None and self._waits:
+            reader.wait(self._load)
 
     @property
     def _waits(self) -> bool:

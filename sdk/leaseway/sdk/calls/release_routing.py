@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import Key, Worker
+from leaseway.sdk.leases.book import Key
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.transport.workers import WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import Worker, WorkerLink, WorkerPool
 from leaseway.wire.admin import release_target
 
 

@@ -11,12 +11,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from leaseway.sdk.validation import check_text
-
-if TYPE_CHECKING:
-    from leaseway.sdk.catalog.tools import Tool
 
 ProjectionReason = Literal["NAME_REFUSED", "NAME_TAKEN", "SCHEMA_NOT_OBJECT", "TOO_MANY_TOOLS"]
 
@@ -24,6 +21,26 @@ _LONGEST_ERROR: Final = 2_000
 """Characters of a provider's text that a report keeps."""
 _MOST_NAMED: Final = 20
 """Tools that a report names."""
+
+
+class Tool(Protocol):
+    """A tool, as far as providers are told of it: `leaseway.sdk.Tool`."""
+
+    @property
+    def name(self) -> str:
+        """The name that models call it by."""
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of its arguments."""
+
+    @property
+    def server_id(self) -> str:
+        """The server that it belongs to."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from leaseway.sdk.leases.book import Worker
+from leaseway.sdk.transport.workers import worker_from_wire
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.bounds import CALL_TIMEOUT
@@ -86,11 +86,6 @@ class Target:
         self.what = f"{noun} '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False
-
-
-def worker_from_wire(worker: catalog_pb2.WorkerRef) -> Worker:
-    """Return a worker of the catalog."""
-    return Worker(worker.id, worker.incarnation, worker.address)
 
 
 def domain(asked: Asked) -> Domain:

@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.leases.book import Worker
 from leaseway.sdk.operators.operations import fetch_workers
-from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.runtime import Runtime, RuntimeOwner
+from leaseway.sdk.transport.workers import Worker
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
 from leaseway.wire.artifact_refs import MAX_REFERENCE, incarnation_mark, reference_mark
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
-
-if TYPE_CHECKING:
-    from leaseway.sdk.client.client import AsyncClient
 
 _SILENCE: Final = 30.0
 """Seconds that a worker may take for one part, unless it is told otherwise."""
@@ -202,13 +199,14 @@ class ClientMedia:
     """Reads artifacts for the results of a client, as long as that is there and open.
 
     Attributes:
-        synchronous: Whether the client is used from other threads than its loop's.
+        wait: Waits for a coroutine in the calling thread, where the client is used from other
+            threads than its loop's; else None.
 
     """
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: RuntimeOwner) -> None:
         self._client = weakref.ref(client)
-        self.synchronous = False
+        self.wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], object] | None = None
 
     async def load(self, session: str, ref: str) -> bytes:
         """Read the artifact of a call in a session."""

@@ -16,8 +16,7 @@ from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
 
 if TYPE_CHECKING:
-    from leaseway.sdk.client.client import AsyncClient
-    from leaseway.sdk.runtime import Runtime
+    from leaseway.sdk.runtime import Runtime, RuntimeOwner
 
 
 class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
@@ -34,7 +33,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
         key: Its name, unique in the tenant.
     """
 
-    def __init__(self, client: AsyncClient, key: str) -> None:
+    def __init__(self, client: RuntimeOwner, key: str) -> None:
         self._client = client
         self._handlers = client._handlers
         self._entered = 0

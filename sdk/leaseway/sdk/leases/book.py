@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from leaseway.sdk.transport.workers import Worker
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import RESERVATION
 from leaseway.wire.errors import Fault, Reason
@@ -29,14 +30,6 @@ _RENEW_AT: Final = 1 / 3
 """The part of a time to live after which a lease is renewed (DESIGN §5)."""
 _MAX_ENDED: Final = 16_384
 """Ended leases that are remembered; beyond it the oldest is forgotten."""
-
-
-class Worker(NamedTuple):
-    """One run of a worker and where it is reached."""
-
-    id: str
-    incarnation: str
-    address: str
 
 
 class Key(NamedTuple):

@@ -8,8 +8,8 @@ import logging
 import time
 from typing import Final
 
-from leaseway.sdk.leases.book import LeaseBook, Worker
-from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.transport.workers import Worker, WorkerPool
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.durations import seconds

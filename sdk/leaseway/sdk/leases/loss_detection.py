@@ -13,8 +13,9 @@ import contextlib
 from dataclasses import replace
 from typing import Final
 
-from leaseway.sdk.leases.book import Held, LeaseBook, Worker
+from leaseway.sdk.leases.book import Held, LeaseBook
 from leaseway.sdk.transport.control import ControlPlane
+from leaseway.sdk.transport.workers import Worker
 from leaseway.v1 import admin_pb2
 from leaseway.wire.errors import Fault, Reason
 

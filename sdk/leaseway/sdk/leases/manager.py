@@ -14,14 +14,13 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
-from leaseway.sdk.catalog.targets import worker_from_wire
-from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook, Worker
+from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
 from leaseway.sdk.retry_policy import Tried, decide
 from leaseway.sdk.transport.control import ControlPlane, every_page
-from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.durations import duration, seconds

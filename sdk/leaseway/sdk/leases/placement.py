@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from leaseway.sdk.leases.book import Key, Worker
+from leaseway.sdk.leases.book import Key
+from leaseway.sdk.transport.workers import Worker
 from leaseway.wire.errors import Fault, Reason
 
 _OUT_OF_TIME: Final = frozenset({Reason.DEADLINE_EXCEEDED, Reason.CONTROL_PLANE_UNAVAILABLE})

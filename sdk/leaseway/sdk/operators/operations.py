@@ -8,10 +8,10 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.leases.book import Worker
 from leaseway.sdk.operators import views
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.control import every_page
+from leaseway.sdk.transport.workers import Worker
 from leaseway.sdk.validation import check_seconds
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT

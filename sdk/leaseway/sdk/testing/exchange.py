@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from leaseway.sdk.testing.context import Line
-from leaseway.v1 import execution_pb2
+from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_ARGUMENTS, MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.frames import frame, frame_tag
@@ -16,14 +16,35 @@ from leaseway.wire.outbox import Assembler, Outbox
 from leaseway.wire.status import fault_from_status, status_from_fault
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
-if TYPE_CHECKING:
-    from leaseway.sdk.testing.worker import FakeWorker
+
+class Executor(Protocol):
+    """The fake worker, as its streams need it."""
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+
+    @property
+    def incarnation(self) -> str:
+        """Its run."""
+
+    def renew(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
+        """Renew leases."""
+
+    async def execute(
+        self,
+        call: execution_pb2.Call,
+        arguments: bytes,
+        result: execution_pb2.Result,
+        line: Line,
+    ) -> bytes:
+        """Execute a call; what is beside its payload goes into the result."""
 
 
 class Stream:
     """Reads calls and writes what becomes of them, until the caller or the fake ends it."""
 
-    def __init__(self, worker: FakeWorker, context: Any) -> None:
+    def __init__(self, worker: Executor, context: Any) -> None:
         self._worker = worker
         self._context = context
         self._loop = asyncio.get_running_loop()

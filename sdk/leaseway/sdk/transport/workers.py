@@ -5,16 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from leaseway.sdk.leases.book import Worker
 from leaseway.sdk.transport.exchange import Exchange
 from leaseway.sdk.transport.grpc_errors import fault_of_worker, silent_worker
 from leaseway.sdk.transport.identity import Identity, channel_options
-from leaseway.v1 import execution_pb2_grpc, leases_pb2_grpc
+from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.errors import Fault, Reason
+
+
+class Worker(NamedTuple):
+    """One run of a worker and where it is reached."""
+
+    id: str
+    incarnation: str
+    address: str
+
+
+def worker_from_wire(worker: catalog_pb2.WorkerRef) -> Worker:
+    """Return a worker of the catalog."""
+    return Worker(worker.id, worker.incarnation, worker.address)
 
 
 class WorkerLink:

@@ -12,11 +12,10 @@ import pytest
 from aiohttp import web
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Ask, Outcome, ToolRequest
+from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications as http_telling
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.era import params_head
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS
 from leaseway.wire.errors import Reason
 from leaseway.wire.mcp import ELICIT
 
@@ -92,7 +91,7 @@ async def asked(connection: HttpConnection, **request: Any) -> tuple[Ask, asynci
     loop = asyncio.get_running_loop()
     question: asyncio.Future[Ask] = loop.create_future()
     outcome: asyncio.Future[Outcome] = loop.create_future()
-    request.setdefault("answers", METHODS)
+    request.setdefault("answers", SERVER_METHODS)
     call = ToolRequest("ask", params_head("ask"), b"{}", on_ask=question.set_result, **request)
     connection.call(call, outcome.set_result)
     async with asyncio.timeout(BOUND):

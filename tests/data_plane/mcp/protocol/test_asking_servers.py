@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.health import Patience
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS, answerable
 from leaseway.wire.errors import Reason
 from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
 
@@ -33,7 +32,7 @@ class Asked:
 
     def __init__(self, *methods: str, holds: bool = False) -> None:
         self.asks: asyncio.Queue[Ask] = asyncio.Queue()
-        self.request = {"on_ask": self.take, "answers": answerable(methods or METHODS)}
+        self.request = {"on_ask": self.take, "answers": answerable(methods or SERVER_METHODS)}
         self.holds = holds
 
     def take(self, ask: Ask) -> None:

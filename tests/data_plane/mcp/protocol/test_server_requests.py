@@ -11,18 +11,12 @@ import msgspec
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Ask, ToolRequest
+from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest, answerable
 from leaseway.data_plane.mcp.protocol.codec import decode, encode_call
 from leaseway.data_plane.mcp.protocol.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.handshake import era_of
 from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests import (
-    METHODS,
-    answerable,
-    lacking,
-    params_of,
-    url_questions,
-)
+from leaseway.data_plane.mcp.protocol.server_requests import lacking, params_of, url_questions
 from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, asked_of
 from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
 from leaseway.wire.bounds import MAX_ASKS
@@ -59,7 +53,7 @@ def raw(value: Any) -> msgspec.Raw:
 def test_what_later_versions_can_ask_is_left_out_of_the_answers() -> None:
     assert answerable([ROOTS, "x/new", ROOTS]) == {ROOTS}
     assert answerable([]) == frozenset()
-    assert answerable(METHODS) == METHODS
+    assert answerable(SERVER_METHODS) == SERVER_METHODS
 
 
 def test_a_question_is_settled_once() -> None:
@@ -131,7 +125,7 @@ class Legacy:
         self.sent: list[Any] = []
         self.taken: list[Ask] = []
         self.asks = LegacyAsks(lambda line, _call: self.sent.append(json.loads(line)))
-        self.call = call(*METHODS, take=self.taken.append)
+        self.call = call(*SERVER_METHODS, take=self.taken.append)
 
     def ask(self, key: Any, params: Any = None, method: str = ELICIT) -> None:
         """Have the server ask."""
@@ -185,7 +179,7 @@ def test_a_call_announces_what_its_caller_answers() -> None:
 
     assert announced(request()) == {}
     assert announced(request(SAMPLE)) == {"sampling": {}}
-    assert announced(request(*METHODS)) == {
+    assert announced(request(*SERVER_METHODS)) == {
         "elicitation": {"form": {}, "url": {}},
         "sampling": {},
         "roots": {},
@@ -224,7 +218,7 @@ class Modern:
 
 
 def test_a_call_is_repeated_once_with_all_answers_and_the_state() -> None:
-    call = Modern(*METHODS)
+    call = Modern(*SERVER_METHODS)
     wanted = {"a": {"method": ROOTS}, 'b"': {"method": ELICIT, "params": {"message": "?"}}}
     call.begin(inputRequests=wanted, requestState='s"1')
     assert [(ask.method, ask.params) for ask in call.asks] == [
@@ -272,7 +266,7 @@ def test_a_refused_question_ends_the_call_with_the_reason_and_forgets_the_others
     ],
 )
 def test_an_odd_request_for_input_is_the_servers_error(result: Any) -> None:
-    call = Modern(*METHODS)
+    call = Modern(*SERVER_METHODS)
     call.begin(**result)
     assert call.reason is Reason.SERVER_ERROR
     assert not call.asks
@@ -303,9 +297,9 @@ def test_addresses_to_visit_are_questions_if_the_caller_answers_them() -> None:
     data = raw({"elicitations": [VISIT]})
     assert url_questions(data, answerable([ROOTS])) is None
     assert lacking(-32042, data, answerable([ROOTS])) == ELICIT
-    assert url_questions(raw({"elicitations": []}), answerable(METHODS)) is None
-    assert url_questions(raw({"elicitations": 1}), answerable(METHODS)) is None
-    wanted = url_questions(data, answerable(METHODS))
+    assert url_questions(raw({"elicitations": []}), answerable(SERVER_METHODS)) is None
+    assert url_questions(raw({"elicitations": 1}), answerable(SERVER_METHODS)) is None
+    wanted = url_questions(data, answerable(SERVER_METHODS))
     assert wanted is not None
     assert json.loads(wanted) == {"inputRequests": {"0": {"method": ELICIT, "params": VISIT}}}
 

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS, answerable
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
@@ -129,7 +128,7 @@ async def test_what_a_server_asks_reaches_the_caller_over_every_transport(
         ask.answer(b'{"action":"accept","content":{"name":"Ann"}}')
 
     async with script(bench, transport, protocol="legacy") as instance:
-        answering = {"on_ask": answer, "answers": answerable(METHODS)}
+        answering = {"on_ask": answer, "answers": answerable(SERVER_METHODS)}
         assert await bench.text(instance, "ask", **answering) == "accept {'name': 'Ann'}"
         refused = (await bench.call(instance, "ask")).fault
         assert refused is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
@@ -16,12 +16,7 @@ from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.json_tree import BadJson
 from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.yaml_tree import START, BadText, Entry, Position, Table
-from leaseway.wire.bounds import MIB
-
-MAX_CONFIG: Final = 4 * MIB
-"""Bytes of a configuration file."""
-
-MAX_SERVERS: Final = 2_000
+from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS, MIB
 
 
 @dataclass(frozen=True)

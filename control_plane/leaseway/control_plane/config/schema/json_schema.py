@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from leaseway.control_plane.config.layers.document import MAX_SERVERS
 from leaseway.control_plane.config.schema.filters import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
 from leaseway.control_plane.config.schema.keys import (
     OPEN_TRANSPORTS,
@@ -19,6 +18,7 @@ from leaseway.control_plane.config.schema.keys import (
 )
 from leaseway.spec.sizes import SIZE_PATTERN
 from leaseway.spec.transports import known_transports
+from leaseway.wire.bounds import MAX_SERVERS
 from leaseway.wire.names import SECRET_NAME
 
 Schema = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from leaseway.control_plane.config.layers.document import MAX_CONFIG
+from leaseway.wire.bounds import MAX_CONFIG
 
 
 class Unreadable(Exception):

@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED
 from leaseway.spec.model import Limits
 from leaseway.wire.bounds import MIB
-
-_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
-_PARTLY: Final = "LIMIT_PARTLY_ENFORCED"
-LIMIT_REASONS: Final = (_NOT_ENFORCED, _PARTLY)
-"""The reasons of the problems that limits can have."""
 
 _ADVICE: Final = (
     "Give the worker a cgroup that it may write (systemd: Delegate=yes; a container: a writable"
@@ -88,11 +84,11 @@ def _stand_in(key: str, limits: Limits, host: Host) -> tuple[str, str, str]:
     """Return the launcher's step or nothing, the reason, and how far the limit holds."""
     if key == "memory" and host.bounds_data:
         text = "holds for each process of its own, not for all of them together"
-        return f"data={limits.memory_bytes}", _PARTLY, text
+        return f"data={limits.memory_bytes}", LIMIT_PARTLY_ENFORCED, text
     if key == "processes" and host.bounds_tasks:
         text = "holds roughly: the kernel counts all processes and threads of the worker's user"
-        return f"nproc={limits.processes}", _PARTLY, text
-    return "", _NOT_ENFORCED, "is not enforced"
+        return f"nproc={limits.processes}", LIMIT_PARTLY_ENFORCED, text
+    return "", LIMIT_NOT_ENFORCED, "is not enforced"
 
 
 def _shown(key: str, limits: Limits) -> str:

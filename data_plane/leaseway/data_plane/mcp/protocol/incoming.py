@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
-from leaseway.data_plane.core.calls import OnUpdate
+from leaseway.data_plane.core.calls import SERVER_METHODS, OnUpdate
 from leaseway.data_plane.mcp.protocol.codec import (
     Envelope,
     encode_error,
@@ -29,7 +29,6 @@ from leaseway.data_plane.mcp.protocol.codec import (
     request_key,
 )
 from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS
 from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, SendAnswer
 from leaseway.wire import bounds
 
@@ -115,7 +114,7 @@ class Inbox:
         method = message.method or ""
         try:
             if message.id is not None:
-                if method in METHODS:
+                if method in SERVER_METHODS:
                     self._asks.take(message, self._asked(near, method), near)
                 else:
                     self._take_request(message, method)

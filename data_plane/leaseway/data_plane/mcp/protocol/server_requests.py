@@ -6,7 +6,7 @@ then made again (`asks_rounds`). Either way the caller sees an `Ask`, whatever m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     SAMPLE: "on_sampling=",
     ROOTS: "roots=",
 }
-METHODS: Final[Answers] = frozenset(_PARAMETERS)
 
 _CAPABILITIES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     ELICIT: ("elicitation", {"form": {}, "url": {}}),
@@ -41,13 +40,6 @@ MODERN_CAPABILITIES: Final[Mapping[Answers, Mapping[str, Any]]] = {
     for methods in combinations(_CAPABILITIES, count)
 }
 """What a modern server is told with a call, by what its caller answers."""
-
-_known: Final[Mapping[Answers, Answers]] = {answers: answers for answers in MODERN_CAPABILITIES}
-
-
-def answerable(methods: Iterable[str]) -> Answers:
-    """Return those of a caller's methods that servers can ask for; others are of later versions."""
-    return _known[METHODS.intersection(methods)]
 
 
 def nobody_answers(method: str) -> str:

@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
-from leaseway.data_plane.core.calls import Ask, ToolRequest
-from leaseway.data_plane.mcp.protocol.server_requests import METHODS, input_required, params_of
+from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest
+from leaseway.data_plane.mcp.protocol.server_requests import input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
 
@@ -124,7 +124,7 @@ class Rounds:
         if len(questions) > MAX_ASKS:
             return self._odd(f"{len(questions)} questions at once, more than {MAX_ASKS}")
         for question in questions.values():
-            if question.method not in METHODS:
+            if question.method not in SERVER_METHODS:
                 return self._odd("a request for input of a kind that MCP does not have")
             if params_of(question.params) is None:
                 return self._odd("a request for input whose params are no JSON object")
