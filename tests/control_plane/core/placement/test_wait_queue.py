@@ -114,6 +114,14 @@ def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
     assert (room.let_in, line.next_lapse()) == (["s1"], None)
 
 
+def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
+    line = RoomLine()
+    join(line, "s1")
+    join(line, "s2", avoided=["w1"])
+    line.serve(Room(0), AVOIDED_FOR)
+    assert line.next_lapse() is None
+
+
 def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
     line = RoomLine()
     join(line, "s1", avoided=["w1"])
@@ -236,6 +244,11 @@ class Lines(RuleBasedStateMachine):
         for waiter in self.waiting.values():
             table = copy.deepcopy(self.table)
             assert table.place(waiter.key, self.able, waiter.at(self.now).avoided, self.now) is None
+
+    @invariant()
+    def nothing_that_is_due_is_left(self) -> None:
+        lapse = self.line.next_lapse()
+        assert lapse is None or lapse > self.now
 
     @invariant()
     def whoever_waits_stands_in_line(self) -> None:

@@ -97,10 +97,11 @@ class RoomLine:
         answered: set[LeaseKey] = set()
         for known in tuple(self._waiting.values()):
             wanted = (known.key.tenant, known.key.server_id)
-            # Who shares what is held or was reserved just now needs no room of its own.
-            if wanted in full and known.key not in answered and not held(known.key):
-                continue
+            # Of those that are passed over, too: a lapse in the past would be due without end.
             waiter = self._waiting[known.id] = known.at(now)
+            # Who shares what is held or was reserved just now needs no room of its own.
+            if wanted in full and waiter.key not in answered and not held(waiter.key):
+                continue
             answer = attempt(waiter)
             if answer is not None:
                 answered.add(waiter.key)
