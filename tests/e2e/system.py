@@ -174,12 +174,13 @@ class System:
         )
         self.address = self.control_plane.address
 
-    async def start_worker(self, name: str, *options: str) -> None:
-        """Start a worker."""
+    async def start_worker(self, name: str, *options: str, without: str = "") -> None:
+        """Start a worker, without a variable that the others have."""
         self.workers[name] = await self._start(
             "worker",
             *("--control-plane", self.address, "--listen", "127.0.0.1:0", "--id", name),
             *options,
+            without=without,
         )
 
     async def ready(self, within: float = 2 * BOUND) -> None:
@@ -200,12 +201,12 @@ class System:
         if self.control_plane is not None:
             await self.control_plane.end()
 
-    async def _start(self, *arguments: str) -> Part:
+    async def _start(self, *arguments: str, without: str = "") -> Part:
         process = await asyncio.create_subprocess_exec(
             *LEASEWAY,
             *arguments,
             *("--log-level", "info"),
-            env=self._environment,
+            env={name: text for name, text in self._environment.items() if name != without},
             cwd=self.cwd,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

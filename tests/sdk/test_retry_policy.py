@@ -42,6 +42,20 @@ tries = st.builds(
 )
 
 
+MORE = [(Reason.SERVER_NOT_READY, Reason.CAPACITY), (Reason.SERVER_LOST, Reason.CAPACITY)]
+
+
+def test_that_no_other_worker_has_room_hides_no_server_that_does_not_start() -> None:
+    first, second = (Fault(reason, "No.") for reason in MORE[0])
+    assert more_telling(first, second) is first
+
+
+def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twice() -> None:
+    down = Fault(Reason.SERVER_NOT_READY, "No.", retry_delay=5.0)
+    assert decide(down, Tried(1, 60.0, elsewhere=True)) == Again(avoid_worker=True)
+    assert decide(down, Tried(1, 60.0)) is None
+
+
 def _longest(low: float, high: float) -> float:
     return high
 
@@ -62,7 +76,8 @@ def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: F
     says = ["no", "unknown", "yes"]
     told = more_telling(first, second)
     assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
-    assert told is (second if first.started == second.started else told)
+    if first.started == second.started:
+        assert told is second or (first.reason, second.reason) in MORE
     assert more_telling(None, second) is second
 
 

@@ -19,6 +19,8 @@ _BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
 _ELSEWHERE: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
 """Why another worker may be tried."""
+_DOWN: Final = frozenset({Reason.SERVER_NOT_READY, Reason.SERVER_LOST})
+"""A server that does not run on one worker: that no other worker has room says less."""
 _SAYS: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
 """How much a fate says of a whole call: that one try never began says nothing of the others."""
 
@@ -88,8 +90,9 @@ def decide(
         return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
     transient = fault.reason in _ELSEWHERE or fault.reason in SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
+    down = fault.reason is Reason.SERVER_NOT_READY and fault.started == "no" and tried.elsewhere
     busy = _is_busy(fault)
-    if not (transient or full or busy) or tried.tries >= _limit(fault.reason, tried):
+    if not (transient or full or down or busy) or tried.tries >= _limit(fault.reason, tried):
         return None
     repeats = fault.started != "no"
     if repeats and (not tried.repeatable or tried.repeated):
@@ -112,6 +115,8 @@ def more_telling(known: Fault | None, fault: Fault) -> Fault:
     """
     if known is not None and _SAYS[known.started] > _SAYS[fault.started]:
         return known
+    if known is not None and known.reason in _DOWN and fault.reason is Reason.CAPACITY:
+        return known if known.started == fault.started else fault  # it had room and no server
     return fault
 
 

@@ -95,6 +95,24 @@ async def test_a_try_that_fails_opens_the_circuit_again(bench: Bench) -> None:
     assert (await acquire(bench, "s")).id
 
 
+async def test_a_leased_server_mends_without_anybody_asking_even_without_spares(
+    bench: Bench,
+) -> None:
+    bench.servers.faults = [BROKEN] * 2
+    policy = InstancePolicy(restart=Backoff(0.001, 0.001))
+    await bench.serve("db", shared=False, instances=policy)
+    await refused(bench)
+    await bench.plane.expect_report(
+        lambda report: any(each.state == "backoff" and each.failures for each in report.instances)
+    )
+    await bench.plane.expect_report(
+        lambda report: (
+            [(each.role, each.state) for each in report.instances] == [("spare", "ready")]
+        )
+    )
+    assert len(bench.servers.opened) == 3
+
+
 async def test_a_server_with_spares_mends_without_anybody_asking(bench: Bench) -> None:
     bench.servers.faults = [BROKEN] * 8
     policy = InstancePolicy(warm=1, restart=Backoff(0.001, 0.002))

@@ -25,7 +25,6 @@ from leaseway.control_plane.core.workers.subscription import Refusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_wire
 from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire import bounds
 from leaseway.wire.durations import seconds
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -44,7 +43,7 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
         raise MalformedMessage("A worker must name its id, its incarnation and its address.")
     return WorkerHello(
         address=WorkerAddress(worker.id, worker.incarnation, worker.address, worker.unix_socket),
-        capacity=message.capacity or bounds.MAX_LEASES,
+        capacity=message.capacity,
         package_version=message.package_version,
         labels=dict(message.labels),
         highest_version=message.highest_registry_version,

@@ -79,6 +79,7 @@ def plan_spares(
     starting: int,
     room: int,
     now: float,
+    failing: bool = False,
 ) -> SpareChange:
     """Decide about the spares of one generation.
 
@@ -92,9 +93,11 @@ def plan_spares(
         starting: How many more are on their way up.
         room: How many more instances `max_instances` allows; negative where there are too many.
         now: The time.
+        failing: Whether the newest start failed. Leases go to other workers then, so that only a
+            spare can show that the server starts here again.
 
     """
-    wanted = spares_wanted(policy)
+    wanted = max(spares_wanted(policy), 1 if failing else 0)
     oldest_first = sorted(range(len(spares)), key=lambda at: spares[at].up_since)
     old = [at for at in oldest_first if now >= spare_old_at(policy, spares[at])]
     young = [at for at in oldest_first if at not in old]

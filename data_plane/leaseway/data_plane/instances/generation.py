@@ -231,10 +231,11 @@ class Generation:
                 often that none is tried now.
 
         """
-        live = await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
-        self._spares.settle()
-        self._upkeep.settle()
-        return live
+        try:
+            return await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
+        finally:
+            self._spares.settle()
+            self._upkeep.settle()
 
     async def _start_for_lease(self, lease_id: str) -> LiveInstance:
         if not self._lives.restart.admits(asyncio.get_running_loop().time()):

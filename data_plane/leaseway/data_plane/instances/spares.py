@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instance_policy import old_at, plan_spares
+from leaseway.data_plane.core.instance_policy import old_at, plan_spares, spares_wanted
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.members import LiveInstances
@@ -16,6 +16,8 @@ from leaseway.wire.errors import Fault
 _AFTER_LEASE: Final = 0.05
 """Seconds from giving a spare away to starting its replacement: starting a process holds up the
 loop, and whoever took the lease is to be answered first."""
+_AFTER_FAILURE: Final = 1.0
+"""Seconds after the backoff at which a server that keeps no spares is tried without a lease."""
 
 
 @dataclass(eq=False)
@@ -118,16 +120,23 @@ class Spares:
             starting=1 if self._start is not None and self._start.claim is None else 0,
             room=self._lives.room,
             now=now,
+            failing=self._lives.restart.failures > 0,
         )
         for at in change.close:
             self._close(ready[at])
         look_at = change.look_at
         if change.start and self._start is None:  # its end settles
-            if self._lives.restart.is_due(now):
+            due = self._due()
+            if now >= due and self._lives.restart.admits(now):
                 self._begin_start()
-            elif self._lives.restart.retry_at > now:
-                look_at = min(look_at, self._lives.restart.retry_at)
+            elif due > now:
+                look_at = min(look_at, due)
         self._alarm.set(look_at)
+
+    def _due(self) -> float:
+        """Return when the background may start one; whoever needs a lease comes first."""
+        wanted = spares_wanted(self._lives.policy)
+        return self._lives.restart.retry_at + (0.0 if wanted else _AFTER_FAILURE)
 
     def shrink(self, count: int) -> None:
         """Close spares, the oldest first, until at most so many are left."""
@@ -177,12 +186,16 @@ class Spares:
             if start.claim is not None:
                 start.live.taken(start.live.lease_id)
                 start.claim.set_result(start.live)
-            elif self._running:
+            elif self._running and self._is_wanted(start.live):
                 self._ready.append(start.live)
             else:
                 self._lives.discard(start.live)
         if self._start is None:
             self.settle()
+
+    def _is_wanted(self, live: LiveInstance) -> bool:
+        """Say whether to keep an instance that may only have shown that the server starts again."""
+        return live.spec.outlives_probe or spares_wanted(self._lives.policy) > len(self._ready)
 
     def _start_ended(self, start: _Start) -> None:
         if self._start is start:

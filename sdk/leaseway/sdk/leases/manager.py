@@ -18,7 +18,7 @@ from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
-from leaseway.sdk.retry_policy import Tried, decide
+from leaseway.sdk.retry_policy import Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
@@ -166,6 +166,7 @@ class LeaseManager:
         deadline = give_up + STARTUP_TIMEOUT
         tries = 0
         avoid: set[Worker] = set()
+        known: Fault | None = None
         worker = self._holder(key)
         while True:
             tries += 1
@@ -181,8 +182,9 @@ class LeaseManager:
                     tries = 1  # it is time that bounds these
                 tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
                 again = decide(fault, tried)
+                known = more_telling(known, fault)
                 if again is None:
-                    raise
+                    raise known from None
                 if worker is not None and again.avoid_worker:
                     avoid.add(worker)
                 worker = None

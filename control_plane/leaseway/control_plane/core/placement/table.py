@@ -108,7 +108,7 @@ class Eligible(Protocol):
         """
 
     def suspects(self, worker_id: str) -> bool:
-        """Say whether a worker is one to turn to only where there is no other."""
+        """Say whether a worker is one to turn to only where there is no other with room."""
 
 
 @dataclass(frozen=True)

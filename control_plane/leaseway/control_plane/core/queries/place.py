@@ -43,8 +43,10 @@ class _Holders:
         return _stands(self.state, worker_id)
 
     def suspects(self, worker_id: str) -> bool:
-        since = self.state.placements.unanswered_since(worker_id)
-        return self.state.workers[worker_id].is_suspect(since, self.now)
+        record = self.state.workers[worker_id]
+        if record.is_failing(self.served.key, self.served.hashes.launch):
+            return True
+        return record.is_suspect(self.state.placements.unanswered_since(worker_id), self.now)
 
 
 def place(

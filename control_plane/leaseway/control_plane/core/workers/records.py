@@ -36,6 +36,10 @@ class InForce(NamedTuple):
     workers: frozenset[WorkerAddress] = frozenset()
 
 
+Launched = tuple[VariantKey, str]
+"""A variant and one of its launch hashes."""
+
+
 @dataclass(frozen=True)
 class InstanceInfo:
     """One live MCP client, as its worker last reported it, or why there is none.
@@ -55,6 +59,11 @@ class InstanceInfo:
     failures: int = 0
     circuit: str = ""
     next_start_at: float | None = None
+
+    @property
+    def launched(self) -> Launched:
+        """What it was, or was to be, started from."""
+        return self.key, self.launch_hash
 
     @property
     def is_live(self) -> bool:
@@ -116,6 +125,27 @@ class WorkerRecord:
     calls_in_flight: int = 0
     refusals_shown: list[Refusal] = field(default_factory=list)
     twins_revoked: set[str] = field(default_factory=set)
+    _up: frozenset[Launched] = frozenset()
+    _failing: frozenset[Launched] = frozenset()
+
+    def has_instances(self, instances: tuple[InstanceInfo, ...]) -> None:
+        """Take the worker's word on all its instances, and on the starts that fail."""
+        self.instances = instances
+        usable = {
+            one.launched
+            for one in instances
+            if one.state == "ready" and one.role in ("", "shared", "spare")
+        }
+        self._up = frozenset(usable)
+        self._failing = frozenset({one.launched for one in instances if one.failures} - usable)
+
+    def is_up(self, key: VariantKey, launch_hash: str) -> bool:
+        """Say whether a shared instance of a launch, or a spare, waits there for callers."""
+        return (key, launch_hash) in self._up
+
+    def is_failing(self, key: VariantKey, launch_hash: str) -> bool:
+        """Say whether the worker could not start a launch the last time that it tried."""
+        return (key, launch_hash) in self._failing
 
     @property
     def id(self) -> str:

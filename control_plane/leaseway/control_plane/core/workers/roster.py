@@ -78,7 +78,7 @@ class Roster:
         self._mend(address.id)  # it says anew what is wrong
         before = known.subscription if known is not None else None
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
-        record.instances = hello.instances
+        record.has_instances(hello.instances)
         self.workers[address.id] = record
         self._away.pop(address.id, None)
         self._moved(address.id)
@@ -110,7 +110,7 @@ class Roster:
             record.draining = True
             self._moved(record.id)
         if report.instances is not None:
-            record.instances = report.instances
+            record.has_instances(report.instances)
         self._take_leases(record, report)
         healed = [self._clear_reported(record, problem) for problem in report.cleared]
         self._show_refusals(record, now)
@@ -223,14 +223,21 @@ class Roster:
     def serving(self, served: Served) -> list[WorkerRecord]:
         """Return the workers that callers of a variant may go to, ordered by id.
 
-        One whose stream has ended may serve on, but only where there is no other is it named.
+        One whose stream has ended may serve on, but only where there is no other is it named. So
+        is one that cannot start the server, and, of a server that is to be up before it is called,
+        one where it is not up yet.
         """
         records = [
             record
             for record in self.ordered
             if not record.draining and record.subscription.has(served)
         ]
-        return [record for record in records if record.connected] or records
+        records = [record for record in records if record.connected] or records
+        launched = served.key, served.hashes.launch
+        able = [record for record in records if not record.is_failing(*launched)] or records
+        if not (served.spec.truely_stateless and served.spec.starts_eagerly):
+            return able
+        return [record for record in able if record.is_up(*launched)] or able
 
     # Inside.
 

@@ -1,0 +1,68 @@
+"""Workers that cannot start a server, or have not started it yet: callers go elsewhere."""
+
+from __future__ import annotations
+
+from tests.control_plane.core.builders import at, hello, spec
+from tests.control_plane.core.test_coordinator import FakeWorker, run, started
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import place
+from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerReport
+from leaseway.control_plane.sync.convert import hello_from_wire
+from leaseway.spec.model import VariantKey
+from leaseway.v1 import catalog_pb2, sync_pb2
+
+
+def fleet(shared: bool = True) -> Coordinator:
+    """Return a coordinator with two workers that have taken the server `a`."""
+    state, w1 = started(spec("a", shared=shared))
+    w2 = FakeWorker("w2")
+    state.worker_joined(hello("w2"), at(1))
+    run(state, [w1, w2], at(1))
+    return state
+
+
+def tell(state: Coordinator, worker_id: str, how: str, failures: int = 0, role: str = "") -> None:
+    """Have a worker report its one instance of `a`."""
+    launch = state.servers.goods[VariantKey("a")].launch_hash
+    one = InstanceInfo(
+        "i", worker_id, VariantKey("a"), how, launch_hash=launch, role=role, failures=failures
+    )
+    state.reported(worker_id, WorkerReport(instances=(one,)), at(2))
+
+
+def callable_on(state: Coordinator) -> list[str]:
+    return [record.id for record in state.serving(state.visible.view("t").servers["a"])]
+
+
+def test_callers_are_sent_past_a_worker_that_cannot_start_the_server() -> None:
+    state = fleet()
+    assert callable_on(state) == ["w1", "w2"]
+    tell(state, "w1", "backoff", failures=1)
+    assert callable_on(state) == ["w2"]
+    tell(state, "w2", "backoff", failures=1)
+    assert callable_on(state) == ["w1", "w2"], "one of them says why"
+    tell(state, "w1", "ready", role="shared")
+    assert callable_on(state) == ["w1"]
+
+
+def test_callers_go_where_the_server_is_up_already() -> None:
+    state = fleet()
+    tell(state, "w1", "starting", role="shared")
+    tell(state, "w2", "ready", role="shared")
+    assert callable_on(state) == ["w2"]
+
+
+def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_another_can() -> None:
+    state = fleet(shared=False)
+    tell(state, "w1", "backoff", failures=1)
+    placed = [place(state, LeaseKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
+    assert [each.worker_id for each in placed if isinstance(each, Placement)] == ["w2"] * 8 + ["w1"]
+    tell(state, "w1", "ready", role="spare")
+    assert place(state, LeaseKey("t", "s", "a"), (), at(3)) == Placement("w1")
+
+
+def test_a_worker_without_capacity_is_one_without() -> None:
+    ref = catalog_pb2.WorkerRef(id="w1", incarnation="run", address="127.0.0.1:1")
+    assert hello_from_wire(sync_pb2.Hello(worker=ref), 0.0).capacity == 0
