@@ -10,7 +10,7 @@ from tests.conftest import BOUND
 from tests.e2e.system import kit, running
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
-CALLS = 12
+CALLS, LEASES = 12, 3
 
 
 async def test_calls_and_leases_go_past_a_worker_that_cannot_start_their_server(
@@ -33,6 +33,7 @@ async def test_calls_and_leases_go_past_a_worker_that_cannot_start_their_server(
                 await asyncio.sleep(0.05)
             for number in range(CALLS):
                 await client.call_tool("clock_current_time", timeout=BOUND)
-                session = client.session(f"s{number}")
-                await session.call_tool("desk_current_time", timeout=BOUND)
+                if number < LEASES:
+                    session = client.session(f"s{number}")
+                    await session.call_tool("desk_current_time", timeout=2 * BOUND)
             assert {lease.worker for lease in await client.leases()} == {"worker-1"}
