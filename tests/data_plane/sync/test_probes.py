@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.instances import pool
+from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.protobuf import spec_to_wire
@@ -60,6 +61,48 @@ async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Ben
     await bench.plane.expect("probe_result")
     await bench.serve("time", args=("wanted",))
     await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("wanted",)])
+
+
+@pytest.mark.parametrize("end", ["crash", "fall_silent"])
+@pytest.mark.parametrize("shared", [True, False])
+async def test_an_instance_that_ends_before_its_delta_comes_is_replaced(
+    bench: Bench, shared: bool, end: str
+) -> None:
+    limits = InstancePolicy(start="eager", max_instances=1)
+    spec = bench.spec("time", shared=shared, instances=limits)
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    await bench.plane.expect("probe_result")
+    getattr(bench.servers.opened[0], end)()
+    await bench.push(bench.upsert(spec))
+    assert (await bench.caller().call("time", session="s1")).payload
+    await bench.until(lambda: len(bench.servers.live) == 1)
+    assert len(bench.servers.opened) == 2
+
+
+async def test_an_instance_that_ends_with_its_probe_is_not_kept(bench: Bench) -> None:
+    spec = await bench.serve("time")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    ended = LiveInstance(bench.servers, spec, None)
+    await ended.start()
+    bench.servers.opened[-1].crash()
+    generation = bench.worker.pool.get(spec.key)
+    generation.adopt(ended)
+    assert generation.shared is not ended
+    assert (await bench.caller().call("time")).payload
+
+
+async def test_a_change_that_a_server_announces_before_its_delta_comes_is_looked_at(
+    bench: Bench,
+) -> None:
+    spec = bench.spec("time")
+    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    bench.plane.send(probe=probe)
+    assert len((await bench.plane.expect("probe_result")).tools) == 1
+    tools = dict(bench.servers.tools)
+    bench.servers.opened[0].change_tools({**ECHO, "other": OTHER})
+    await bench.push(bench.upsert(spec, tools=tools))
+    assert len((await bench.plane.expect("probe_result")).tools) == 2
 
 
 async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:

@@ -113,7 +113,13 @@ class Generation:
         return self._lives.reading
 
     def adopt(self, live: LiveInstance) -> None:
-        """Take an instance that a probe started: as the shared one or as a spare."""
+        """Take an instance that a probe started: as the shared one or as a spare.
+
+        One that has ended, or is about to, is closed; another one starts when it is wanted.
+        """
+        if not live.is_ready:
+            self._context.background.spawn(live.close(), f"close a dead instance of {self.key}")
+            return
         self._lives.adopt(live)
         if self.is_shared:
             self._keeper.adopt(live)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, HeldVariant, Holdings, Update, apply
@@ -23,6 +23,47 @@ _PROBED_FOR: Final = 60.0
 """How long a probe's instance waits for the delta that wants it, in seconds."""
 _TRIED_AGAIN: Final = 0.5
 """Seconds after which callers of a server that is being tried may ask again."""
+
+
+class _Probed:
+    """Owns a probe's instance until the delta comes that wants it.
+
+    Attributes:
+        launch_hash: What the instance was started from.
+        live: The instance.
+        changed: Whether the server said that its tools changed, which nobody has looked at yet.
+
+    Args:
+        on_end: Called when the instance has ended, or is about to, without being asked.
+
+    """
+
+    def __init__(self, launch_hash: str, live: LiveInstance, on_end: Callable[[str], None]) -> None:
+        self.launch_hash = launch_hash
+        self.live = live
+        self.changed = False
+        self._on_end = on_end
+        self._timer = asyncio.get_running_loop().call_later(
+            _PROBED_FOR, on_end, f"was not wanted within {_PROBED_FOR:g} s"
+        )
+        live.owner = self
+
+    def give_up(self) -> None:
+        """Hear of the instance no more."""
+        self._timer.cancel()
+        self.live.owner = None
+
+    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+        self._on_end("ended" if fault is None else fault.message)
+
+    def live_idle(self, live: LiveInstance) -> None:
+        """Do nothing: it runs no calls."""
+
+    def live_tools_changed(self, live: LiveInstance) -> None:
+        self.changed = True
+
+    def live_disconnected(self, live: LiveInstance) -> None:
+        self._on_end("gave no sign of life")
 
 
 class Pool:
@@ -43,7 +84,7 @@ class Pool:
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
         self._own: dict[str, dict[str, Generation]] = {}
-        self._probed: dict[VariantKey, tuple[str, LiveInstance, asyncio.TimerHandle]] = {}
+        self._probed: dict[VariantKey, _Probed] = {}
         self._tried: Counter[VariantKey] = Counter()
         self._moved: asyncio.Future[None] | None = None
         self.registry_version = 0
@@ -141,10 +182,12 @@ class Pool:
     def _launch(self, variant: HeldVariant) -> None:
         generation = self._current[variant.key] = Generation(variant, self._context)
         probed = self._probed.get(variant.key)
-        if probed is not None and probed[0] == variant.launch_hash:
-            _, live, timer = self._probed.pop(variant.key)
-            timer.cancel()
-            generation.adopt(live)
+        if probed is not None and probed.launch_hash == variant.launch_hash:
+            del self._probed[variant.key]
+            probed.give_up()
+            generation.adopt(probed.live)
+            if probed.changed:
+                generation.live_tools_changed(probed.live)
         else:
             self._forget_probed(variant.key)
         self._report_schemas(variant)
@@ -203,22 +246,21 @@ class Pool:
         """
         key = live.spec.key
         self._forget_probed(key)
-        if not live.spec.outlives_probe:
+        if not live.spec.outlives_probe or not live.is_ready:
             self._context.background.spawn(live.close(), f"close the probe's instance of {key}")
             return
         current = self._current.get(key)
         if current is not None and current.launch_hash == launch_hash:
             current.adopt_spare(live)
             return
-        timer = asyncio.get_running_loop().call_later(_PROBED_FOR, self._forget_probed, key)
-        self._probed[key] = (launch_hash, live, timer)
+        self._probed[key] = _Probed(launch_hash, live, lambda how: self._forget_probed(key, how))
 
-    def _forget_probed(self, key: VariantKey) -> None:
+    def _forget_probed(self, key: VariantKey, how: str = "closed") -> None:
         probed = self._probed.pop(key, None)
         if probed is not None:
-            _, live, timer = probed
-            timer.cancel()
-            self._context.background.spawn(live.close(), f"close the unused instance of {key}")
+            probed.give_up()
+            self._context.logs.keep(key, probed.live.instance, how)
+            self._context.background.spawn(probed.live.close(), f"close the unused instance of {key}")
 
     def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
         """Return what the instances of a server wrote to stderr, the oldest first.
