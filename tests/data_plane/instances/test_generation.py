@@ -210,3 +210,80 @@ async def test_the_fate_of_a_call_on_a_closed_instance_is_that_it_never_began(
     caller = bench.caller()
     fault = fault_from_status((await caller.call("time")).status)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
+
+
+async def test_a_shared_server_serves_as_before_until_its_new_instance_is_up(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    await caller.call("time")
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time", args=("--new",))
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    assert (await caller.call("time")).payload
+    assert len(bench.servers.live) == 2
+    bench.servers.gate.set()
+    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("--new",)])
+    assert (await caller.call("time")).payload
+
+
+async def test_a_tool_that_only_the_new_instance_has_waits_for_it(bench: Bench) -> None:
+    await bench.serve("time")
+    await bench.caller().call("time")
+    bench.servers.gate = asyncio.Event()
+    bench.servers.tools = {**ECHO, "other": OTHER}
+    await bench.serve("time", args=("--new",))
+    caller = bench.caller()
+    call_id = await caller.begin("time", "other", arguments=b"{}")
+    await bench.until(lambda: len(bench.servers.opened) == 2)
+    assert (await caller.call("time")).payload
+    bench.servers.gate.set()
+    assert (await caller.result(call_id)).payload
+
+
+async def test_a_shared_server_that_cannot_start_anew_serves_on_and_says_so(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    await caller.call("time")
+    failure = Fault(Reason.SERVER_NOT_READY, "no such command")
+    bench.servers.faults = [failure] * 10_000
+    quick = InstancePolicy(restart=Backoff(0.01, 0.01))
+    await bench.serve("time", args=("--new",), instances=quick)
+    report = await bench.plane.expect_report(
+        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
+    )
+    [said] = [each for each in report.problems if each.reason == "CHANGED_LAUNCH_FAILED"]
+    assert "goes on as it was configured before" in said.message
+    assert "no such command" in said.message
+    for _ in range(20):
+        assert (await caller.call("time")).payload
+    bench.servers.faults.clear()
+    await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("--new",)])
+    await bench.plane.expect_report(
+        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
+    )
+
+
+async def test_a_change_that_is_taken_back_before_it_came_up_leaves_the_old_instance(
+    bench: Bench,
+) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    await caller.call("time")
+    first = bench.servers.opened[0]
+    bench.servers.gate = asyncio.Event()
+    for args in (("--new",), ("--newer",), ()):
+        await bench.serve("time", args=args)
+        assert (await caller.call("time")).payload
+    bench.servers.gate.set()
+    await bench.until(lambda: bench.servers.live == [first])
+    assert (await caller.call("time")).payload
+
+
+async def test_a_removed_server_ends_with_what_served_before_it(bench: Bench) -> None:
+    spec = await bench.serve("time")
+    await bench.caller().call("time")
+    bench.servers.gate = asyncio.Event()
+    await bench.serve("time", args=("--new",))
+    await bench.push(removals=[key_to_wire(spec.key)])
+    await bench.until(lambda: not bench.servers.live)
+    assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND

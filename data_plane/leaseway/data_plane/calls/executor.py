@@ -145,7 +145,7 @@ class Executor:
     def _ready_instance(self, run: Run, generation: Generation) -> LiveInstance | None:
         """Return the instance for a call, or None where there is something to wait for."""
         if generation.is_shared and not run.call.lease_id:
-            return generation.shared
+            return generation.shared_for("" if run.call.method else run.call.tool)
         key = _lease_key(run.call)
         if run.call.lease_id:
             lease: Lease | None = self._leases.held(run.call.lease_id, key)
@@ -263,7 +263,7 @@ class Executor:
         self._event(run, "waiting for the instance to start")
         while True:
             try:
-                live = await generation.wait_shared()
+                live = await generation.wait_shared("" if run.call.method else run.call.tool)
             except Fault:
                 newer = self._pool.find(run.call.server_id, run.call.tenant or DEFAULT_TENANT)
                 if newer is generation or not newer.is_shared:

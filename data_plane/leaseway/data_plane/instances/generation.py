@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from leaseway.data_plane.core.circuit_breaker import Restart
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -25,6 +25,8 @@ from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
 
+_NOT_TAKEN_OVER: Final = "CHANGED_LAUNCH_FAILED"
+
 
 class Generation:
     """All instances of one launch hash of one variant.
@@ -39,9 +41,10 @@ class Generation:
         self._context = context
         self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
         self._lives = LiveInstances(variant, context, self, self._problems)
-        self._keeper = SharedKeeper(self._lives, context)
+        self._keeper = SharedKeeper(self._lives, context, self._shared_up, self._shared_failed)
         self._spares = Spares(self._lives, context)
         self._upkeep = Upkeep(self._lives, context.hooks)
+        self._predecessor: Generation | None = None
 
     @property
     def variant(self) -> HeldVariant:
@@ -62,6 +65,46 @@ class Generation:
     def shared(self) -> LiveInstance | None:
         """The instance that shared calls use, or None while there is none."""
         return self._keeper.live
+
+    @property
+    def predecessor(self) -> Generation | None:
+        """The older generation that serves shared calls until an instance of this one is up."""
+        return self._predecessor
+
+    def can_follow(self, older: Generation) -> bool:
+        """Say whether an older generation can serve until an instance of this one is up."""
+        return (
+            self.is_shared
+            and not self.variant.spec.hidden
+            and self.shared is None
+            and older.is_shared
+            and older.shared is not None
+        )
+
+    def follow_on(self, older: Generation) -> None:
+        """Leave shared calls to an older generation until an instance of this one is up."""
+        self._predecessor = older
+        self._keeper.want()
+
+    def part_with_predecessor(self) -> Generation | None:
+        """Return the older generation that serves on, for whoever takes over instead."""
+        older, self._predecessor = self._predecessor, None
+        return older
+
+    def shared_for(self, tool: str) -> LiveInstance | None:
+        """Return the instance for a shared call, or None where there is something to wait for.
+
+        Args:
+            tool: What is called; one that the older generation lacks or defines differently waits
+                for this one. Empty for prompts and resources.
+
+        """
+        live = self._keeper.live
+        if live is None and self._predecessor is not None:
+            older = self._predecessor.shared
+            if older is not None and older.is_ready and older.has(self.variant.toolset, tool):
+                return older
+        return live
 
     @property
     def draining(self) -> bool:
@@ -220,14 +263,32 @@ class Generation:
         else:
             self._problems.compared(live, self.lives, self.variant.toolset)
 
-    async def wait_shared(self) -> LiveInstance:
-        """Return the shared instance, waiting for a start that is under way.
+    async def wait_shared(self, tool: str) -> LiveInstance:
+        """Return the instance for a shared call, waiting for a start that is under way.
+
+        Args:
+            tool: As for `shared_for`.
 
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
 
         """
-        return await self._keeper.wait()
+        return self.shared_for(tool) or await self._keeper.wait()
+
+    def _shared_up(self) -> None:
+        older = self.part_with_predecessor()
+        if older is not None:
+            self.mend(_NOT_TAKEN_OVER)
+            older.drain()
+
+    def _shared_failed(self, fault: Fault) -> None:
+        if self._predecessor is not None:
+            self.report(
+                _NOT_TAKEN_OVER,
+                f"On worker {self._context.worker_id}, server {self.key} did not start as it is "
+                "configured now; there it goes on as it was configured before, and is tried "
+                f"again: {fault.message}",
+            )
 
     async def take_for_lease(self, lease_id: str) -> LiveInstance:
         """Return an instance of its own for a lease: a spare, else a new one.
@@ -261,6 +322,9 @@ class Generation:
             if not live.lease_id:
                 self._lives.retire(live)
         self._problems.mend_all()
+        older = self.part_with_predecessor()
+        if older is not None:
+            older.drain()
 
     def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
         """Close an instance in the background and forget it."""

@@ -147,6 +147,12 @@ class LiveInstance:
             and toolset.offered.lists_other(offers.prompts, offers.resources, offers.templates)
         )
 
+    def has(self, toolset: CompiledToolset, tool: str) -> bool:
+        """Say whether its own tool of that name is as a contract has it; empty is any."""
+        if self._toolset is not toolset:
+            self.compare(toolset)
+        return tool not in self.differing
+
     def head(self, toolset: CompiledToolset, tool: str) -> bytes:
         """Return the prepared part of a tool's request.
 

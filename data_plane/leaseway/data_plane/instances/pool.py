@@ -102,7 +102,7 @@ class Pool:
     @property
     def generations(self) -> Iterable[Generation]:
         """All generations that have an instance or may get one, the current ones first."""
-        self._draining = [old for old in self._draining if not old.is_empty]
+        self._draining = [old for old in self._draining if not (old.draining and old.is_empty)]
         return (*self._current.values(), *self._draining)
 
     @property
@@ -167,7 +167,6 @@ class Pool:
             self._retire(variant.key)
             self._forget_probed(variant.key)
         for variant in changes.launched:
-            self._retire(variant.key)
             self._launch(variant)
         for variant in changes.exposed:
             self._current[variant.key].expose(variant)
@@ -180,18 +179,53 @@ class Pool:
         return changes
 
     def _launch(self, variant: HeldVariant) -> None:
-        generation = self._current[variant.key] = Generation(variant, self._context)
-        probed = self._probed.get(variant.key)
-        if probed is not None and probed.launch_hash == variant.launch_hash:
-            del self._probed[variant.key]
-            probed.give_up()
-            generation.adopt(probed.live)
-            if probed.changed:
-                generation.live_tools_changed(probed.live)
+        replaced = self._current.pop(variant.key, None)
+        serving = self._serving(replaced)
+        if serving is not None and serving.launch_hash == variant.launch_hash:  # taken back
+            self._drain(replaced)
+            self._draining.remove(serving)
+            self._current[variant.key] = serving
+            serving.expose(variant)
         else:
-            self._forget_probed(variant.key)
+            self._begin(Generation(variant, self._context), replaced, serving)
         self._report_schemas(variant)
-        generation.begin()
+
+    @staticmethod
+    def _serving(replaced: Generation | None) -> Generation | None:
+        """Return whose instance answers shared calls until the next generation has one."""
+        if replaced is None:
+            return None
+        older = replaced.part_with_predecessor()
+        return older if older is not None and replaced.shared is None else replaced
+
+    def _begin(
+        self, fresh: Generation, replaced: Generation | None, serving: Generation | None
+    ) -> None:
+        self._current[fresh.key] = fresh
+        probed = self._probed.get(fresh.key)
+        if probed is not None and probed.launch_hash == fresh.launch_hash:
+            del self._probed[fresh.key]
+            probed.give_up()
+            fresh.adopt(probed.live)
+            if probed.changed:
+                fresh.live_tools_changed(probed.live)
+        else:
+            self._forget_probed(fresh.key)
+        self._hand_over(fresh, replaced, serving)
+        fresh.begin()
+
+    def _hand_over(
+        self, fresh: Generation, replaced: Generation | None, serving: Generation | None
+    ) -> None:
+        """Have an older generation drain, at once or when the fresh one has an instance."""
+        if serving is not None and fresh.can_follow(serving):
+            fresh.follow_on(serving)
+            if serving is replaced:
+                self._draining.append(serving)
+                return
+        elif serving is not None and serving is not replaced:
+            serving.drain()
+        self._drain(replaced)
 
     def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
         """Have a new generation of the same definition take over (DESIGN §3, local generations).
@@ -206,16 +240,19 @@ class Pool:
         """
         if self._current.get(old.key) is not old:
             return False
-        self._retire(old.key)
+        serving = self._serving(old)
         fresh = self._current[old.key] = Generation(old.variant, self._context)
         if live is not None:
             fresh.adopt(live)
+        self._hand_over(fresh, old, serving)
         self._index()
         fresh.begin()
         return True
 
     def _retire(self, key: VariantKey) -> None:
-        generation = self._current.pop(key, None)
+        self._drain(self._current.pop(key, None))
+
+    def _drain(self, generation: Generation | None) -> None:
         if generation is not None:
             generation.drain()
             self._draining.append(generation)
@@ -260,7 +297,9 @@ class Pool:
         if probed is not None:
             probed.give_up()
             self._context.logs.keep(key, probed.live.instance, how)
-            self._context.background.spawn(probed.live.close(), f"close the unused instance of {key}")
+            self._context.background.spawn(
+                probed.live.close(), f"close the unused instance of {key}"
+            )
 
     def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
         """Return what the instances of a server wrote to stderr, the oldest first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from leaseway.data_plane.background import Alarm
@@ -22,6 +23,8 @@ class SharedKeeper:
     Args:
         lives: The instances of the generation.
         context: What every generation needs.
+        on_up: Called when an instance comes up or is taken over.
+        on_failed: Called when one did not come up, with why.
 
     Attributes:
         live: What shared calls use, or None while there is none.
@@ -29,11 +32,19 @@ class SharedKeeper:
 
     """
 
-    def __init__(self, lives: LiveInstances, context: WorkerContext) -> None:
+    def __init__(
+        self,
+        lives: LiveInstances,
+        context: WorkerContext,
+        on_up: Callable[[], None],
+        on_failed: Callable[[Fault], None],
+    ) -> None:
         self.live: LiveInstance | None = None
         self.rests = False
         self._lives = lives
         self._context = context
+        self._on_up = on_up
+        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self.settle)
         self._wanted = False
@@ -131,8 +142,8 @@ class SharedKeeper:
             live = self._lives.open()
             await self._lives.bring_up(live)
             self._use(live)
-        except Fault:
-            pass  # kept with the other instances, for callers and operators
+        except Fault as fault:  # kept with the other instances, for callers and operators
+            self._on_failed(fault)
         except asyncio.CancelledError:
             self._wanted = False
             raise
@@ -148,6 +159,7 @@ class SharedKeeper:
             if not old.calls:  # a renewal is no use
                 live.idle_since = old.idle_since
             self._lives.retire(old)
+        self._on_up()
 
     def _rest(self, live: LiveInstance) -> None:
         self._wanted, self.rests = False, True
