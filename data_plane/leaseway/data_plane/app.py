@@ -20,8 +20,9 @@ import grpc
 from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.ports import Opener, OpenInstance
+from leaseway.data_plane.core.ports import InstancePort, Opener, OpenInstance
 from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.connect import Host
 from leaseway.data_plane.mcp.http.endpoint import http_client
 from leaseway.data_plane.mcp.instance import Instance
@@ -171,12 +172,23 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                 *,
                 known_version: str = "",
                 reading: Resolved | None = None,
-            ) -> Instance:
+            ) -> InstancePort:
+                instance_id = f"{worker_id}-{spec.key.server_id}-{next(numbers)}"
+                if spec.transport == "http_api":
+                    return HttpInstance(
+                        spec,
+                        http,
+                        os.environ,
+                        vault,
+                        opener,
+                        instance_id=instance_id,
+                        reading=reading,
+                    )
                 return Instance(
                     spec,
                     host,
                     opener,
-                    instance_id=f"{worker_id}-{spec.key.server_id}-{next(numbers)}",
+                    instance_id=instance_id,
                     known_version=known_version,
                     reading=reading,
                     patience=patience_of(spec),

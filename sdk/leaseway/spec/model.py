@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal
 
+from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.name_filters import passes
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
@@ -29,7 +30,9 @@ TRANSPORTS: Final = (
 )
 """What `transport:` may say, besides what packages register; see `transports`."""
 
-AVAILABLE_TRANSPORTS: Final = frozenset({"stdio", "streamable_http", "sse", "websocket"})
+AVAILABLE_TRANSPORTS: Final = frozenset(
+    {"stdio", "streamable_http", "sse", "websocket", "http_api"}
+)
 """Those of them that this version can run; the others are TRANSPORT_NOT_AVAILABLE."""
 
 InheritEnv = Literal["safe", "all", "none"]
@@ -150,6 +153,9 @@ class ServerSpec:
     inherit_env: InheritEnv = "safe"
     limits: Limits = Limits()
     sandbox: Sandbox = Sandbox()
+    http_tools: tuple[HttpTool, ...] = ()
+    follow_redirects: bool = False
+    retries: int = 0
 
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
@@ -178,8 +184,19 @@ class ServerSpec:
                 "inherit_env": self.inherit_env,
                 "limits": asdict(self.limits),
                 "sandbox": asdict(self.sandbox),
+                # Only where it is set, as below.
+                **self._http_part(),
             }
         )
+
+    def _http_part(self) -> dict[str, object]:
+        if self.transport != "http_api":
+            return {}
+        return {
+            "http_tools": [asdict(tool) for tool in self.http_tools],
+            "follow_redirects": self.follow_redirects,
+            "retries": self.retries,
+        }
 
     @cached_property
     def exposure_hash(self) -> str:

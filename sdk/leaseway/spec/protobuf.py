@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
 from leaseway.spec.model import InstancePolicy, Limits, Sandbox, ServerSpec, Value, VariantKey
 from leaseway.v1 import spec_pb2
 from leaseway.wire import bounds
@@ -59,6 +62,9 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         call_timeout=duration(spec.call_timeout),
         lease_drain_timeout=duration(spec.lease_drain_timeout),
         description=spec.description,
+        http_tools=map(_tool_to_wire, spec.http_tools),
+        follow_redirects=spec.follow_redirects,
+        retries=spec.retries,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -101,7 +107,75 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         call_timeout=_seconds_or(message, "call_timeout", bounds.CALL_TIMEOUT),
         lease_drain_timeout=_seconds_or(message, "lease_drain_timeout", bounds.LEASE_DRAIN_TIMEOUT),
         description=message.description,
+        http_tools=tuple(map(_tool_from_wire, message.http_tools)),
+        follow_redirects=message.follow_redirects,
+        retries=message.retries,
     )
+
+
+def _tool_to_wire(tool: HttpTool) -> spec_pb2.HttpTool:
+    return spec_pb2.HttpTool(
+        name=tool.name,
+        method=tool.method,
+        endpoint=tool.endpoint,
+        description=tool.description,
+        title=tool.title,
+        parameters=[
+            spec_pb2.HttpParameter(
+                name=each.name,
+                position=each.position,
+                schema=each.schema,
+                required=each.required,
+                wire_name=each.wire_name,
+                style=each.style,
+                is_body=each.is_body,
+            )
+            for each in tool.parameters
+        ],
+        body=tool.body,
+        response_template=tool.response_template,
+        template_engine=tool.template_engine,
+        timeout=None if tool.timeout is None else duration(tool.timeout),
+        retries=tool.retries,
+        annotations=dict(tool.annotations),
+    )
+
+
+def _tool_from_wire(message: spec_pb2.HttpTool) -> HttpTool:
+    return HttpTool(
+        name=message.name,
+        method=message.method,
+        endpoint=message.endpoint,
+        description=message.description,
+        title=message.title,
+        parameters=tuple(map(_parameter_from_wire, message.parameters)),
+        body=_word(message.body, BODIES, "json"),
+        response_template=message.response_template,
+        template_engine=_word(message.template_engine, ("go", "jinja2"), "go"),
+        timeout=seconds(message.timeout) if message.HasField("timeout") else None,
+        retries=message.retries,
+        annotations=tuple(sorted(message.annotations.items())),
+    )
+
+
+def _parameter_from_wire(message: spec_pb2.HttpParameter) -> HttpParameter:
+    return HttpParameter(
+        name=message.name,
+        position=_word(message.position, POSITIONS, "query"),
+        schema=message.schema or "{}",
+        required=message.required,
+        wire_name=message.wire_name,
+        style=_word(message.style, STYLES, "repeat"),
+        is_body=message.is_body,
+    )
+
+
+_Word = TypeVar("_Word", bound=str)
+
+
+def _word(said: str, known: tuple[_Word, ...], otherwise: _Word) -> _Word:
+    """Return one of a few words; one that is not known is what an empty one means."""
+    return next((word for word in known if word == said), otherwise)
 
 
 def _policy_from_wire(message: spec_pb2.InstancePolicy) -> InstancePolicy:

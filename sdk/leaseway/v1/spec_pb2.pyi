@@ -250,6 +250,152 @@ class InstancePolicy(_message.Message):
 Global___InstancePolicy: _TypeAlias = InstancePolicy  # noqa: Y015
 
 @_typing.final
+class HttpParameter(_message.Message):
+    """One parameter of a tool that is an HTTP request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    SCHEMA_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
+    WIRE_NAME_FIELD_NUMBER: _builtins.int
+    STYLE_FIELD_NUMBER: _builtins.int
+    IS_BODY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name in the tool's arguments. Set by the control plane; never empty."""
+    position: _builtins.str
+    """Where it goes: `path`, `query`, `header` or `body`."""
+    schema: _builtins.str
+    """Its JSON Schema, as JSON text. Empty means any value."""
+    required: _builtins.bool
+    """Whether it must be given."""
+    wire_name: _builtins.str
+    """Its name in the request, where that differs from `name`."""
+    style: _builtins.str
+    """How lists and mappings become text: `repeat` (also when empty), `comma`,
+    `space`, `pipe`, `spread`, `deep` or `json`.
+    """
+    is_body: _builtins.bool
+    """Whether it is the whole body and not a member of it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        position: _builtins.str = ...,
+        schema: _builtins.str = ...,
+        required: _builtins.bool = ...,
+        wire_name: _builtins.str = ...,
+        style: _builtins.str = ...,
+        is_body: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_body", b"is_body", "name", b"name", "position", b"position", "required", b"required", "schema", b"schema", "style", b"style", "wire_name", b"wire_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpParameter: _TypeAlias = HttpParameter  # noqa: Y015
+
+@_typing.final
+class HttpTool(_message.Message):
+    """One tool of an `http_api` server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AnnotationsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bool
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bool = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    NAME_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    RESPONSE_TEMPLATE_FIELD_NUMBER: _builtins.int
+    TEMPLATE_ENGINE_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    ANNOTATIONS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name, unique in its server."""
+    method: _builtins.str
+    """The HTTP method, in capitals."""
+    endpoint: _builtins.str
+    """The path below the server's address, with `{name}` where a path parameter
+    goes.
+    """
+    description: _builtins.str
+    """What it does, in words."""
+    title: _builtins.str
+    """A short name for people. Empty means none."""
+    body: _builtins.str
+    """How body parameters are encoded: `json` (also when empty), `form`,
+    `multipart`, `binary` or `text`.
+    """
+    response_template: _builtins.str
+    """What makes a text of the answer. Empty gives the answer itself."""
+    template_engine: _builtins.str
+    """The template's syntax: `go` (also when empty) or `jinja2`."""
+    retries: _builtins.int
+    """How often a request is sent again that did not arrive, 0 to 5."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpParameter]:
+        """Its parameters, in the operator's order."""
+
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """How long a request may take, retries included. Unset means as long as the
+        call.
+        """
+
+    @_builtins.property
+    def annotations(self) -> _containers.ScalarMap[_builtins.str, _builtins.bool]:
+        """What overrides the annotations that follow from the method, by MCP's names."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        method: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        description: _builtins.str = ...,
+        title: _builtins.str = ...,
+        parameters: _abc.Iterable[Global___HttpParameter] | None = ...,
+        body: _builtins.str = ...,
+        response_template: _builtins.str = ...,
+        template_engine: _builtins.str = ...,
+        timeout: _duration_pb2.Duration | None = ...,
+        retries: _builtins.int = ...,
+        annotations: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "description", b"description", "endpoint", b"endpoint", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HttpTool: _TypeAlias = HttpTool  # noqa: Y015
+
+@_typing.final
 class ServerSpec(_message.Message):
     """One MCP server, as configured."""
 
@@ -315,6 +461,9 @@ class ServerSpec(_message.Message):
     CALL_TIMEOUT_FIELD_NUMBER: _builtins.int
     LEASE_DRAIN_TIMEOUT_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
+    HTTP_TOOLS_FIELD_NUMBER: _builtins.int
+    FOLLOW_REDIRECTS_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`,
     `python`, `builtin`.
@@ -339,6 +488,12 @@ class ServerSpec(_message.Message):
     """
     description: _builtins.str
     """What the server is for, in the operator's words."""
+    follow_redirects: _builtins.bool
+    """Whether an `http_api` server's redirects are followed, for requests that
+    change nothing.
+    """
+    retries: _builtins.int
+    """`HttpTool.retries` of tools that name none, where their method allows it."""
     @_builtins.property
     def key(self) -> Global___VariantKey:
         """Which variant this defines. Set by the control plane."""
@@ -381,6 +536,10 @@ class ServerSpec(_message.Message):
     def lease_drain_timeout(self) -> _duration_pb2.Duration:
         """How long leases of an old generation may live on. Unset means 15 min."""
 
+    @_builtins.property
+    def http_tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpTool]:
+        """The tools of an `http_api` server, whose address is `url`."""
+
     def __init__(
         self,
         *,
@@ -402,10 +561,13 @@ class ServerSpec(_message.Message):
         call_timeout: _duration_pb2.Duration | None = ...,
         lease_drain_timeout: _duration_pb2.Duration | None = ...,
         description: _builtins.str = ...,
+        http_tools: _abc.Iterable[Global___HttpTool] | None = ...,
+        follow_redirects: _builtins.bool = ...,
+        retries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "call_timeout", b"call_timeout", "command", b"command", "description", b"description", "env", b"env", "headers", b"headers", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "protocol", b"protocol", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "call_timeout", b"call_timeout", "command", b"command", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfi
 from leaseway.spec.model import VariantKey
 
 PATH = "mcp.yaml"
-TRANSPORTS = "stdio, streamable_http, sse, websocket"
+TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api"
 
 
 def parse(text: str) -> ParsedConfig:
@@ -50,9 +50,9 @@ _NO_REFERENCE = (
          "'servers.s.transport' must be text, but it is a number; put it in quotes."),
         *(
             (name, "TRANSPORT_NOT_AVAILABLE",
-             (f"This version can't run the transport '{name}' yet; it runs sse, stdio,"
+             (f"This version can't run the transport '{name}' yet; it runs http_api, sse, stdio,"
              " streamable_http, websocket."))
-            for name in ("http_api", "python", "builtin")
+            for name in ("python", "builtin")
         ),
     ],
 )  # fmt: skip

@@ -86,6 +86,8 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
 def _field(spec: ServerSpec, key: Key) -> Any:
     if key.field == "enabled":
         return True
+    if key.field in ("openapi", "http_tools"):
+        return [f"{tool.name}: {tool.method} {tool.endpoint}" for tool in spec.http_tools]
     value: Any = spec
     for name in key.field.split("."):
         value = getattr(value, name)
@@ -105,6 +107,6 @@ def _plain(name: str, value: Any) -> Any:
             MASK if credentials.credential_in_argument(each, last) else each
             for each, last in zip(value, before, strict=False)
         ]
-    if name == "url":
+    if name in ("url", "base_url"):
         return MASK if credentials.credential_in_url(value) else value
     return value

@@ -81,6 +81,10 @@ DOMAIN_KEYS: Final = frozenset(SERVER_KEYS) - {
     "transport",
     "command",
     "url",
+    "base_url",
+    "openapi",
+    "http_tools",
+    "follow_redirects",
     "sandbox",
     "limits",
     "inherit_env",
@@ -165,6 +169,7 @@ class _Combination:
             places=log.places,
             refused=frozenset(self.refused),
             origins=self.origins,
+            followed=frozenset(log.followed),
         )
 
     def common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:

@@ -14,8 +14,10 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, shown
 from leaseway.control_plane.config.schema.keys import OPEN_TRANSPORTS, ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.openapi import OpenApi
 from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
+from leaseway.spec.http_tools import clash, without_headers
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.transports import is_available, is_known, known_transports
 from leaseway.wire.admin import ADMIN_TOOLSET
@@ -87,6 +89,7 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
         )
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_together(entry, values, where)
+    _check_http_tools(entry, values, where)
     if server_id in where.log.failed:
         return None
     return _spec(server_id, values, defaults)
@@ -155,6 +158,52 @@ def _check_together(server: Entry, values: dict[str, Any], where: Where) -> None
     elif warm and values.get("truely_stateless"):
         message = "'warm' has no effect: a server with 'truely-stateless: true' is never leased."
         place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
+
+
+def _check_http_tools(server: Entry, values: dict[str, Any], where: Where) -> None:
+    """Put the tools of a document under those written out, and report what is lacking."""
+    document: OpenApi | None = values.pop("openapi", None)
+    if where.transport != "http_api" or server.name in where.log.failed:
+        return
+    tools = {tool.name: tool for tool in values.get("http_tools", ())}
+    headers = values.get("headers", {})
+    at = where.log.places.get(f"{where.key}.http_tools", server.at)
+    for tool in tools.values():
+        name = clash(tool, headers)
+        if name is not None:
+            message = (
+                f"The tool {shown(tool.name)} has the header parameter {shown(name)}, which"
+                " 'headers' sets already."
+            )
+            place = replace(where, key=f"{where.key}.http_tools")
+            place.error(at, IssueReason.BAD_HTTP_TOOL, message)
+    if document is not None:
+        imported = document.imported
+        values.setdefault("url", imported.base_url)
+        known = {name.lower() for name in headers}
+        written = [without_headers(tool, known) for tool in imported.tools]
+        tools = {tool.name: tool for tool in written} | tools
+        _warn_of_credentials(document, known, where)
+    if not tools:
+        message = f"The server {shown(server.name)} needs 'http_tools' or 'openapi'."
+        where.missing(server.at, "http_tools", message)
+    if not values.get("url"):
+        text = " the document names no absolute address" if document is not None else ""
+        message = f"The server {shown(server.name)} needs 'base_url'{':' if text else ''}{text}."
+        where.missing(server.at, "base_url", message)
+    values["http_tools"] = tuple(tools.values())
+
+
+def _warn_of_credentials(document: OpenApi, known: set[str], where: Where) -> None:
+    for name, scheme in document.imported.credentials.items():
+        if name.lower() not in known:
+            what = f" ({scheme} …)" if scheme else ""
+            message = (
+                f"The document says that requests may need the header {shown(name)}{what}; set it"
+                " under 'headers' if yours do."
+            )
+            place = replace(where, key=f"{where.key}.openapi")
+            place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
 
 
 def _missing(server_id: str, name: str, known: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, Literal
 
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
@@ -40,6 +41,11 @@ class IssueReason(StrEnum):
     TRANSPORT_NOT_AVAILABLE = "TRANSPORT_NOT_AVAILABLE"
     KEY_NOT_FOR_TRANSPORT = "KEY_NOT_FOR_TRANSPORT"
     KEY_WITHOUT_EFFECT = "KEY_WITHOUT_EFFECT"
+    BAD_HTTP_TOOL = "BAD_HTTP_TOOL"
+    BAD_TEMPLATE = "BAD_TEMPLATE"
+    OPENAPI_UNREADABLE = "OPENAPI_UNREADABLE"
+    OPERATION_SKIPPED = "OPERATION_SKIPPED"
+    CREDENTIAL_MISSING = "CREDENTIAL_MISSING"
     DEFAULTS_REFUSED = "DEFAULTS_REFUSED"
     LITERAL_CREDENTIAL = "LITERAL_CREDENTIAL"
     TOO_MANY_ISSUES = "TOO_MANY_ISSUES"
@@ -114,6 +120,7 @@ class ParsedConfig:
         refused: Variants of tenants whose overrides have an error: they stay as they were, and
             the tenant never gets the common variant instead.
         origins: Where each value of a variant is, by its path below the server.
+        followed: Other files that it depends on, to be read again when they change.
     """
 
     servers: Mapping[VariantKey, ServerSpec]
@@ -125,6 +132,7 @@ class ParsedConfig:
     origins: Mapping[VariantKey, Mapping[str, Position]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    followed: frozenset[Path] = field(default=frozenset(), compare=False)
 
 
 class IssueLog:
@@ -148,6 +156,7 @@ class IssueLog:
         self.broken = False
         self.failed: set[str] = set()
         self.places: dict[str, Position] = {}
+        self.followed: set[Path] = set()
 
     def add(self, issue: ConfigIssue) -> None:
         """Take an issue; its server, if it is an error, counts as rejected."""
@@ -169,13 +178,18 @@ class IssueLog:
             if issue not in self._seen:
                 self._list(replace(issue, tenant=tenant))
         self._seen.update(other.issues())
+        self.followed |= other.followed
         if not tenant:
             self.failed |= other.failed
             self.places.update(other.places)
 
+    def file_of(self, at: Position) -> str:
+        """Return the file that a position is in."""
+        return at.file or self._file
+
     def forbids_credentials(self, at: Position) -> bool:
         """Say whether a literal credential at a place is an error; it is a warning otherwise."""
-        return (at.file or self._file) in self._strict
+        return self.file_of(at) in self._strict
 
     def issues(self) -> tuple[ConfigIssue, ...]:
         """Return what was found, in the order of the files."""

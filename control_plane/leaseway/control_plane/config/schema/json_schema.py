@@ -16,6 +16,15 @@ from leaseway.control_plane.config.schema.keys import (
     ROOT_KEYS,
     SERVER_KEYS,
 )
+from leaseway.spec.http_tools import (
+    BODIES,
+    MAX_PARAMETERS,
+    MAX_RETRIES,
+    MAX_TOOLS,
+    METHODS,
+    POSITIONS,
+    STYLES,
+)
 from leaseway.spec.sizes import SIZE_PATTERN
 from leaseway.spec.transports import known_transports
 from leaseway.wire.bounds import MAX_SERVERS
@@ -99,6 +108,40 @@ _TRANSFORM: Final[Schema] = {
     },
 }
 
+_PARAMETER: Final[Schema] = {
+    "type": "object",
+    "description": "Further keys are those of JSON Schema: type, description, default, enum …",
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 128},
+        "position": _choice(*POSITIONS),
+        "required": _FLAG,
+        "as": {"type": "string", "minLength": 1, "maxLength": 256},
+        "style": _choice(*STYLES),
+        "whole_body": _FLAG,
+    },
+    "required": ["name"],
+}
+_HTTP_TOOL: Final[Schema] = _object(
+    {
+        "name": {"type": "string", "pattern": "^[a-zA-Z0-9_-]{1,64}$"},
+        "title": {"type": "string", "maxLength": 256},
+        "description": {"type": "string", "maxLength": 8192},
+        "method": _choice(*METHODS),
+        "endpoint": {"type": "string", "pattern": "^/(?!/)"},
+        "parameters": {"type": "array", "maxItems": MAX_PARAMETERS, "items": _PARAMETER},
+        "body": _choice(*BODIES),
+        "response_template": _TEXT,
+        "template_engine": _choice("go", "jinja2"),
+        "timeout": _DURATION,
+        "retries": _whole(0, MAX_RETRIES),
+        "annotations": {"type": "object", "additionalProperties": _FLAG},
+    },
+    required=("name", "method", "endpoint"),
+)
+_OPERATIONS: Final[Schema] = _object(
+    {name: {"type": "array", "items": _TEXT} for name in ("operations", "tags", "paths")}
+)
+
 _SERVER: Final[Mapping[str, Schema]] = {
     "enabled": _FLAG,
     "description": {"type": "string", "maxLength": 4096},
@@ -123,6 +166,20 @@ _SERVER: Final[Mapping[str, Schema]] = {
     },
     "url": {"type": "string", "minLength": 1},
     "headers": _VALUES,
+    "base_url": {"type": "string", "minLength": 1},
+    "http_tools": {"type": "array", "maxItems": MAX_TOOLS, "items": _HTTP_TOOL},
+    "openapi": {
+        "description": "A file or an address; its operations become tools.",
+        "anyOf": [
+            _TEXT,
+            _object(
+                {"source": _TEXT, "include": _OPERATIONS, "exclude": _OPERATIONS},
+                required=("source",),
+            ),
+        ],
+    },
+    "follow_redirects": _FLAG,
+    "retries": _whole(0, MAX_RETRIES),
     "sessionId": _TEXT,
     "tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
     "prompts": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),

@@ -12,7 +12,9 @@ from typing import Final
 
 from leaseway.control_plane.config.schema import fields
 from leaseway.control_plane.config.schema import filters as naming
+from leaseway.control_plane.config.schema.http_tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.openapi import openapi
 from leaseway.control_plane.config.schema.tables import Key, record
 from leaseway.control_plane.config.schema.values import (
     boolean,
@@ -26,6 +28,7 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.http_tools import MAX_RETRIES
 from leaseway.spec.model import AVAILABLE_TRANSPORTS, TRANSPORTS, Limits, Sandbox
 from leaseway.spec.transports import is_available, is_known, known_transports
 from leaseway.wire.backoff import Backoff
@@ -42,7 +45,7 @@ PROTOCOLS: Final = (
 )
 """What `protocol:` may say."""
 
-OPEN_TRANSPORTS: Final = frozenset({"http_api", "python", "builtin"})
+OPEN_TRANSPORTS: Final = frozenset({"python", "builtin"})
 """Transports whose own keys this version does not know, and so does not judge."""
 
 _DAY: Final = 86_400.0
@@ -54,6 +57,7 @@ _MOST_MEMORY: Final = 1024**5
 _STDIO: Final = frozenset({"stdio"})
 _NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
 _HTTP: Final = frozenset({"streamable_http"})
+_HTTP_API: Final = frozenset({"http_api"})
 
 # What people write for a transport whose name they know from elsewhere.
 _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
@@ -176,7 +180,12 @@ _KEYS: Final = (
     Key("limits", _LIMITS, "limits", _STDIO, reaches_registered=False),
     Key("sandbox", _sandbox, "sandbox", _STDIO, reaches_registered=False),
     Key("url", fields.url, "url", _NETWORK, required_by=_NETWORK),
-    Key("headers", fields.headers, "headers", _NETWORK),
+    Key("headers", fields.headers, "headers", _NETWORK | _HTTP_API),
+    Key("base_url", fields.url, "url", _HTTP_API, reaches_registered=False),
+    Key("http_tools", http_tools, "http_tools", _HTTP_API, reaches_registered=False),
+    Key("openapi", openapi, "openapi", _HTTP_API, reaches_registered=False),
+    Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
+    Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
     Key("sessionId", fields.session_id, "session_id", _HTTP),
     Key("tools", naming.tools, "tools"),
     Key("prompts", naming.prompts, "prompts"),

@@ -115,6 +115,28 @@ def load_tree(text: str, file: str = "") -> Tree | None:
     return None if node is None else _Converter(file).convert(node, 1)
 
 
+def load_plain(text: str, most: int = 4 * MAX_NODES) -> Any:
+    """Return what a text's YAML stands for, without positions: a document that others wrote.
+
+    Args:
+        text: YAML.
+        most: Values that it may hold; an alias is one of them, however often it is used.
+
+    Raises:
+        BadYaml: As `load_tree` does; also for a value that is none of its type.
+    """
+    strange = _NOT_YAML.search(text)
+    if strange:
+        raise BadYaml(_place(text, strange.start()), f"{strange[0]!a} may not be in YAML.")
+    try:
+        _guard(text, most)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is PyYAML's safe one
+    except yaml.MarkedYAMLError as error:
+        raise BadYaml(_position(error.problem_mark), _said(error)) from None
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise BadYaml(START, f"This is not valid YAML: {error}.") from None
+
+
 # What YAML lets into a file, less lone surrogates, which no encoding of it can hold.
 _NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -144,24 +166,24 @@ for _tag, _expression, _first in (
     _Loader.add_implicit_resolver(_tag, re.compile(_expression + r"\Z"), _first)
 
 
-def _guard(text: str) -> None:
+def _guard(text: str, most: int = MAX_NODES) -> None:
     # The composer recurses, in C without a limit, so depth is bounded on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             depth += isinstance(event, yaml.CollectionStartEvent)
-            _bound(event.start_mark, depth, nodes)
+            _bound(event.start_mark, depth, nodes, most)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _bound(mark: Any, depth: int, nodes: int) -> None:
+def _bound(mark: Any, depth: int, nodes: int, most: int = MAX_NODES) -> None:
     if depth > MAX_DEPTH:
         message = f"Mappings and lists nest deeper than {MAX_DEPTH} levels here."
         raise BadYaml(_position(mark), message)
-    if nodes > MAX_NODES:
-        message = f"The file holds more than {MAX_NODES} values, aliases written out."
+    if nodes > most:
+        message = f"The file holds more than {most} values, aliases written out."
         raise BadYaml(_position(mark), message)
 
 

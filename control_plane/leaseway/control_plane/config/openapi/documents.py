@@ -1,0 +1,179 @@
+"""Reads OpenAPI documents from files and addresses; what did not change is read once.
+
+Reading may block, on a disk or on the network: configurations are parsed in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from leaseway.control_plane.config.openapi.operations import (
+    BadDocument,
+    Imported,
+    Selection,
+    import_document,
+)
+from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
+from leaseway.wire.bounds import MIB
+
+MAX_DOCUMENT: Final = 64 * MIB
+"""Bytes of a document."""
+
+_TIMEOUT: Final = 15.0
+_FRESH: Final = 300.0
+"""Seconds for which a document from an address is not asked for again."""
+_MOST_KEPT: Final = 16
+
+
+class DocumentUnavailable(Exception):
+    """A document that cannot be read or used; the message is why, as a sentence."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """An imported document.
+
+    Attributes:
+        imported: What it has.
+        stale: Why it could not be read anew, where this is what was read before; else empty.
+    """
+
+    imported: Imported
+    stale: str = ""
+
+
+class Documents:
+    """What was read, by where it is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read: dict[str, tuple[Hashable, float, Any]] = {}
+        self._imported: dict[tuple[str, Selection], tuple[Hashable, Imported]] = {}
+
+    def load(self, source: str, selection: Selection) -> Document:
+        """Return a document's tools.
+
+        Args:
+            source: An absolute path, or an address with http or https.
+            selection: Which operations are wanted.
+
+        Raises:
+            DocumentUnavailable: It cannot be read, and was not before; or it is no OpenAPI.
+        """
+        with self._lock:
+            version, content, stale = self._document(source)
+            known = self._imported.get((source, selection))
+            if known is None or known[0] != version:
+                try:
+                    known = version, import_document(content, selection)
+                except BadDocument as error:
+                    raise DocumentUnavailable(str(error)) from None
+                self._keep(self._imported, (source, selection), known)
+            return Document(known[1], stale)
+
+    def _document(self, source: str) -> tuple[Hashable, Any, str]:
+        if not is_address(source):
+            return self._from_file(source)
+        known = self._read.get(source)
+        if known is not None and self._clock() - known[1] < _FRESH:
+            return known[0], known[2], ""
+        try:
+            text = _fetch(source)
+            content = parse(text, source)
+        except DocumentUnavailable as error:
+            if known is None:
+                raise
+            return known[0], known[2], str(error)
+        version = hash(text)
+        self._keep(self._read, source, (version, self._clock(), content))
+        return version, content, ""
+
+    def _from_file(self, source: str) -> tuple[Hashable, Any, str]:
+        path = Path(source)
+        try:
+            found = path.stat()
+            version = (found.st_ino, found.st_size, found.st_mtime_ns)
+            known = self._read.get(source)
+            if known is not None and known[0] == version:
+                return version, known[2], ""
+            if not stat.S_ISREG(found.st_mode):
+                raise DocumentUnavailable(f"The OpenAPI document {source} is no regular file.")
+            with path.open("rb") as file:
+                text = _decoded(file.read(MAX_DOCUMENT + 1), source)
+        except OSError as error:
+            why = (error.strerror or type(error).__name__).lower()
+            raise DocumentUnavailable(
+                f"The OpenAPI document {source} can't be read: {why}."
+            ) from None
+        content = parse(text, source)
+        self._keep(self._read, source, (version, self._clock(), content))
+        return version, content, ""
+
+    def _keep(self, kept: dict[Any, Any], key: Hashable, value: object) -> None:
+        kept.pop(key, None)
+        kept[key] = value
+        if len(kept) > _MOST_KEPT:
+            del kept[next(iter(kept))]
+
+
+def is_address(source: str) -> bool:
+    """Say whether a document is to be fetched."""
+    return source.startswith(("http://", "https://"))
+
+
+def parse(text: str, source: str) -> Any:
+    """Return a document's content, JSON or YAML.
+
+    Raises:
+        DocumentUnavailable: It is neither.
+    """
+    if text.lstrip()[:1] == "{":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DocumentUnavailable(
+                f"The OpenAPI document {source} is not valid JSON: {error}."
+            ) from None
+    try:
+        return load_plain(text)
+    except BadText as error:
+        raise DocumentUnavailable(
+            f"The OpenAPI document {source} can't be read: line {error.at.line}: {error.message}"
+        ) from None
+
+
+def _fetch(source: str) -> str:
+    headers = {"Accept": "application/json, application/yaml, */*;q=0.5"}
+    request = urllib.request.Request(source, headers=headers)  # noqa: S310 - http or https
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
+            return _decoded(response.read(MAX_DOCUMENT + 1), source)
+    except urllib.error.HTTPError as error:
+        why = f"HTTP status {error.code}"
+    except (OSError, ValueError) as error:
+        why = str(getattr(error, "reason", error))
+    raise DocumentUnavailable(f"The OpenAPI document {source} can't be fetched: {why}.")
+
+
+def _decoded(data: bytes, source: str) -> str:
+    if len(data) > MAX_DOCUMENT:
+        text = f"The OpenAPI document {source} is larger than {MAX_DOCUMENT // MIB} MiB."
+        raise DocumentUnavailable(text)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DocumentUnavailable(f"The OpenAPI document {source} is not UTF-8.") from None
+
+
+DOCUMENTS: Final = Documents()
+"""Those of this process."""

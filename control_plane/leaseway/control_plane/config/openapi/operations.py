@@ -1,0 +1,436 @@
+"""Operations of an OpenAPI document as HTTP tools, or a sentence that says why one is none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
+from leaseway.spec.http_tools import (
+    MAX_PARAMETERS,
+    METHODS,
+    READING,
+    Body,
+    HttpParameter,
+    HttpTool,
+    Position,
+    Style,
+    faults,
+)
+
+_LONGEST_NAME: Final = 64
+_LONGEST_DESCRIPTION: Final = 2_048
+_MOST_MEMBERS: Final = 100
+_MOST_OPERATIONS: Final = 10_000
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_PARAMETERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_IGNORED_HEADERS: Final = frozenset(("accept", "content-type", "authorization"))
+_QUERY_STYLES: Final[Mapping[str, Style]] = {
+    "spaceDelimited": "space",
+    "pipeDelimited": "pipe",
+    "deepObject": "deep",
+}
+
+
+class BadDocument(Exception):
+    """A document that is no OpenAPI 3 at all; the message is a sentence."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which operations are wanted: patterns with `*`, of ids, tags and paths.
+
+    Without any inclusion all are; what an exclusion matches is not.
+    """
+
+    include_operations: tuple[str, ...] = ()
+    include_tags: tuple[str, ...] = ()
+    include_paths: tuple[str, ...] = ()
+    exclude_operations: tuple[str, ...] = ()
+    exclude_tags: tuple[str, ...] = ()
+    exclude_paths: tuple[str, ...] = ()
+
+    def wants(self, operation: str, tags: list[str], path: str) -> bool:
+        """Say whether an operation is wanted."""
+        given = ((operation,), tuple(tags), (path,))
+        included = (self.include_operations, self.include_tags, self.include_paths)
+        excluded = (self.exclude_operations, self.exclude_tags, self.exclude_paths)
+        if any(included) and not _any(included, given):
+            return False
+        return not _any(excluded, given)
+
+
+def _any(patterns: tuple[tuple[str, ...], ...], given: tuple[tuple[str, ...], ...]) -> bool:
+    return any(
+        fnmatchcase(value, pattern)
+        for wanted, values in zip(patterns, given, strict=True)
+        for pattern in wanted
+        for value in values
+    )
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An operation that is no tool.
+
+    Attributes:
+        operation: Its method and path.
+        why: The end of a sentence that begins with the operation.
+    """
+
+    operation: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What a document has.
+
+    Attributes:
+        title: What it calls itself.
+        base_url: Where its server is, or empty.
+        tools: Of the operations that are wanted, in their order, each with a name of its own.
+        skipped: Those wanted that are none.
+        credentials: What requests need, by the header that it goes into: a word on it each.
+    """
+
+    title: str
+    base_url: str
+    tools: tuple[HttpTool, ...]
+    skipped: tuple[Skipped, ...]
+    credentials: Mapping[str, str]
+
+
+def import_document(document: object, selection: Selection = Selection()) -> Imported:
+    """Return a document's tools.
+
+    Raises:
+        BadDocument: It is no OpenAPI 3.0 or 3.1.
+    """
+    if not isinstance(document, Mapping):
+        raise BadDocument("It is no OpenAPI document: it must be a mapping.")
+    version = str(document.get("openapi", ""))
+    if not version.startswith(("3.0", "3.1")):
+        found = f"OpenAPI {version[:16]}" if version else "no version of OpenAPI"
+        if "swagger" in document:
+            found = f"Swagger {str(document['swagger'])[:16]}"
+        raise BadDocument(f"It says {found}; 3.0 and 3.1 can be read. Convert it first.")
+    if not isinstance(document.get("paths", {}), Mapping):
+        raise BadDocument("Its 'paths' is no mapping.")
+    return _Importer(document, selection).result()
+
+
+class _Importer:
+    def __init__(self, document: Mapping[str, Any], selection: Selection) -> None:
+        self._document = document
+        self._selection = selection
+        self._references = References(document)
+        self._schemas = SchemaReader(self._references)
+        self._names: set[str] = set()
+        self._tools: list[HttpTool] = []
+        self._skipped: list[Skipped] = []
+
+    def result(self) -> Imported:
+        for number, (method, path, item, operation) in enumerate(self._operations()):
+            if number >= _MOST_OPERATIONS:
+                self._skipped.append(
+                    Skipped("The rest", f"is left out: more than {_MOST_OPERATIONS} operations")
+                )
+                break
+            self._take(method, path, item, operation)
+        info = self._document.get("info")
+        title = info.get("title", "") if isinstance(info, Mapping) else ""
+        return Imported(
+            str(title)[:256],
+            self._base_url(),
+            tuple(self._tools),
+            tuple(self._skipped),
+            self._credentials(),
+        )
+
+    def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Any]]:
+        for path, given in self._document.get("paths", {}).items():
+            if not str(path).startswith("/"):
+                continue  # an extension (x-…)
+            try:
+                item = self._references.follow(given)
+            except Unsupported as error:
+                self._skipped.append(Skipped(str(path), str(error)))
+                continue
+            if not isinstance(item, Mapping):
+                self._skipped.append(Skipped(str(path), "it is no mapping"))
+                continue
+            for method in (*METHODS, "TRACE"):
+                operation = item.get(method.lower())
+                if operation is not None:
+                    yield method, str(path), item, operation
+
+    def _take(self, method: str, path: str, item: Mapping[str, Any], operation: Any) -> None:
+        shown = f"{method} {path[:256]}"
+        if not isinstance(operation, Mapping):
+            self._skipped.append(Skipped(shown, "it is no mapping"))
+            return
+        identity = str(operation.get("operationId") or f"{method.lower()}{path}")
+        tags = [str(tag) for tag in _list(operation.get("tags"))]
+        if not self._selection.wants(identity, tags, path):
+            return
+        try:
+            tool = self._tool(method, path, item, operation, identity)
+        except Unsupported as error:
+            self._skipped.append(Skipped(shown, str(error)))
+            return
+        fault = next(iter(faults(tool)), None)
+        if fault is not None:
+            self._skipped.append(Skipped(shown, f"it {fault.message}"))
+            return
+        self._names.add(tool.name)
+        self._tools.append(tool)
+
+    def _tool(
+        self, method: str, path: str, item: Mapping[str, Any], operation: Mapping[str, Any],
+        identity: str,
+    ) -> HttpTool:  # fmt: skip
+        if method not in METHODS:
+            raise Unsupported(f"the method {method} is not supported")
+        if operation.get("servers") or item.get("servers"):
+            raise Unsupported("it has servers of its own; make it a server of its own here")
+        parameters = _Parameters(self._references, self._schemas)
+        for given in self._merged(item, operation):
+            parameters.add(given)
+        body: Body = "json"
+        given = self._references.follow(operation.get("requestBody"))
+        if isinstance(given, Mapping) and given.get("content"):
+            if method in READING:
+                raise Unsupported(f"it wants a body, which {method} does not have")
+            body = parameters.add_body(given)
+        if len(parameters.made) > MAX_PARAMETERS:
+            raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
+        summary = str(operation.get("summary") or "").strip()
+        return HttpTool(
+            self._name(identity),
+            method,
+            path,
+            _description(summary, operation),
+            summary[:128],
+            tuple(parameters.made),
+            body,
+        )
+
+    def _merged(
+        self, item: Mapping[str, Any], operation: Mapping[str, Any]
+    ) -> list[Mapping[str, Any]]:
+        """Return an operation's parameters and, before them, those of its path that it keeps."""
+        merged: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
+            parameter = self._references.follow(given)
+            if not isinstance(parameter, Mapping) or not parameter.get("name"):
+                raise Unsupported("one of its parameters has no name")
+            merged[str(parameter["name"]), str(parameter.get("in"))] = parameter
+        return list(merged.values())
+
+    def _name(self, identity: str) -> str:
+        name = _NOT_IN_NAMES.sub("_", identity).strip("_") or "operation"
+        if len(name) > _LONGEST_NAME:
+            digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+            name = f"{name[: _LONGEST_NAME - 9]}_{digest}"
+        unique, number = name, 2
+        while unique in self._names:
+            suffix = f"_{number}"
+            unique, number = name[: _LONGEST_NAME - len(suffix)] + suffix, number + 1
+        return unique
+
+    def _base_url(self) -> str:
+        servers = _list(self._document.get("servers"))
+        server = servers[0] if servers and isinstance(servers[0], Mapping) else {}
+        url = str(server.get("url", ""))
+        variables = server.get("variables")
+        for name, variable in variables.items() if isinstance(variables, Mapping) else ():
+            default = variable.get("default", "") if isinstance(variable, Mapping) else ""
+            url = url.replace(f"{{{name}}}", str(default))
+        return url.rstrip("/") if url.startswith(("http://", "https://")) else ""
+
+    def _credentials(self) -> Mapping[str, str]:
+        """Return which headers carry credentials, of the schemes that the document names."""
+        components = self._document.get("components")
+        schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
+        wanted: dict[str, str] = {}
+        for name, given in schemes.items() if isinstance(schemes, Mapping) else ():
+            try:
+                scheme = self._references.follow(given)
+            except Unsupported:
+                continue
+            if not isinstance(scheme, Mapping):
+                continue
+            kind, place = scheme.get("type"), scheme.get("in")
+            if kind == "http":
+                wanted.setdefault(
+                    "Authorization",
+                    "Basic" if str(scheme.get("scheme", "")).lower() == "basic" else "Bearer",
+                )
+            elif kind in ("oauth2", "openIdConnect"):
+                wanted.setdefault("Authorization", "Bearer")
+            elif kind == "apiKey" and place == "header":
+                wanted.setdefault(str(scheme.get("name", name)), "")
+        return wanted
+
+
+class _Parameters:
+    """The parameters of one operation, each with a name of its own."""
+
+    def __init__(self, references: References, schemas: SchemaReader) -> None:
+        self._references = references
+        self._schemas = schemas
+        self.made: list[HttpParameter] = []
+
+    def add(self, given: Mapping[str, Any]) -> None:
+        """Take a parameter of an operation."""
+        name, place = str(given["name"]), given.get("in")
+        required = given.get("required") is True
+        if place == "cookie":
+            if required:
+                raise Unsupported(f"it needs the cookie {name[:64]!r}")
+            return
+        if place == "header" and name.lower() in _IGNORED_HEADERS:
+            return  # OpenAPI says so: bodies and security say what these hold
+        if place == "path":
+            self._add(name, "path", self._schema(given), True, self._path_style(given))
+        elif place == "query":
+            self._add(name, "query", self._schema(given), required, self._query_style(given))
+        elif place == "header":
+            style: Style = "json" if given.get("content") else "comma"
+            self._add(name, "header", self._schema(given), required, style)
+        else:
+            raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
+
+    def add_body(self, given: Mapping[str, Any]) -> Body:
+        """Take an operation's body, and return how it is encoded."""
+        content = given["content"]
+        if not isinstance(content, Mapping):
+            raise Unsupported("its body's 'content' is no mapping")
+        kind, body = _body_kind(content)
+        media = content[kind]
+        schema = media.get("schema", {}) if isinstance(media, Mapping) else {}
+        required = given.get("required") is True
+        if body in ("binary", "text"):
+            read = self._schemas.read(schema)
+            read.update({"type": "string"})
+            if body == "binary":
+                read.pop("format", None)
+                read["contentEncoding"] = "base64"
+                read.setdefault("description", "The body, as base64.")
+            if "*" not in kind:
+                read["contentMediaType"] = kind
+            self._add("body", "body", read, required, "json", is_body=True)
+            return body
+        members = self._schemas.object_of(schema)
+        if members is not None and len(members["properties"]) <= _MOST_MEMBERS:
+            encoding = media.get("encoding") if isinstance(media, Mapping) else None
+            self._add_members(members, required, body, encoding)
+        elif body == "multipart":
+            raise Unsupported("its multipart body is no plain object")
+        else:
+            read = self._schemas.read(schema)
+            if given.get("description") and "description" not in read:
+                read["description"] = str(given["description"])[:1024]
+            self._add("body", "body", read, required, "json", is_body=True)
+        return body
+
+    def _add_members(
+        self, members: Mapping[str, Any], required: bool, body: Body, encoding: Any
+    ) -> None:
+        for name, schema in members["properties"].items():
+            followed = self._references.follow(schema)
+            if isinstance(followed, Mapping) and followed.get("readOnly") is True:
+                continue
+            style: Style = "json" if body == "json" else "repeat"
+            if body == "form":
+                said = encoding.get(name) if isinstance(encoding, Mapping) else None
+                deep = isinstance(said, Mapping) and said.get("style") == "deepObject"
+                style = "deep" if deep else "repeat"
+            is_required = required and name in members["required"]
+            self._add(str(name), "body", self._schemas.read(schema), is_required, style)
+
+    def _schema(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        schema = given.get("schema")
+        content = given.get("content")
+        if schema is None and isinstance(content, Mapping) and content:
+            media = next(iter(content.values()))
+            schema = media.get("schema") if isinstance(media, Mapping) else None
+        read = self._schemas.read(schema or {})
+        if isinstance(given.get("description"), str) and given["description"]:
+            read["description"] = given["description"][:1024]
+        return read
+
+    def _path_style(self, given: Mapping[str, Any]) -> Style:
+        style = given.get("style", "simple")
+        if style != "simple":
+            raise Unsupported(f"its path parameter has the style {str(style)[:32]!r}")
+        return "json" if given.get("content") else "comma"
+
+    def _query_style(self, given: Mapping[str, Any]) -> Style:
+        if given.get("content"):
+            return "json"
+        style = str(given.get("style", "form"))
+        if style in _QUERY_STYLES:
+            return _QUERY_STYLES[style]
+        if given.get("explode", True) is False:
+            return "comma"
+        followed = self._references.follow(given.get("schema"))
+        is_object = isinstance(followed, Mapping) and followed.get("type") == "object"
+        return "spread" if is_object else "repeat"
+
+    def _add(
+        self, name: str, position: Position, schema: Mapping[str, Any], required: bool,
+        style: Style, *, is_body: bool = False,
+    ) -> None:  # fmt: skip
+        shown = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_LONGEST_NAME] or position
+        taken = {each.name for each in self.made}
+        if shown in taken:
+            shown = f"{position}_{shown}"[:_LONGEST_NAME]
+        number = 2
+        while shown in taken:
+            shown, number = f"{shown[: _LONGEST_NAME - 4]}_{number}", number + 1
+        wire = "" if shown == name or is_body else name
+        text = json.dumps(schema, ensure_ascii=False)
+        self.made.append(HttpParameter(shown, position, text, required, wire, style, is_body))
+
+
+def _body_kind(content: Mapping[str, Any]) -> tuple[str, Body]:
+    """Return the media type to send, and how its body is made."""
+    kinds = {str(kind).partition(";")[0].strip().lower(): str(kind) for kind in content}
+    for kind, written in kinds.items():
+        if kind == "application/json" or kind.endswith("+json"):
+            return written, "json"
+    for kind, body in _FORMS.items():
+        if kind in kinds:
+            return kinds[kind], body
+    for kind, written in kinds.items():
+        if kind.startswith("text/") or kind.endswith(("/xml", "+xml", "/yaml", "/x-ndjson")):
+            return written, "text"
+    first = next(iter(content))
+    return str(first), "binary"
+
+
+_FORMS: Final[Mapping[str, Body]] = {
+    "multipart/form-data": "multipart",
+    "application/x-www-form-urlencoded": "form",
+}
+
+
+def _description(summary: str, operation: Mapping[str, Any]) -> str:
+    said = str(operation.get("description") or "").strip()
+    text = summary if not said or said == summary else f"{summary}\n\n{said}" if summary else said
+    if operation.get("deprecated") is True:
+        text = f"Deprecated. {text}"
+    if len(text) > _LONGEST_DESCRIPTION:
+        text = f"{text[: _LONGEST_DESCRIPTION - 1]}…"
+    return text
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,327 @@
+"""Reader of `http_tools`: tools that are HTTP requests, each mistake with its place (DESIGN §2)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
+from leaseway.control_plane.config.schema.values import (
+    boolean,
+    choice,
+    duration,
+    integer,
+    kind_of,
+    plain_text,
+    suggestion,
+    text_of,
+)
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
+from leaseway.spec.http_tools import (
+    BODIES,
+    MAX_PARAMETERS,
+    MAX_RETRIES,
+    MAX_TOOLS,
+    METHODS,
+    POSITIONS,
+    READING,
+    STYLES,
+    HttpParameter,
+    HttpTool,
+    Position,
+    faults,
+    placeholders,
+)
+from leaseway.templates.engine import ENGINES, Template
+from leaseway.templates.go_nodes import TemplateSyntaxError
+from leaseway.templates.limits import MAX_TEMPLATE
+from leaseway.wire.names import is_valid_name
+
+_DAY: Final = 86_400.0
+_INSTANT: Final = 0.001
+_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
+_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+_KEYWORDS: Final = (
+    "type", "title", "description", "default", "enum", "const", "format", "pattern", "minLength",
+    "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "items", "minItems", "maxItems", "uniqueItems", "properties", "additionalProperties",
+    "minProperties", "maxProperties", "anyOf", "oneOf", "allOf", "not", "examples",
+    "contentEncoding", "contentMediaType",
+)  # fmt: skip
+_NESTED: Final = ("items", "additionalProperties", "not")
+_NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf")
+
+
+def http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...] | None:
+    """Read a server's tools; those with a mistake are left out, having been reported."""
+    if not isinstance(node, Items):
+        message = f"{shown(where.key)} must be a list of tools, but it is {kind_of(node)}."
+        where.error(node.at, IssueReason.WRONG_TYPE, message)
+        return None
+    if len(node.items) > MAX_TOOLS:
+        message = f"{shown(where.key)} has {len(node.items)} tools; {MAX_TOOLS} are allowed."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    tools: dict[str, HttpTool] = {}
+    for index, item in enumerate(node.items):
+        place = where.item(index, item.at)
+        tool = _tool(item, place)
+        if tool is None:
+            continue
+        if tool.name in tools:
+            message = f"The tool {shown(tool.name)} is defined twice; rename or remove one."
+            place.error(item.at, IssueReason.DUPLICATE_KEY, message)
+            continue
+        tools[tool.name] = tool
+        _check(tool, item, place)
+    return tuple(tools.values())
+
+
+def _tool(node: Tree, where: Where) -> HttpTool | None:
+    table = mapping(node, where)
+    if table is None:
+        return None
+    entries = unique_entries(table, where)
+    values = read_table(entries, _TOOL_KEYS, where, "a tool")
+    given = {entry.name for entry in entries}
+    for name in ("name", "method", "endpoint"):
+        if name not in given:
+            where.missing(node.at, name, f"The tool needs {name!r}.")
+    if not {"name", "method", "endpoint"} <= values.keys():
+        return None
+    if not is_valid_name(values["name"]):
+        message = (
+            f"The tool's name {shown(values['name'])} is not valid: write 1 to 64 characters of"
+            " a-z, A-Z, 0-9, '_' and '-'."
+        )
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    return _with_positions(HttpTool(**values))
+
+
+def _check(tool: HttpTool, node: Tree, where: Where) -> None:
+    """Report what makes a tool inconsistent, and a template that does not compile."""
+    places = where.log.places
+    for fault in faults(tool):
+        key = f"{where.key}.{fault.about}"
+        if fault.parameter is not None:
+            key = f"{where.key}.parameters[{fault.parameter}]"
+        message = f"The tool {shown(tool.name)} {fault.message}."
+        at = places.get(key, node.at)
+        replace(where, key=key).error(at, IssueReason.BAD_HTTP_TOOL, message)
+    if not tool.response_template:
+        return
+    try:
+        Template(tool.response_template, tool.template_engine)
+    except TemplateSyntaxError as error:
+        key = f"{where.key}.response_template"
+        message = (
+            f"The response template of the tool {shown(tool.name)} does not compile: line"
+            f" {error.line} of it: {error.message}."
+        )
+        at = places.get(key, node.at)
+        replace(where, key=key).error(at, IssueReason.BAD_TEMPLATE, message)
+
+
+def _with_positions(tool: HttpTool) -> HttpTool:
+    """Return a tool whose parameters without a position have the one that is meant.
+
+    A placeholder's is the path; others are in the body where the method has one, else in the query.
+    """
+    wanted = placeholders(tool.path)
+    rest: Position = "query" if tool.method in (*READING, "DELETE") else "body"
+
+    def placed(parameter: HttpParameter) -> HttpParameter:
+        if parameter.position != _UNPLACED:
+            return parameter
+        return replace(parameter, position="path" if parameter.sent_as in wanted else rest)
+
+    return replace(tool, parameters=tuple(placed(each) for each in tool.parameters))
+
+
+_UNPLACED: Final[Any] = ""
+
+
+def _parameters(node: Tree, where: Where) -> tuple[HttpParameter, ...] | None:
+    if not isinstance(node, Items) or len(node.items) > MAX_PARAMETERS:
+        message = f"{shown(where.key)} must be a list of at most {MAX_PARAMETERS} parameters."
+        where.error(node.at, IssueReason.WRONG_TYPE, message)
+        return None
+    read = [_parameter(item, where.item(index, item.at)) for index, item in enumerate(node.items)]
+    return tuple(parameter for parameter in read if parameter is not None)
+
+
+def _parameter(node: Tree, where: Where) -> HttpParameter | None:
+    table = mapping(node, where)
+    if table is None:
+        return None
+    entries = unique_entries(table, where)
+    own = [entry for entry in entries if entry.name in _PARAMETER_KEYS]
+    values = read_table(own, _PARAMETER_KEYS, where, "a parameter")
+    if not any(entry.name == "name" for entry in own):
+        where.missing(node.at, "name", "The parameter needs 'name'.")
+    schema = _schema([entry for entry in entries if entry not in own], where, "a parameter")
+    if "name" not in values:
+        return None
+    text = json.dumps(schema, ensure_ascii=False)
+    return HttpParameter(**{"position": _UNPLACED, **values}, schema=text)
+
+
+def _schema(entries: Sequence[Entry], where: Where, what: str) -> dict[str, Any]:
+    """Return the JSON Schema that entries are; what is no keyword is reported."""
+    schema: dict[str, Any] = {}
+    for entry in entries:
+        place = where.child(entry.name, entry.value.at)
+        if entry.name not in _KEYWORDS:
+            known = (*_KEYWORDS, *(_PARAMETER_KEYS if what == "a parameter" else ("required",)))
+            message = f"{shown(entry.name)} is no key of {what}: {suggestion(entry.name, known)}"
+            place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
+            continue
+        schema[entry.name] = _keyword(entry, place)
+    required = _required_members(entries)
+    return schema | ({"required": required} if required else {})
+
+
+def _keyword(entry: Entry, where: Where) -> Any:
+    name, node = entry.name, entry.value
+    if name == "type":
+        return _type(node, where)
+    if name == "properties" and isinstance(node, Table):
+        return {
+            each.name: _nested(each.value, where.child(each.name, each.value.at))
+            for each in unique_entries(node, where)
+        }
+    if name in _NESTED and isinstance(node, Table):
+        return _nested(node, where)
+    if name in _NESTED_LISTS and isinstance(node, Items):
+        return [_nested(item, where.item(i, item.at)) for i, item in enumerate(node.items)]
+    wanted = _WANTED.get(name)
+    value = plain(node)
+    if wanted is not None and (not isinstance(value, wanted[0]) or value is True):
+        message = f"{shown(where.key)} must be {wanted[1]}, but it is {kind_of(node)}."
+        where.error(node.at, IssueReason.WRONG_TYPE, message)
+    return value
+
+
+def _nested(node: Tree, where: Where) -> Any:
+    table = mapping(node, where)
+    if table is None:
+        return {}
+    entries = [each for each in unique_entries(table, where) if each.name != "required"]
+    schema = _schema(entries, where, "a schema")
+    # Either a list of names, as JSON Schema has it, or true in the member itself.
+    listed = next((each.value for each in table.entries if each.name == "required"), None)
+    if isinstance(listed, Items):
+        names = [plain(item) for item in listed.items]
+        schema["required"] = [*schema.get("required", []), *names]
+    return schema
+
+
+def _required_members(entries: Sequence[Entry]) -> list[str]:
+    """Return the members of an object that say `required: true` themselves."""
+    members = [
+        member
+        for entry in entries
+        if entry.name == "properties" and isinstance(entry.value, Table)
+        for member in entry.value.entries
+    ]
+    return [member.name for member in members if _says_required(member.value)]
+
+
+def _says_required(node: Tree) -> bool:
+    return isinstance(node, Table) and any(
+        each.name == "required" and plain(each.value) is True for each in node.entries
+    )
+
+
+def _type(node: Tree, where: Where) -> Any:
+    names = plain(node)
+    for name in names if isinstance(names, list) else [names]:
+        if name not in _TYPES:
+            hint = suggestion(str(name), _TYPES) if isinstance(name, str) else "write a word"
+            message = f"{shown(where.key)} can't be {shown(str(name))}: {hint}"
+            where.error(node.at, IssueReason.BAD_VALUE, message)
+    return names
+
+
+def plain(node: Tree) -> Any:
+    """Return a tree as the value that it writes."""
+    match node:
+        case Leaf():
+            return node.value
+        case Items():
+            return [plain(item) for item in node.items]
+        case Table():
+            return {entry.name: plain(entry.value) for entry in node.entries}
+
+
+def _annotations(node: Tree, where: Where) -> tuple[tuple[str, bool], ...] | None:
+    table = mapping(node, where)
+    if table is None:
+        return None
+    keys = {name: Key(name, boolean, name) for name in _HINTS}
+    values = read_table(unique_entries(table, where), keys, where, "'annotations'")
+    return tuple(sorted(values.items()))
+
+
+def _template(node: Tree, where: Where) -> str | None:
+    # Not `plain_text`: a template may hold `${` of its own, which is no reference here.
+    return text_of(node, where, longest=MAX_TEMPLATE)
+
+
+_NUMBER: Final = ((int, float), "a number")
+_COUNT: Final = (int, "a whole number")
+_WANTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
+    "title": (str, "text"),
+    "description": (str, "text"),
+    "format": (str, "text"),
+    "pattern": (str, "text"),
+    "contentEncoding": (str, "text"),
+    "contentMediaType": (str, "text"),
+    "enum": (list, "a list"),
+    "examples": (list, "a list"),
+    "properties": (dict, "a mapping"),
+    "anyOf": (list, "a list"),
+    "oneOf": (list, "a list"),
+    "allOf": (list, "a list"),
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _NUMBER
+    ),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        _COUNT,
+    ),
+}
+
+_PARAMETER_KEYS: Final = {
+    key.name: key
+    for key in (
+        Key("name", plain_text(longest=128, empty=False), "name"),
+        Key("position", choice(*POSITIONS), "position"),
+        Key("required", boolean, "required"),
+        Key("as", plain_text(longest=256, empty=False), "wire_name"),
+        Key("style", choice(*STYLES), "style"),
+        Key("whole_body", boolean, "is_body"),
+    )
+}
+
+_TOOL_KEYS: Final = {
+    key.name: key
+    for key in (
+        Key("name", plain_text(longest=1_024, empty=False), "name"),
+        Key("title", plain_text(longest=256), "title"),
+        Key("description", plain_text(longest=8_192), "description"),
+        Key("method", choice(*METHODS), "method"),
+        Key("endpoint", plain_text(longest=4_096, empty=False), "endpoint"),
+        Key("parameters", _parameters, "parameters"),
+        Key("body", choice(*BODIES), "body"),
+        Key("response_template", _template, "response_template"),
+        Key("template_engine", choice(*ENGINES), "template_engine"),
+        Key("timeout", duration(_INSTANT, _DAY), "timeout"),
+        Key("retries", integer(0, MAX_RETRIES), "retries"),
+        Key("annotations", _annotations, "annotations"),
+    )
+}

@@ -1,0 +1,50 @@
+"""HTTP tools as MCP lists them: name, description, input schema, annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from leaseway.spec.http_tools import IDEMPOTENT, READING, HttpTool
+
+
+def definitions(tools: Iterable[HttpTool]) -> dict[str, bytes]:
+    """Return each tool's definition, by name."""
+    return {tool.name: msgspec.json.encode(definition(tool)) for tool in tools}
+
+
+def definition(tool: HttpTool) -> dict[str, Any]:
+    """Return a tool's definition."""
+    listed: dict[str, Any] = {"name": tool.name}
+    if tool.title:
+        listed["title"] = tool.title
+    if tool.description:
+        listed["description"] = tool.description
+    listed["inputSchema"] = input_schema(tool)
+    listed["annotations"] = _annotations(tool)
+    return listed
+
+
+def input_schema(tool: HttpTool) -> dict[str, Any]:
+    """Return what arguments a tool takes: an object of its parameters, wherever they go."""
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {each.name: each.parsed for each in tool.parameters},
+        "additionalProperties": False,
+    }
+    required = [each.name for each in tool.parameters if each.required]
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _annotations(tool: HttpTool) -> dict[str, bool]:
+    """Return the hints that follow from the method, and what overrides them."""
+    reads = tool.method in READING
+    hints = {"readOnlyHint": reads, "openWorldHint": True}
+    if not reads:
+        hints["destructiveHint"] = tool.method in ("PUT", "PATCH", "DELETE")
+        hints["idempotentHint"] = tool.method in IDEMPOTENT
+    return {**hints, **dict(tool.annotations)}

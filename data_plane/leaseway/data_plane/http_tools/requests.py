@@ -1,0 +1,290 @@
+"""One call's HTTP request: where each argument goes, encoded so that it changes nothing else.
+
+Pure. Whatever text an argument holds, it stays inside of its part of the path, its value of the
+query, its header or its member of the body; what cannot be sent unchanged is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from leaseway.spec.http_tools import HttpParameter, HttpTool
+from leaseway.wire.errors import Fault, Reason
+
+MAX_TARGET: Final = 64 * 1024
+"""Characters of a request's address."""
+MAX_HEADER_VALUE: Final = 8 * 1024
+
+_JSON: Final = "application/json"
+_FORM: Final = "application/x-www-form-urlencoded"
+_SEPARATORS: Final = {"comma": ",", "space": " ", "pipe": "|", "repeat": ",", "spread": ","}
+_UNSET: Final = object()
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request, ready to be sent.
+
+    Attributes:
+        method: In capitals.
+        url: The whole address, percent-encoded.
+        headers: Those of parameters and of the body; not those of the configuration.
+        body: The body, or None for none.
+    """
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -> HttpRequest:
+    """Return the request that a call means.
+
+    Args:
+        tool: The tool.
+        base_url: The server's address.
+        arguments: What the caller gave, which fits the tool's input schema.
+
+    Raises:
+        Fault: INVALID_ARGUMENTS: a value cannot be sent where it goes.
+    """
+    values = _Values(tool, arguments)
+    url = base_url.rstrip("/") + values.target()
+    if len(url) > MAX_TARGET:
+        text = f"the address of the request has more than {MAX_TARGET} characters"
+        raise _unsendable("", text)
+    headers = values.headers()
+    body, content_type = values.body()
+    if content_type:
+        headers["Content-Type"] = content_type
+    return HttpRequest(tool.method, url, headers, body)
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Return scheme, host and port of an address."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").lower(), port
+
+
+class _Values:
+    """What the parameters of a tool stand for in one call."""
+
+    def __init__(self, tool: HttpTool, arguments: Mapping[str, Any]) -> None:
+        self._tool = tool
+        self._values: list[tuple[HttpParameter, Any]] = []
+        for parameter in tool.parameters:
+            value = arguments.get(parameter.name, _UNSET)
+            if value is _UNSET:
+                value = parameter.parsed.get("default", _UNSET)
+            if value is not _UNSET:
+                self._values.append((parameter, value))
+
+    def _at(self, position: str) -> Iterable[tuple[HttpParameter, Any]]:
+        return ((each, value) for each, value in self._values if each.position == position)
+
+    def target(self) -> str:
+        """Return path and query."""
+        path, _, fixed = self._tool.endpoint.partition("?")
+        given = {each.sent_as: _segment(each, value) for each, value in self._at("path")}
+        parts: list[str] = []
+        for part in path.split("{"):
+            name, closed, rest = part.partition("}")
+            if not closed:
+                parts.append(part)
+            elif name in given:
+                parts += [given[name], rest]
+            else:
+                raise _unsendable(name, "is part of the path and is missing")
+        target = "".join(parts)
+        # Values are checked together with the text around them, as in `/files/.{suffix}`.
+        if any(_decoded(part) in (".", "..") for part in target.split("/")):
+            raise _unsendable("", "a part of the path would be '.' or '..', and lead elsewhere")
+        query = "&".join(
+            [*([fixed] if fixed else []), *(_pair(*pair) for pair in self._query_pairs())]
+        )
+        return f"{target}?{query}" if query else target
+
+    def _query_pairs(self) -> Iterable[tuple[str, str]]:
+        for parameter, value in self._at("query"):
+            yield from _spread(parameter, value)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of parameters."""
+        headers: dict[str, str] = {}
+        for parameter, value in self._at("header"):
+            if value is not None:
+                headers[parameter.sent_as] = _header(parameter, _flat(parameter, value))
+        return headers
+
+    def body(self) -> tuple[bytes | None, str]:
+        """Return the body and its content type; both nothing where there is none."""
+        values = list(self._at("body"))
+        whole = next((pair for pair in values if pair[0].is_body), None)
+        if not values:
+            wants = any(each.position == "body" for each in self._tool.parameters)
+            is_object = wants and self._tool.body == "json"
+            return (b"{}", _JSON) if is_object and not self._whole() else (None, "")
+        match self._tool.body:
+            case "form":
+                spread = whole[1].items() if whole and isinstance(whole[1], dict) else None
+                pairs = (
+                    [(str(name), _text(value)) for name, value in spread]
+                    if spread is not None
+                    else [pair for each, value in values for pair in _spread(each, value)]
+                )
+                return "&".join(_pair(*pair) for pair in pairs).encode(), _FORM
+            case "multipart":
+                return _multipart(values)
+            case "binary":
+                parameter, value = values[0]
+                return _bytes(parameter, value), _media_type(parameter, "application/octet-stream")
+            case "text":
+                parameter, value = values[0]
+                kind = _media_type(parameter, "text/plain; charset=utf-8")
+                return _text(value).encode("utf-8", "replace"), kind
+        if whole is not None:
+            return msgspec.json.encode(whole[1]), _JSON
+        members = {each.sent_as: value for each, value in values}
+        return msgspec.json.encode(members), _JSON
+
+    def _whole(self) -> bool:
+        return any(each.is_body for each in self._tool.parameters)
+
+
+def _segment(parameter: HttpParameter, value: Any) -> str:
+    """Return a value as one part of a path."""
+    text = _flat(parameter, value)
+    if value is None or not text:
+        raise _unsendable(parameter.name, "is part of the path and may not be empty")
+    return _quoted(parameter, text)
+
+
+def _decoded(part: str) -> str:
+    return part.replace("%2E", ".").replace("%2e", ".")
+
+
+def _pair(name: str, value: str) -> str:
+    return f"{quote(name, safe='', errors='replace')}={quote(value, safe='', errors='replace')}"
+
+
+def _quoted(parameter: HttpParameter, text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise _unsendable(parameter.name, "holds half of a surrogate pair") from None
+
+
+def _spread(parameter: HttpParameter, value: Any) -> Iterable[tuple[str, str]]:
+    """Return the pairs of a query or form that a value becomes."""
+    name, style = parameter.sent_as, parameter.style
+    if value is None:
+        return
+    if style == "deep":
+        yield from _deep(name, value)
+    elif isinstance(value, list) and style in ("repeat", "spread"):
+        for item in value:
+            yield name, _text(item)
+    elif isinstance(value, dict) and style == "spread":
+        for key, item in value.items():
+            yield key, _text(item)
+    else:
+        yield name, _flat(parameter, value)
+
+
+def _deep(name: str, value: Any) -> Iterable[tuple[str, str]]:
+    """Return `name[key][0]` with its text for whatever a value holds."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _deep(f"{name}[{key}]", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _deep(f"{name}[{index}]", item)
+    elif value is not None:
+        yield name, _text(value)
+
+
+def _flat(parameter: HttpParameter, value: Any) -> str:
+    """Return a value as one text."""
+    separator = _SEPARATORS.get(parameter.style)
+    is_flat = isinstance(value, list) and not any(isinstance(i, list | dict) for i in value)
+    return separator.join(map(_text, value)) if separator and is_flat else _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text: strings as they are, all else as JSON writes it."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _header(parameter: HttpParameter, text: str) -> str:
+    """Return a header's value, unless HTTP would change it on the way."""
+    if len(text) > MAX_HEADER_VALUE:
+        raise _unsendable(parameter.name, f"is longer than {MAX_HEADER_VALUE} characters")
+    if text != text.strip():
+        raise _unsendable(parameter.name, "begins or ends with white space, which no header may")
+    if not text.isprintable():
+        raise _unsendable(parameter.name, "holds a character that no header may have")
+    return text
+
+
+def _bytes(parameter: HttpParameter, value: Any) -> bytes:
+    """Return the bytes that a value stands for."""
+    text = _text(value)
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise _unsendable(parameter.name, "is not base64") from None
+
+
+def _media_type(parameter: HttpParameter, otherwise: str) -> str:
+    kind = parameter.parsed.get("contentMediaType")
+    return kind if isinstance(kind, str) and kind.isprintable() else otherwise
+
+
+def _multipart(values: Iterable[tuple[HttpParameter, Any]]) -> tuple[bytes, str]:
+    boundary = secrets.token_hex(24)
+    parts: list[bytes] = []
+    for parameter, value in values:
+        items = value if isinstance(value, list) and parameter.style == "repeat" else [value]
+        for item in items:
+            name = _quoted_name(parameter.sent_as)
+            header = f'Content-Disposition: form-data; name="{name}"'
+            if parameter.is_binary:
+                kind = _media_type(parameter, "application/octet-stream")
+                header += f'; filename="{name}"\r\nContent-Type: {kind}'
+                content = _bytes(parameter, item)
+            elif isinstance(item, str):
+                content = item.encode("utf-8", "replace")
+            else:
+                if isinstance(item, list | dict):
+                    header += f"\r\nContent-Type: {_JSON}"
+                content = _text(item).encode()
+            parts.append(f"--{boundary}\r\n{header}\r\n\r\n".encode() + content + b"\r\n")
+    parts.append(f"--{boundary}--\r\n".encode())
+    return b"".join(parts), f"multipart/form-data; boundary={boundary}"
+
+
+def _quoted_name(name: str) -> str:
+    """Return a part's name as browsers write it."""
+    return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _unsendable(name: str, what: str) -> Fault:
+    subject = f"{name} {what}" if name else what
+    violations = ((name, what),) if name else ()
+    return Fault(
+        Reason.INVALID_ARGUMENTS,
+        f"The arguments cannot be sent: {subject}.",
+        violations=violations,
+    )

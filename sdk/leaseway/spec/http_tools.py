@@ -1,0 +1,269 @@
+"""Tools that are HTTP requests: their definition as typed data, and what makes one consistent.
+
+The control plane reads them from configuration or from an OpenAPI document and checks them here; a
+worker makes listings and requests from them. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+Position = Literal["path", "query", "header", "body"]
+Body = Literal["json", "form", "multipart", "binary", "text"]
+Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json"]
+
+TemplateEngine = Literal["go", "jinja2"]
+
+METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "body")
+BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text")
+STYLES: Final[tuple[Style, ...]] = (
+    "repeat", "comma", "space", "pipe", "spread", "deep", "json",
+)  # fmt: skip
+"""How lists and mappings become text: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
+mapping as a pair of its own, `a[b]=1`, and JSON."""
+
+IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
+"""Methods that may be sent again when nobody knows whether they arrived."""
+READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing, and have no body."""
+
+MAX_TOOLS: Final = 2_000
+"""Tools of one server."""
+MAX_PARAMETERS: Final = 200
+"""Parameters of one tool."""
+MAX_RETRIES: Final = 5
+
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_RESERVED_HEADERS: Final = frozenset(
+    ("host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive",
+     "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
+     "tracestate", "expect")
+)  # fmt: skip
+_LONGEST_NAME: Final = 128
+
+
+@dataclass(frozen=True)
+class HttpParameter:
+    """One parameter of a tool.
+
+    Attributes:
+        name: Its name in the tool's arguments.
+        position: Where it goes.
+        schema: Its JSON Schema, as JSON text.
+        required: Whether it must be given.
+        wire_name: Its name in the request where that is another; empty for `name`.
+        style: How a list or mapping is written in a path, query or header.
+        is_body: Whether it is the whole body, and not a member of it.
+    """
+
+    name: str
+    position: Position
+    schema: str = "{}"
+    required: bool = False
+    wire_name: str = ""
+    style: Style = "repeat"
+    is_body: bool = False
+
+    @property
+    def sent_as(self) -> str:
+        """Its name in the request."""
+        return self.wire_name or self.name
+
+    @cached_property
+    def parsed(self) -> Mapping[str, Any]:
+        """Its JSON Schema."""
+        schema: dict[str, Any] = json.loads(self.schema)
+        return schema
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether its text is base64 of the bytes that are sent."""
+        return holds_bytes(self.parsed) or holds_bytes(self.parsed.get("items"))
+
+
+@dataclass(frozen=True)
+class HttpTool:
+    """One tool that is an HTTP request.
+
+    Attributes:
+        name: Its name, unique in its server.
+        method: In capitals.
+        endpoint: The path below the server's address, with `{name}` where a path parameter goes;
+            it may have a query of its own.
+        description: What it does, in words.
+        title: A short name for people, or empty.
+        parameters: In their order.
+        body: How body parameters are encoded.
+        response_template: What makes a text of the answer; empty gives the answer itself.
+        template_engine: The template's syntax: `go` or `jinja2`.
+        timeout: Seconds for the whole request, retries included, or None for the server's.
+        retries: How often it is sent again when it did not arrive, or the server was overloaded.
+        annotations: What overrides the annotations that follow from the method, by MCP's names.
+    """
+
+    name: str
+    method: str
+    endpoint: str
+    description: str = ""
+    title: str = ""
+    parameters: tuple[HttpParameter, ...] = ()
+    body: Body = "json"
+    response_template: str = ""
+    template_engine: TemplateEngine = "go"
+    timeout: float | None = None
+    retries: int = 0
+    annotations: tuple[tuple[str, bool], ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The endpoint without its query."""
+        return self.endpoint.partition("?")[0]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a tool.
+
+    Attributes:
+        about: The key of the tool that is at fault: `endpoint`, `parameters` …
+        message: A sentence without the tool's name, to follow it.
+        parameter: Which parameter, or None.
+    """
+
+    about: str
+    message: str
+    parameter: int | None = None
+
+
+def holds_bytes(schema: object) -> bool:
+    """Say whether a schema is of a text that is base64 of bytes."""
+    return isinstance(schema, dict) and (
+        schema.get("format") == "binary" or schema.get("contentEncoding") == "base64"
+    )
+
+
+def placeholders(endpoint: str) -> tuple[str, ...]:
+    """Return the names in braces of an endpoint, in order."""
+    return tuple(_PLACEHOLDER.findall(endpoint))
+
+
+def clash(tool: HttpTool, configured: Iterable[str]) -> str | None:
+    """Return which header of the server's configuration a tool's caller could set, or None."""
+    names = {name.lower() for name in configured}
+    sent = (each.sent_as for each in tool.parameters if each.position == "header")
+    return next((name for name in sent if name.lower() in names), None)
+
+
+def without_headers(tool: HttpTool, names: Container[str]) -> HttpTool:
+    """Return a tool without the header parameters of these names, in small letters."""
+    kept = [
+        each
+        for each in tool.parameters
+        if each.position != "header" or each.sent_as.lower() not in names
+    ]
+    return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
+
+
+def faults(tool: HttpTool) -> Iterator[Fault]:
+    """Return what makes a tool inconsistent."""
+    yield from _endpoint_faults(tool)
+    yield from _path_faults(tool)
+    yield from _name_faults(tool)
+    for number, parameter in enumerate(tool.parameters):
+        text = _parameter_fault(tool, parameter)
+        if text:
+            yield Fault("parameters", text, number)
+    yield from _body_faults(tool)
+    if tool.retries and tool.method not in IDEMPOTENT:
+        yield Fault(
+            "retries",
+            f"has 'retries', but {tool.method} may not be sent twice; only "
+            f"{', '.join(sorted(IDEMPOTENT))} are retried",
+        )
+
+
+def _endpoint_faults(tool: HttpTool) -> Iterator[Fault]:
+    endpoint = tool.endpoint
+    path, _, query = endpoint.partition("?")
+    bare = _PLACEHOLDER.sub("", endpoint)
+    if not endpoint.startswith("/") or endpoint.startswith("//"):
+        text = "has an endpoint that does not begin with one '/': it is a path below 'base_url'"
+    elif any(char.isspace() or not char.isprintable() or char in '\\"<>^`|' for char in endpoint):
+        text = "has an endpoint with a character that no address may have; percent-encode it"
+    elif "#" in endpoint:
+        text = "has an endpoint with a '#', which servers never see"
+    elif "{" in bare or "}" in bare:
+        text = "has an endpoint with a brace that is not closed"
+    elif any(unquote(part) in (".", "..") for part in path.split("/")):
+        text = "has an endpoint with '.' or '..' as a part, which leads elsewhere"
+    elif placeholders(query):
+        text = "has a placeholder in the endpoint's query; write a parameter with position: query"
+    else:
+        return
+    yield Fault("endpoint", text)
+
+
+def _path_faults(tool: HttpTool) -> Iterator[Fault]:
+    in_path = {each.sent_as for each in tool.parameters if each.position == "path"}
+    wanted = placeholders(tool.path)
+    for name in dict.fromkeys(wanted):
+        if name not in in_path:
+            yield Fault(
+                "endpoint",
+                f"has the placeholder {{{name[:64]}}} in its endpoint, and no parameter "
+                f"{name[:64]!r} with position: path",
+            )
+    for number, each in enumerate(tool.parameters):
+        if each.position == "path" and each.sent_as not in wanted:
+            text = (
+                f"has the path parameter {each.sent_as[:64]!r}, and its endpoint no placeholder "
+                f"{{{each.sent_as[:64]}}}"
+            )
+            yield Fault("parameters", text, number)
+
+
+def _name_faults(tool: HttpTool) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for number, each in enumerate(tool.parameters):
+        if each.name in seen:
+            yield Fault("parameters", f"has two parameters called {each.name[:64]!r}", number)
+        seen.add(each.name)
+    sent = Counter(
+        (each.position, each.sent_as.lower() if each.position == "header" else each.sent_as)
+        for each in tool.parameters
+    )
+    for (position, name), times in sent.items():
+        if times > 1 and len(seen) == len(tool.parameters):
+            yield Fault("parameters", f"sends {name[:64]!r} twice as {position}")
+
+
+def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
+    name, shown = parameter.sent_as, repr(parameter.name[:64])
+    if not 0 < len(parameter.name) <= _LONGEST_NAME or not parameter.name.isprintable():
+        return "has a parameter whose name is empty, too long or not printable"
+    if parameter.position == "header":
+        if not _TOKEN.fullmatch(name):
+            return f"has the header parameter {shown}, which is no name of a header"
+        if name.lower() in _RESERVED_HEADERS:
+            return f"has the header parameter {shown}, a header that Leaseway sets itself"
+    if parameter.position == "body" and tool.method in READING:
+        return f"has the body parameter {shown}, but {tool.method} has no body"
+    return None
+
+
+def _body_faults(tool: HttpTool) -> Iterator[Fault]:
+    members = [each for each in tool.parameters if each.position == "body"]
+    whole = [each for each in members if each.is_body]
+    if whole and len(members) > 1:
+        yield Fault("parameters", "has a parameter that is the whole body, and others beside it")
+    if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
+        yield Fault("body", f"has 'body: {tool.body}', which takes one body parameter")

@@ -1,0 +1,133 @@
+"""Templates, compiled once and rendered as often as wanted, within bounds.
+
+What a template does runs in Jinja2's sandbox, whichever syntax it is written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from traceback import walk_tb
+from typing import Any, Final, Literal
+
+from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import SandboxedEnvironment
+
+from leaseway.templates import go_functions
+from leaseway.templates.go_functions import FUNCTIONS, MISSING
+from leaseway.templates.go_nodes import TemplateSyntaxError
+from leaseway.templates.go_translate import translate
+from leaseway.templates.jinja_syntax import JinjaEnvironment, read_jinja
+from leaseway.templates.limits import MAX_OUTPUT, MAX_TEMPLATE, Run, TemplateFailure
+
+Engine = Literal["go", "jinja2"]
+ENGINES: Final[tuple[Engine, ...]] = ("go", "jinja2")
+
+
+class Template:
+    """A compiled template.
+
+    Args:
+        text: What it says.
+        engine: In which syntax.
+
+    Raises:
+        TemplateSyntaxError: It does not compile.
+    """
+
+    def __init__(self, text: str, engine: Engine = "go") -> None:
+        if len(text) > MAX_TEMPLATE:
+            raise TemplateSyntaxError(1, f"it has more than {MAX_TEMPLATE:,} characters")
+        self._engine = engine
+        self._lines: Mapping[int, int] = {}
+        try:
+            if engine == "go":
+                source, self._lines = translate(text)
+                self._template = _GO.from_string(source)
+            else:
+                self._template = _JINJA.from_string(read_jinja(_JINJA, text))
+        except TemplateError as error:
+            line = getattr(error, "lineno", None) or 1
+            raise TemplateSyntaxError(line, str(error.message or error)) from None
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+            # Python's compiler has bounds of its own, on nesting for one.
+            raise TemplateSyntaxError(1, f"it is too deep or too large: {error}") from None
+
+    def render(self, data: object) -> str:
+        """Return what the template makes of a JSON value.
+
+        Raises:
+            TemplateFailure: It fails on this value, or does more than it may.
+        """
+        run = Run()
+        if self._engine == "go":
+            context = {"_root": go_functions.lift(data), "_run": run, "_missing": MISSING}
+        else:
+            known = data if isinstance(data, dict) else {}
+            context = {**known, "data": data} if "data" not in known else dict(known)
+            context["response"] = data
+            context["_run"] = run
+        try:
+            return self._collect(context)
+        except TemplateFailure as failure:
+            raise TemplateFailure(str(failure), self._line_of(failure)) from None
+        except RecursionError:
+            raise TemplateFailure("the value or the template is nested too deep") from None
+        except SecurityError as error:
+            raise TemplateFailure(f"it may not do that: {error}", self._line_of(error)) from None
+        except (
+            TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+        ) as error:  # fmt: skip
+            raise TemplateFailure(str(error), self._line_of(error)) from None
+
+    def _collect(self, context: dict[str, Any]) -> str:
+        parts: list[str] = []
+        left = MAX_OUTPUT
+        for part in self._template.root_render_func(self._template.new_context(context)):
+            left -= len(part)
+            if left < 0:
+                raise TemplateFailure(f"it writes more than {MAX_OUTPUT:,} characters")
+            parts.append(part)
+        return "".join(parts)
+
+    def _line_of(self, error: BaseException) -> int:
+        """Return the line of the template that an error came from, or 0."""
+        line = 0
+        for frame, at in walk_tb(error.__traceback__):
+            if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:
+                line = self._template.get_corresponding_lineno(at)
+        if self._engine == "jinja2" or not line:
+            return line
+        return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
+
+
+def _go_environment() -> SandboxedEnvironment:
+    environment = SandboxedEnvironment(
+        extensions=["jinja2.ext.loopcontrols"], autoescape=False, keep_trailing_newline=True,
+        cache_size=0,
+    )  # fmt: skip
+    environment.filters.clear()
+    environment.tests.clear()
+    environment.globals.clear()
+    environment.filters.update(
+        field=go_functions.field,
+        get=lambda cell: cell[0],
+        lift=go_functions.lift,
+        pairs=go_functions.pairs,
+        put=_put,
+        show=go_functions.show,
+        single=go_functions.single,
+        enter=Run.enter,
+        leave=Run.leave,
+        **{f"go_{name}": function.call for name, function in FUNCTIONS.items()},
+    )
+    return environment
+
+
+def _put(cell: list[Any], value: Any) -> str:
+    cell[0] = value
+    return ""
+
+
+_GO: Final = _go_environment()
+_JINJA: Final = JinjaEnvironment()

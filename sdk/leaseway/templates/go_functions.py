@@ -1,0 +1,426 @@
+"""What Go templates do with values: fields, truth, comparison, and the functions by name.
+
+Go tells a value that is absent (no such key) from one that is null: a field of the first is absent
+again, a field of the second is an error. `MISSING` is the first, None the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+import msgspec
+
+from leaseway.templates.go_format import (
+    Unprintable,
+    print_all,
+    print_format,
+    to_text,
+)
+from leaseway.templates.limits import MAX_OUTPUT, Run, TemplateFailure
+
+_NO_VALUE: Final = "<no value>"
+_HTML: Final = str.maketrans(
+    {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"}
+)
+_JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'} | {
+    char: f"\\u{ord(char):04X}" for char in "<>&="
+}
+_SHOWN: Final = 64
+_MOST_SLICE_INDEXES: Final = 3
+_CHEAP: Final = 256
+
+
+class Missing:
+    """The type of `MISSING`."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return _NO_VALUE
+
+
+MISSING: Final = Missing()
+"""What a key stands for that a mapping does not have."""
+
+
+def lift(value: Any) -> Any:
+    """Return what a pipeline's value is to whoever takes it on: null is absent there."""
+    return MISSING if value is None else value
+
+
+def plain(value: Any) -> Any:
+    """Return a value as functions see it: what is absent is null to them."""
+    return None if value is MISSING else value
+
+
+def field(value: Any, *names: str) -> Any:
+    """Return a field of a field of a value.
+
+    Raises:
+        TemplateFailure: A value on the way has no fields.
+    """
+    for name in names:
+        if isinstance(value, dict):
+            value = value.get(name, MISSING)
+        elif value is None:
+            raise TemplateFailure(f"the field {name[:_SHOWN]} is asked of null")
+        elif value is not MISSING:
+            raise TemplateFailure(f"the field {name[:_SHOWN]} is asked of {_kind(value)}")
+    return value
+
+
+def pairs(value: Any, run: Run, size: int) -> Iterator[tuple[Any, Any]]:
+    """Return what `range` goes through: keys or indexes, and elements.
+
+    Args:
+        value: What is ranged over.
+        run: Counts the rounds.
+        size: The characters that a round writes at most, besides values.
+
+    Raises:
+        TemplateFailure: There is nothing in it to go through.
+    """
+    if isinstance(value, list):
+        return run.rounds(enumerate(value), size)
+    if isinstance(value, dict):
+        return run.rounds(((key, value[key]) for key in sorted(value)), size)
+    if value is None or value is MISSING:
+        return iter(())
+    if type(value) is int:
+        return run.rounds(((MISSING, number) for number in range(value)), size)
+    raise TemplateFailure(f"range goes through lists, mappings and counts, not {_kind(value)}")
+
+
+def single(value: Any) -> Any:
+    """Return what a `range` with two variables goes through, which is no count."""
+    if type(value) is int:
+        raise TemplateFailure("range over a count sets one variable, not two")
+    return value
+
+
+def show(value: Any, run: Run) -> str:
+    """Return a value as an action writes it."""
+    if isinstance(value, str):
+        return run.write(value)
+    return run.write(_NO_VALUE if value is None or value is MISSING else to_text(value))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function.
+
+    Attributes:
+        call: Takes the run and the arguments.
+        least: The fewest arguments.
+        most: The most, or None for any number.
+    """
+
+    call: Callable[..., Any]
+    least: int
+    most: int | None = None
+
+
+def _kind(value: Any) -> str:
+    if value is None or value is MISSING:
+        return "null"
+    if isinstance(value, str):
+        return "a string"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float):
+        return "a number"
+    return "a mapping" if isinstance(value, dict) else "a list"
+
+
+def _size(value: Any) -> int:
+    """Return about how many characters a value prints as."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return 5 + sum(len(key) + 2 + _size(each) for key, each in value.items())
+    if isinstance(value, list):
+        return 2 + sum(1 + _size(each) for each in value)
+    return 20
+
+
+def _making(run: Run, *values: Any) -> None:
+    run.step()
+    run.make(sum(map(_size, values)))
+
+
+def _text(value: Any, function: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise TemplateFailure(f"{function} takes a string, not {_kind(value)}")
+
+
+# Comparison.
+
+_BOOL, _INT, _FLOAT, _STRING, _OTHER, _NIL = range(6)
+
+
+def _basic(value: Any) -> int:
+    match value:
+        case bool():
+            return _BOOL
+        case int():
+            return _INT
+        case float():
+            return _FLOAT
+        case str():
+            return _STRING
+    return _NIL if value is None or value is MISSING else _OTHER
+
+
+def _incomparable(first: Any, second: Any) -> TemplateFailure:
+    return TemplateFailure(f"{_kind(first)} cannot be compared with {_kind(second)}")
+
+
+_NUMBERS: Final = frozenset((_INT, _FLOAT))
+
+
+def _equal(first: Any, second: Any) -> bool:
+    one, other = _basic(first), _basic(second)
+    if _NIL in (one, other):
+        return one == other
+    if _OTHER in (one, other) or (one != other and not {one, other} <= _NUMBERS):
+        raise _incomparable(first, second)
+    return bool(first == second)
+
+
+def _eq(run: Run, first: Any, *others: Any) -> bool:
+    run.step()
+    return any(_equal(first, other) for other in others)
+
+
+def _ne(run: Run, first: Any, second: Any) -> bool:
+    run.step()
+    return not _equal(first, second)
+
+
+def _below(first: Any, second: Any) -> bool:
+    one, other = _basic(first), _basic(second)
+    is_ordered = {one, other} <= _NUMBERS or one == other == _STRING
+    if not is_ordered:
+        raise _incomparable(first, second)
+    return bool(first < second)
+
+
+def _lt(run: Run, first: Any, second: Any) -> bool:
+    run.step()
+    return _below(first, second)
+
+
+def _le(run: Run, first: Any, second: Any) -> bool:
+    run.step()
+    return _below(first, second) or first == second
+
+
+def _gt(run: Run, first: Any, second: Any) -> bool:
+    return not _le(run, first, second)
+
+
+def _ge(run: Run, first: Any, second: Any) -> bool:
+    return not _lt(run, first, second)
+
+
+# Parts.
+
+
+def _len(run: Run, value: Any) -> int:
+    run.step()
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, list | dict):
+        return len(value)
+    raise TemplateFailure(f"len takes a string, a list or a mapping, not {_kind(value)}")
+
+
+def _position(index: Any, length: int) -> int:
+    if type(index) is not int:
+        raise TemplateFailure(f"an index is a whole number, not {_kind(index)}")
+    if not 0 <= index <= length:
+        raise TemplateFailure(f"the index {index} is beyond the {length} elements that there are")
+    return index
+
+
+def _index(run: Run, value: Any, *indexes: Any) -> Any:
+    run.step()
+    if value is None or value is MISSING:
+        raise TemplateFailure("index is asked of null")
+    for index in indexes:
+        if isinstance(value, dict):
+            if not isinstance(index, str):
+                raise TemplateFailure(f"a mapping has strings as keys, not {_kind(index)}")
+            value = value.get(index)
+        elif isinstance(value, str | list):
+            items = value.encode("utf-8", "replace") if isinstance(value, str) else value
+            at = _position(index, len(items))
+            if at == len(items):
+                raise TemplateFailure(f"the index {at} is beyond the {at} elements that there are")
+            value = items[at]
+        else:
+            raise TemplateFailure(f"index is asked of {_kind(value)}")
+    return value
+
+
+def _slice(run: Run, value: Any, *indexes: Any) -> Any:
+    run.step()
+    if not isinstance(value, str | list):
+        raise TemplateFailure(f"slice takes a string or a list, not {_kind(value)}")
+    if isinstance(value, str) and len(indexes) == _MOST_SLICE_INDEXES:
+        raise TemplateFailure("a slice of a string has at most two indexes")
+    items: Any = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    ends = [_position(index, len(items)) for index in indexes]
+    bounds = [*ends, *(0, len(items), len(items))[len(ends) :]]
+    if not bounds[0] <= bounds[1] <= bounds[2]:
+        raise TemplateFailure(f"the slice {bounds[0]} to {bounds[1]} runs backwards")
+    run.make(bounds[1] - bounds[0])
+    part = items[bounds[0] : bounds[1]]
+    return part.decode("utf-8", "replace") if isinstance(value, str) else part
+
+
+# Texts.
+
+
+def _print(run: Run, *values: Any) -> str:
+    _making(run, *values)
+    return print_all([plain(value) for value in values])
+
+
+def _println(run: Run, *values: Any) -> str:
+    _making(run, *values)
+    return " ".join(to_text(plain(value)) for value in values) + "\n"
+
+
+def _printf(run: Run, form: Any, *values: Any) -> str:
+    text = _text(form, "printf")
+    _making(run, text, *values)
+    _bound_widths(run, text, values)
+    try:
+        made = print_format(text, [plain(value) for value in values])
+    except Unprintable as error:
+        raise TemplateFailure(str(error)) from None
+    run.make(len(made))
+    return made
+
+
+def _bound_widths(run: Run, text: str, values: Sequence[Any]) -> None:
+    """Count the widths that a format may ask for, before anything is made."""
+    digits, asked = "", 0
+    for char in text + " ":
+        if char.isdecimal() and char.isascii():
+            digits += char
+        elif digits:
+            asked, digits = asked + min(int(digits[:8]), MAX_OUTPUT), ""
+    if "*" in text:
+        asked += sum(abs(value) for value in values if type(value) is int and abs(value) < 10**7)
+    lists = max((_size(value) for value in values if isinstance(value, list | dict)), default=1)
+    if asked > _CHEAP:
+        run.make(asked * max(1, lists))
+
+
+def _joined(values: Sequence[Any]) -> str:
+    shown = [_NO_VALUE if plain(value) is None else value for value in values]
+    return print_all(shown)
+
+
+def _html(run: Run, *values: Any) -> str:
+    _making(run, *values)
+    return _joined(values).translate(_HTML)
+
+
+def _js(run: Run, *values: Any) -> str:
+    _making(run, *values)
+    return "".join(map(_js_character, _joined(values)))
+
+
+def _js_character(char: str) -> str:
+    if char in _JS:
+        return _JS[char]
+    if char < " " or not (char.isprintable() or char.isascii()):
+        return f"\\u{ord(char):04X}"
+    return char
+
+
+def _urlquery(run: Run, *values: Any) -> str:
+    _making(run, *values)
+    return quote_plus(_joined(values), errors="replace")
+
+
+def _call(run: Run, function: Any, *_arguments: Any) -> Any:
+    raise TemplateFailure(f"call takes a function, and data has none: this is {_kind(function)}")
+
+
+# What people add to Go's own.
+
+
+def _default(run: Run, fallback: Any, value: Any = MISSING) -> Any:
+    run.step()
+    return value or fallback
+
+
+def _join(run: Run, separator: Any, items: Any) -> str:
+    between = _text(separator, "join")
+    if items is None or items is MISSING:
+        return ""
+    parts = items if isinstance(items, list) else [items]
+    run.make(len(between) * len(parts))
+    _making(run, parts)
+    return between.join(to_text(part) for part in parts if part is not None)
+
+
+def _upper(run: Run, text: Any) -> str:
+    _making(run, text)
+    return _text(text, "upper").upper()
+
+
+def _lower(run: Run, text: Any) -> str:
+    _making(run, text)
+    return _text(text, "lower").lower()
+
+
+def _trim(run: Run, text: Any) -> str:
+    _making(run, text)
+    return _text(text, "trim").strip()
+
+
+def _to_json(run: Run, value: Any) -> str:
+    _making(run, value)
+    return msgspec.json.encode(plain(value), order="deterministic").decode()
+
+
+FUNCTIONS: Final[Mapping[str, Signature]] = {
+    "not": Signature(lambda _run, value: not value, 1, 1),
+    "and": Signature(lambda _run, *_values: None, 1),
+    "or": Signature(lambda _run, *_values: None, 1),
+    "eq": Signature(_eq, 2),
+    "ne": Signature(_ne, 2, 2),
+    "lt": Signature(_lt, 2, 2),
+    "le": Signature(_le, 2, 2),
+    "gt": Signature(_gt, 2, 2),
+    "ge": Signature(_ge, 2, 2),
+    "len": Signature(_len, 1, 1),
+    "index": Signature(_index, 1),
+    "slice": Signature(_slice, 1, 4),
+    "print": Signature(_print, 0),
+    "printf": Signature(_printf, 1),
+    "println": Signature(_println, 0),
+    "html": Signature(_html, 0),
+    "js": Signature(_js, 0),
+    "urlquery": Signature(_urlquery, 0),
+    "call": Signature(_call, 1),
+    "default": Signature(_default, 1, 2),
+    "join": Signature(_join, 2, 2),
+    "upper": Signature(_upper, 1, 1),
+    "lower": Signature(_lower, 1, 1),
+    "trim": Signature(_trim, 1, 1),
+    "toJson": Signature(_to_json, 1, 1),
+}
+"""Every function of a Go template. `and` and `or` are Jinja2's own, which stop early, too."""

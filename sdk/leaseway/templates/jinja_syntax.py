@@ -1,0 +1,332 @@
+"""Jinja2's own syntax, less what could run without end or eat memory.
+
+Jinja2's sandbox keeps a template from Python's inside, not from `'x' * 10 ** 9`. So only those
+parts of the language are let through whose cost follows from the data: loops, conditions, macros,
+variables, and the filters below. Every loop, call and result is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from jinja2 import StrictUndefined, Undefined, nodes
+from jinja2.exceptions import TemplateSyntaxError as JinjaError
+from jinja2.runtime import LoopContext, Macro
+from jinja2.sandbox import SandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from leaseway.templates.limits import Run, TemplateFailure
+
+_MOST_RANGE: Final = 10_000
+_DEEPEST_VALUE: Final = 64
+_MOST_BITS: Final = 1024
+
+_REFUSED: Final[Mapping[type[nodes.Node], str]] = {
+    nodes.Include: "include: there is only this one template",
+    nodes.Import: "import: there is only this one template",
+    nodes.FromImport: "import: there is only this one template",
+    nodes.Extends: "extends: there is only this one template",
+    nodes.Block: "block: it has a meaning only with other templates",
+    nodes.FilterBlock: "filter blocks; apply the filter to a value",
+    nodes.AssignBlock: "set with a block; set takes a value",
+    nodes.CallBlock: "call blocks; call the macro",
+    nodes.Pow: "'**'",
+    nodes.EvalContextModifier: "autoescape",
+}
+_METHODS: Final = frozenset(
+    ("get", "items", "keys", "values", "startswith", "endswith", "lower", "upper", "strip", "split")
+)
+
+
+class JinjaEnvironment(SandboxedEnvironment):
+    """The sandbox for Jinja2's own syntax."""
+
+    intercepted_binops = frozenset(("+", "*", "%", "//"))
+
+    def __init__(self) -> None:
+        super().__init__(
+            extensions=["jinja2.ext.loopcontrols"], autoescape=False, keep_trailing_newline=True,
+            undefined=StrictUndefined, cache_size=0,
+        )  # fmt: skip
+        self.filters = {name: self.filters[name] for name in _PLAIN_FILTERS} | _OWN_FILTERS
+        wanted = ("defined", "undefined", "none", "string", "number", "mapping", "sequence", "in",
+                  "boolean", "integer", "float", "even", "odd", "true", "false", "eq", "==", "ne",
+                  "!=", "lt", "<", "le", "<=", "gt", ">", "ge", ">=", "divisibleby")  # fmt: skip
+        self.tests = {name: self.tests[name] for name in wanted}
+        self.globals = {"range": _range}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Add, multiply and divide numbers, and join strings within their bound."""
+        numbers = isinstance(left, int | float) and isinstance(right, int | float)
+        texts = isinstance(left, str) and isinstance(right, str) and operator == "+"
+        if not (numbers or texts):
+            raise TemplateFailure(f"'{operator}' is for numbers, and '+' for strings, here")
+        run: Run = context["_run"]
+        run.step()
+        if texts:
+            run.make(len(left) + len(right))
+        elif _bits(left) + _bits(right) > _MOST_BITS:
+            raise TemplateFailure(f"a number has more than {_MOST_BITS} bits")
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a macro, `range`, or one of the few methods of values that are harmless."""
+        run: Run = context["_run"]
+        run.step()
+        if isinstance(obj, LoopContext) or obj is _range:
+            return obj(*args, **kwargs)
+        if isinstance(obj, Macro):
+            run.enter()
+            made = super().call(context, obj, *args, **kwargs)
+            run.leave()
+            run.make(len(made))
+            return made
+        owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
+        if isinstance(owner, str | dict) and name in _METHODS:
+            run.make(len(owner))
+            return super().call(context, obj, *args, **kwargs)
+        raise TemplateFailure("it calls what may not be called")
+
+
+def read_jinja(environment: JinjaEnvironment, text: str) -> nodes.Template:
+    """Return a template's tree, in which loops and outputs are counted.
+
+    Raises:
+        jinja2.TemplateSyntaxError: It is none, or uses what is not let through.
+    """
+    tree = environment.parse(text)
+    for name in tree.find_all(nodes.Name):
+        if name.name.startswith("_"):
+            raise JinjaError("names that begin with '_' are reserved", name.lineno)
+    counted: nodes.Template = _Counting().visit(tree)
+    counted.set_environment(environment)
+    return counted
+
+
+class _Counting(NodeTransformer):
+    """Refuses what is not let through, and puts counters around the rest."""
+
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        refused = _REFUSED.get(type(node))
+        if refused is not None:
+            raise JinjaError(f"this template may not use {refused}", node.lineno)
+        return super().generic_visit(node, *args, **kwargs)
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja2's name
+        if node.recursive:
+            raise JinjaError("a recursive loop is not let through; use a macro", node.lineno)
+        size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
+        node.iter = _filter("rounds", node.iter, [_run(), nodes.Const(size)], node.lineno)
+        return self.generic_visit(node)
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
+        node.nodes = [
+            each
+            if isinstance(each, nodes.TemplateData)
+            else _filter("write", each, [_run()], each.lineno)
+            for each in node.nodes
+        ]
+        return self.generic_visit(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        joined = nodes.List(node.nodes, lineno=node.lineno)
+        super().generic_visit(joined)
+        return _filter("concat", joined, [_run()], node.lineno)
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
+        if node.name in _COUNTED:
+            node.args = [_run(), *node.args]
+        return self.generic_visit(node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return self._constants(node)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        return node if node.ctx == "store" else self._constants(node)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        return self._constants(node)
+
+    def _constants(self, node: nodes.Node) -> nodes.Node:
+        """Let a list through that cannot double itself: `set x = [x, x]` could."""
+        if next(node.find_all((nodes.Name, nodes.Call, nodes.List)), None) is not None:
+            text = "a list or mapping may hold constants only"
+            raise JinjaError(text, node.lineno)
+        return self.generic_visit(node)
+
+
+def _bits(number: Any) -> int:
+    return number.bit_length() if isinstance(number, int) else 0
+
+
+def _run() -> nodes.Name:
+    return nodes.Name("_run", "load")
+
+
+def _filter(name: str, value: Any, args: list[nodes.Expr], line: int) -> nodes.Filter:
+    return nodes.Filter(value, name, args, [], None, None, lineno=line)
+
+
+def _size(value: Any, deep: int = 0) -> int:
+    """Return about how many characters a value prints as.
+
+    Raises:
+        TemplateFailure: It is nested too deep, or is nothing that a template may print.
+    """
+    if deep > _DEEPEST_VALUE:
+        raise TemplateFailure("a value is nested too deep")
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return 2 + sum(_size(k, deep + 1) + _size(v, deep + 1) + 4 for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return 2 + sum(_size(each, deep + 1) + 2 for each in value)
+    if isinstance(value, int):
+        return value.bit_length() // 3 + 1
+    if value is None or isinstance(value, float):
+        return 24
+    if isinstance(value, Undefined):
+        return len(str(value))
+    raise TemplateFailure(f"a value of type {type(value).__name__} is nothing to print")
+
+
+def _text(run: Run, value: Any) -> str:
+    run.make(_size(value))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple | dict):
+        return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def _write(value: Any, run: Run) -> str:
+    return run.write(value if isinstance(value, str) else _text(run, value))
+
+
+def _rounds(items: Any, run: Run, size: int) -> Iterable[Any]:
+    return run.rounds(items, size)
+
+
+def _concat(items: list[Any], run: Run) -> str:
+    run.step()
+    parts = [_text(run, item) for item in items]
+    return "".join(parts)
+
+
+def _range(*bounds: int) -> range:
+    made = range(*bounds)
+    if len(made) > _MOST_RANGE:
+        raise TemplateFailure(f"range() makes at most {_MOST_RANGE:,} numbers")
+    return made
+
+
+def _listed(items: Any, run: Run) -> list[Any]:
+    if isinstance(items, str | bytes | int | float) or items is None:
+        raise TemplateFailure("this filter takes a list")
+    return list(run.rounds(items))
+
+
+def _join(items: Any, run: Run, separator: str = "", attribute: str | None = None) -> str:
+    parts = [_text(run, _attribute(item, attribute)) for item in _listed(items, run)]
+    run.make(len(separator) * len(parts))
+    return separator.join(parts)
+
+
+def _attribute(item: Any, name: str | None) -> Any:
+    if name is None:
+        return item
+    for part in str(name).split("."):
+        item = item.get(part) if isinstance(item, dict) else None
+    return item
+
+
+def _map(items: Any, run: Run, *, attribute: str) -> list[Any]:
+    return [_attribute(item, attribute) for item in _listed(items, run)]
+
+
+def _select(wanted: bool) -> Callable[..., list[Any]]:
+    def select(items: Any, run: Run, attribute: str, *value: Any) -> list[Any]:
+        def holds(item: Any) -> bool:
+            found = _attribute(item, attribute)
+            return bool(found == value[0] if value else found)
+
+        return [item for item in _listed(items, run) if holds(item) is wanted]
+
+    return select
+
+
+def _sort(items: Any, run: Run, attribute: str | None = None, reverse: bool = False) -> list[Any]:
+    return sorted(
+        _listed(items, run), key=lambda item: _attribute(item, attribute), reverse=bool(reverse)
+    )
+
+
+def _unique(items: Any, run: Run) -> list[Any]:
+    return list(dict.fromkeys(_listed(items, run)))
+
+
+def _sum(items: Any, run: Run, attribute: str | None = None) -> float:
+    numbers = [_attribute(item, attribute) for item in _listed(items, run)]
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise TemplateFailure("sum takes numbers")
+    total: float = sum(numbers)
+    return total
+
+
+def _replace(text: Any, run: Run, old: str, new: str) -> str:
+    before = str(text)
+    if not old:
+        raise TemplateFailure("replace takes a text to look for")
+    run.make(len(before) + before.count(old) * len(new))
+    return before.replace(old, new)
+
+
+def _to_json(value: Any, run: Run, indent: int = 0) -> str:
+    run.make(_size(value))
+    made = msgspec.json.encode(value)
+    if indent:
+        run.make(_size(value) * 4)
+        made = msgspec.json.format(made, indent=max(0, min(int(indent), 8)))
+    run.make(len(made))
+    return made.decode()
+
+
+def _indent(text: Any, run: Run, width: int = 4) -> str:
+    lines = str(text).splitlines(keepends=True)
+    pad = " " * max(0, min(int(width), 64))
+    run.make(len(str(text)) + len(pad) * len(lines))
+    return pad.join(lines)
+
+
+def _string(value: Any, run: Run) -> str:
+    return _text(run, value)
+
+
+_PLAIN_FILTERS: Final = (
+    "abs", "capitalize", "count", "d", "default", "first", "float", "int", "last", "length",
+    "lower", "round", "title", "trim", "truncate", "upper", "urlencode", "escape", "e", "items",
+    "dictsort", "max", "min", "reverse", "filesizeformat", "wordcount",
+)  # fmt: skip
+
+_COUNTED: Final[Mapping[str, Callable[..., Any]]] = {
+    "join": _join,
+    "list": _listed,
+    "map": _map,
+    "replace": _replace,
+    "selectattr": _select(True),
+    "rejectattr": _select(False),
+    "sort": _sort,
+    "string": _string,
+    "sum": _sum,
+    "tojson": _to_json,
+    "unique": _unique,
+    "indent": _indent,
+}
+_OWN_FILTERS: Final[dict[str, Callable[..., Any]]] = {
+    **_COUNTED,
+    "concat": _concat,
+    "rounds": _rounds,
+    "write": _write,
+}

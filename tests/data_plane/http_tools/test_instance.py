@@ -1,0 +1,346 @@
+"""Servers of the transport `http_api` against a real REST server, through the instance port."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from tests.servers import rest_api
+from tests.servers.rest_api import RestApi
+
+from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.mcp.http.endpoint import http_client
+from leaseway.data_plane.references.resolve import NO_VAULT
+from leaseway.spec.http_tools import HttpParameter, HttpTool
+from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.wire.errors import Fault
+
+TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"
+USER_ID = HttpParameter("userId", "path", '{"type": "string"}', required=True)
+VERBOSE = HttpParameter("verbose", "query", '{"type": "boolean"}')
+TRACE = HttpParameter("X-Trace", "header", '{"type": "string"}')
+GET_USER = HttpTool("get_user", "GET", "/users/{userId}", parameters=(USER_ID, VERBOSE, TRACE))
+
+
+class Told:
+    """An opener that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.closed: list[Fault | None] = []
+
+    def instance_closed(self, instance: Any, fault: Fault | None) -> None:
+        self.closed.append(fault)
+
+    def instance_tools_changed(self, instance: Any) -> None:
+        raise AssertionError("its tools never change")
+
+    def instance_disconnected(self, instance: Any) -> None:
+        raise AssertionError("it has no connection")
+
+
+class Calling:
+    """A ready instance, and calls of its tools."""
+
+    def __init__(self, instance: HttpInstance, told: Told) -> None:
+        self.instance = instance
+        self.told = told
+
+    def begin(
+        self, name: str, meta: dict[str, object] | None = None, **arguments: Any
+    ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
+        ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        request = ToolRequest(name, b"", json.dumps(arguments).encode(), meta)
+        return self.instance.call(request, ended.set_result), ended
+
+    async def outcome(
+        self, name: str, meta: dict[str, object] | None = None, **arguments: Any
+    ) -> Outcome:
+        async with asyncio.timeout(BOUND):
+            return await self.begin(name, meta, **arguments)[1]
+
+    async def result(self, name: str, **arguments: Any) -> dict[str, Any]:
+        outcome = await self.outcome(name, **arguments)
+        assert outcome.fault is None, outcome.fault
+        made: dict[str, Any] = json.loads(outcome.payload)
+        assert made.get("isError", False) is outcome.is_error
+        return made
+
+    async def text(self, name: str, **arguments: Any) -> str:
+        (item,) = (await self.result(name, **arguments))["content"]
+        text: str = item["text"]
+        return text
+
+
+def spec_of(url: str, *tools: HttpTool, **more: Any) -> ServerSpec:
+    key = VariantKey("rest")
+    return ServerSpec(key, "http_api", truely_stateless=True, url=url, http_tools=tools, **more)
+
+
+@contextlib.asynccontextmanager
+async def calling(
+    spec: ServerSpec, environment: dict[str, str] | None = None
+) -> AsyncIterator[Calling]:
+    told = Told()
+    async with http_client() as http:
+        instance = HttpInstance(
+            spec, http, environment or {}, NO_VAULT, told, instance_id="w-rest-1"
+        )
+        try:
+            await instance.start()
+            yield Calling(instance, told)
+        finally:
+            await instance.close()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[RestApi]:
+    async with rest_api.serve() as serving:
+        yield serving
+
+
+async def test_a_call_is_one_request_whose_answer_the_template_tells(api: RestApi) -> None:
+    tool = replace(GET_USER, response_template=TEMPLATE)
+    headers = {"Authorization": Value("env", "TOKEN")}
+    async with calling(spec_of(api.url, tool, headers=headers), {"TOKEN": "s3cret-t0ken"}) as made:
+        assert made.instance.state == "ready"
+        assert list(made.instance.tools) == ["get_user"]
+        text = await made.text("get_user", userId="a/b", verbose=True, **{"X-Trace": "t ä"})
+    assert text == "Name: Ann 0=a 1=b"
+    assert (api.last.method, api.last.raw_path) == ("GET", "/users/a%2Fb?verbose=true")
+    assert api.last.headers["X-Trace"].encode("utf-8", "surrogateescape").decode() == "t ä"
+    assert api.last.headers["Authorization"] == "s3cret-t0ken"
+    assert len(api.seen) == 1
+
+
+async def test_without_a_template_the_answer_is_given_as_it_is(api: RestApi) -> None:
+    async with calling(spec_of(api.url, GET_USER)) as made:
+        answer = json.loads(await made.text("get_user", userId="7"))
+    assert answer == {"data": {"name": "Ann", "tags": ["a", "b"], "id": "7"}, "query": {}}
+
+
+async def test_the_trace_goes_out_as_headers(api: RestApi) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with calling(spec_of(api.url, GET_USER)) as made:
+        await made.outcome("get_user", {"traceparent": parent, "tracestate": "a=b"}, userId="1")
+    assert (api.last.headers["traceparent"], api.last.headers["tracestate"]) == (parent, "a=b")
+
+
+@pytest.mark.parametrize(
+    ("status", "more"), [(404, ""), (400, ""), (500, ""), (429, "7"), (503, "7")]
+)
+async def test_a_refusal_is_an_error_of_the_tool_with_status_and_body(
+    api: RestApi, status: int, more: str
+) -> None:
+    tool = HttpTool("t", "GET", f"/status/{status}", response_template="{{ .x }}")
+    async with calling(spec_of(api.url, tool)) as made:
+        result = await made.result("t")
+    lines = result["content"][0]["text"].splitlines()
+    assert lines[0].startswith(f"HTTP {status} ")
+    assert lines[-1] == f"status {status}"
+    assert ("Retry-After: 7" in lines) is bool(more)
+    assert result["isError"] is True
+    assert result["_meta"]["leaseway/http_status"] == status
+    assert result["_meta"].get("leaseway/retry_after", "") == more
+
+
+async def test_a_template_that_fails_tells_why_and_the_answer(api: RestApi) -> None:
+    tool = replace(GET_USER, response_template="a\n{{ .data.name.first }}")
+    page = HttpTool("page", "GET", "/html", response_template="{{ . }}")
+    large = HttpTool("large", "GET", "/large?size=200000", response_template="{{ .rows.x }}")
+    async with calling(spec_of(api.url, tool, page, large)) as made:
+        result = await made.result("get_user", userId="1")
+        text = result["content"][0]["text"]
+        assert result["isError"] is True
+        assert "the field first is asked of a string, line 2." in text
+        assert '{"data": {"name": "Ann"' in text
+        assert "the answer is not JSON" in await made.text("page")
+        shown = await made.text("large")
+    assert len(shown) < 70_000
+    assert "more characters are not shown" in shown
+
+
+async def test_requests_that_may_be_sent_twice_are_when_they_are_not_answered(api: RestApi) -> None:
+    tools = (
+        HttpTool("get", "GET", "/flaky", retries=2),
+        HttpTool("post", "POST", "/flaky"),
+        HttpTool("drop", "PUT", "/drop", retries=1),
+    )
+    async with calling(spec_of(api.url, *tools)) as made:
+        api.failures, api.retry_after = 2, "0"
+        assert await made.text("get") == '{"ok": true}'
+        assert len(api.seen) == 3
+        api.failures = 1
+        assert "HTTP 503" in await made.text("post")
+        assert len(api.seen) == 4
+        api.failures, api.retry_after = 1, "120"  # longer than anybody wants to wait
+        assert "Retry-After: 120" in await made.text("get")
+        api.failures = 1
+        assert await made.text("drop") == '{"ok": true}'
+        api.failures = 99
+        outcome = await made.outcome("drop")
+    assert outcome.fault is not None
+    assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "unknown")
+
+
+async def test_a_server_retries_for_all_of_its_tools_that_may(api: RestApi) -> None:
+    tools = (HttpTool("get", "GET", "/flaky"), HttpTool("post", "POST", "/flaky"))
+    async with calling(spec_of(api.url, *tools, retries=1)) as made:
+        api.failures, api.retry_after = 1, "0"
+        assert await made.text("get") == '{"ok": true}'
+        api.failures = 1
+        assert "HTTP 503" in await made.text("post")
+
+
+async def test_nobody_listening_is_a_lost_server_that_never_saw_the_call() -> None:
+    async with calling(spec_of("http://127.0.0.1:9", GET_USER)) as made:
+        outcome = await made.outcome("get_user", userId="1")
+    assert outcome.fault is not None
+    assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "no")
+    assert "could not be reached at http://127.0.0.1:9" in outcome.fault.message
+
+
+async def test_a_tool_has_its_own_timeout(api: RestApi) -> None:
+    slow = HttpTool("slow", "GET", "/slow", timeout=0.2)
+    async with calling(spec_of(api.url, slow)) as made:
+        outcome = await made.outcome("slow")
+    assert outcome.fault is not None
+    assert outcome.fault.reason == "DEADLINE_EXCEEDED"
+    assert "within the 0.2 s that its tool slow has" in outcome.fault.message
+
+
+async def test_a_call_that_is_cancelled_ends_its_request(api: RestApi) -> None:
+    slow = HttpTool("slow", "GET", "/slow")
+    async with calling(spec_of(api.url, slow)) as made, asyncio.timeout(BOUND):
+        pending, ended = made.begin("slow")
+        await api.waiting.wait()
+        assert pending.written
+        pending.cancel("enough")
+        await api.gone.wait()
+        assert not ended.done()
+        assert made.instance.in_flight == 0
+
+
+async def test_closing_lets_calls_end_and_then_ends_them(api: RestApi) -> None:
+    slow = HttpTool("slow", "GET", "/slow")
+    async with calling(spec_of(api.url, slow)) as made, asyncio.timeout(BOUND):
+        _, ended = made.begin("slow")
+        await api.waiting.wait()
+        closing = asyncio.ensure_future(made.instance.close(grace=BOUND))
+        api.gate.set()
+        await closing
+        assert (await ended).fault is None
+        late = await made.outcome("slow")
+        assert late.fault is not None
+        assert late.fault.reason == "SERVER_LOST"
+        assert made.told.closed == [None]
+
+
+async def test_closing_without_patience_tells_those_who_wait(api: RestApi) -> None:
+    async with calling(spec_of(api.url, HttpTool("slow", "GET", "/slow"))) as made:
+        _, ended = made.begin("slow")
+        async with asyncio.timeout(BOUND):
+            await api.waiting.wait()
+            await made.instance.close()
+            outcome = await ended
+    assert outcome.fault is not None
+
+
+async def test_redirects_are_followed_only_where_that_is_allowed(api: RestApi) -> None:
+    moved = HttpTool("moved", "GET", "/redirect")
+    around = HttpTool("around", "GET", "/around")
+    post = HttpTool("post", "POST", "/redirect")
+    async with calling(spec_of(api.url, moved)) as made:
+        text = await made.text("moved")
+        assert "HTTP 302 Found\nLocation: /users/1" in text
+    async with calling(spec_of(api.url, moved, around, post, follow_redirects=True)) as made:
+        assert '"id": "1"' in await made.text("moved")
+        assert "HTTP 302" in await made.text("post")
+        outcome = await made.outcome("around")
+    assert outcome.fault is not None
+    assert "redirects that do not end" in outcome.fault.message
+
+
+async def test_a_redirect_to_another_host_takes_no_credentials_along(api: RestApi) -> None:
+    moved = HttpTool("moved", "GET", "/redirect", parameters=(TRACE,))
+    headers = {"Authorization": Value("literal", "s3cret-t0ken")}
+    async with rest_api.serve() as other:
+        api.elsewhere = other.url
+        spec = spec_of(api.url, moved, headers=headers, follow_redirects=True)
+        async with calling(spec) as made:
+            assert '"id": "1"' in await made.text("moved", **{"X-Trace": "mine"})
+        assert api.last.headers["Authorization"] == "s3cret-t0ken"
+        assert not {"Authorization", "X-Trace"} & set(other.last.headers)
+
+
+async def test_answers_of_other_kinds(api: RestApi) -> None:
+    names = ("image", "bytes", "text", "empty", "html")
+    tools = [HttpTool(name, "GET", f"/{name}") for name in names]
+    async with calling(spec_of(api.url, *tools)) as made:
+        image = (await made.result("image"))["content"][0]
+        assert (image["type"], image["mimeType"]) == ("image", "image/png")
+        assert base64.b64decode(image["data"]) == rest_api.PIXEL
+        blob = (await made.result("bytes"))["content"][0]["resource"]
+        assert (base64.b64decode(blob["blob"]), blob["mimeType"]) == (b"\0\1\2", "application/zip")
+        assert await made.text("text") == "größe"
+        assert await made.text("empty") == "HTTP 204 No Content"
+        assert await made.text("html") == "<p>not JSON</p>"
+
+
+async def test_an_answer_beyond_the_bound_is_refused(api: RestApi) -> None:
+    large = HttpTool("large", "GET", "/large", parameters=(HttpParameter("size", "query"),))
+    async with calling(spec_of(api.url, large)) as made:
+        assert len(await made.text("large", size=1_000_000)) > 1_000_000
+        outcome = await made.outcome("large", size=20_000_000)
+    assert outcome.fault is not None
+    assert outcome.fault.reason == "RESULT_TOO_LARGE"
+
+
+async def test_bodies_arrive_as_they_are_meant(api: RestApi) -> None:
+    body = (HttpParameter("a", "body"), HttpParameter("b", "body"))
+    tools = (
+        HttpTool("json", "POST", "/echo", parameters=body),
+        HttpTool("form", "POST", "/echo", parameters=body, body="form"),
+    )
+    async with calling(spec_of(api.url, *tools)) as made:
+        assert json.loads(await made.text("json", a={"x": [1]}, b="ä")) == {
+            "a": {"x": [1]},
+            "b": "ä",
+        }
+        assert api.last.headers["Content-Type"] == "application/json"
+        assert await made.text("form", a=1, b="x&y") == "a=1&b=x%26y"
+
+
+async def test_what_cannot_be_sent_is_refused_before_anything_is(api: RestApi) -> None:
+    async with calling(spec_of(api.url, GET_USER)) as made:
+        outcome = await made.outcome("get_user", userId="..")
+        assert outcome.fault is not None
+        assert outcome.fault.reason == "INVALID_ARGUMENTS"
+        unknown = await made.outcome("nothing")
+        assert unknown.fault is not None
+        assert unknown.fault.reason == "TOOL_NOT_FOUND"
+    assert not api.seen
+
+
+async def test_a_start_that_cannot_work_says_why() -> None:
+    headers = {"Authorization": Value("env", "NOT_SET")}
+    for spec, problem, words in (
+        (spec_of("http://127.0.0.1:9", GET_USER, headers=headers), "MISSING_REFERENCE", "NOT_SET"),
+        (spec_of("${HOST:-ftp://x}", GET_USER), "START_FAILED", "base_url is no http"),
+        (
+            spec_of("http://127.0.0.1:9", replace(GET_USER, response_template="{{ if }}")),
+            "START_FAILED",
+            "tool get_user does not compile",
+        ),
+    ):
+        with pytest.raises(Fault, match=words) as raised:
+            async with calling(spec):
+                raise AssertionError("it started")
+        assert raised.value.metadata["problem"] == problem

@@ -1,0 +1,233 @@
+"""From a call's arguments to its HTTP request: nothing changes what it is not part of."""
+
+from __future__ import annotations
+
+import base64
+import email
+import json
+from email.policy import HTTP
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.http_tools.definitions import definition
+from leaseway.data_plane.http_tools.requests import HttpRequest, build_request
+from leaseway.spec.http_tools import Body, HttpParameter, HttpTool, Position, Style
+from leaseway.wire.errors import Fault
+
+BASE = "https://api.example.com/v1"
+
+
+def parameter(
+    name: str, position: Position, *, style: Style = "repeat", schema: str = "{}", **more: Any
+) -> HttpParameter:
+    return HttpParameter(name, position, schema, style=style, **more)
+
+
+def tool(
+    *parameters: HttpParameter, endpoint: str = "/x", method: str = "POST", body: Body = "json"
+) -> HttpTool:
+    return HttpTool("t", method, endpoint, parameters=parameters, body=body)
+
+
+def request(made: HttpTool, **arguments: Any) -> HttpRequest:
+    return build_request(made, BASE, arguments)
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@given(_text.filter(lambda text: text not in (".", "..")))
+def test_any_text_in_a_path_stays_one_part_of_it(text: str) -> None:
+    made = tool(parameter("id", "path"), endpoint="/users/{id}/posts", method="GET")
+    url = urlsplit(request(made, id=text).url)
+    assert (url.scheme, url.netloc, url.query, url.fragment) == ("https", "api.example.com", "", "")
+    before, users, part, posts = url.path.lstrip("/").split("/")
+    assert (before, users, posts) == ("v1", "users", "posts")
+    assert unquote(part) == text
+
+
+@given(_text, _text)
+def test_any_text_in_a_query_is_one_value_of_it(name: str, text: str) -> None:
+    made = tool(parameter(name, "query"), endpoint="/x?fixed=1", method="GET")
+    url = urlsplit(request(made, **{name: text}).url)
+    assert (url.netloc, url.path, url.fragment) == ("api.example.com", "/v1/x", "")
+    pairs = parse_qsl(url.query, keep_blank_values=True, strict_parsing=True)
+    assert pairs == [("fixed", "1"), (name, text)]
+
+
+@given(st.text())
+def test_any_text_in_a_header_is_sent_as_it_is_or_refused(text: str) -> None:
+    made = tool(parameter("X-Trace", "header"), method="GET")
+    if text.isprintable() and text == text.strip():
+        assert request(made, **{"X-Trace": text}).headers == {"X-Trace": text}
+        assert not set("\r\n\0") & set(text)
+    else:
+        with pytest.raises(Fault, match="X-Trace"):
+            request(made, **{"X-Trace": text})
+
+
+@given(st.dictionaries(_text, st.text() | st.integers() | st.booleans() | st.none(), min_size=1))
+def test_any_value_in_a_json_body_arrives_as_it_is(values: dict[str, Any]) -> None:
+    made = tool(*(parameter(name, "body") for name in values))
+    sent = request(made, **values)
+    assert sent.url == f"{BASE}/x"
+    assert json.loads(sent.body or b"") == json.loads(json.dumps(values))
+    assert sent.headers == {"Content-Type": "application/json"}
+
+
+@given(st.dictionaries(_text, _text, min_size=1))
+def test_any_text_in_a_form_arrives_as_it_is(values: dict[str, str]) -> None:
+    made = tool(*(parameter(name, "body") for name in values), body="form")
+    body = (request(made, **values).body or b"").decode()
+    assert parse_qsl(body, keep_blank_values=True, strict_parsing=True) == list(values.items())
+
+
+@given(st.binary(), st.text(st.characters(exclude_categories=["Cs"])))
+def test_parts_of_a_multipart_body_arrive_as_they_are(data: bytes, text: str) -> None:
+    made = tool(
+        parameter("file", "body", schema='{"contentEncoding": "base64"}'),
+        parameter("note", "body"),
+        body="multipart",
+    )
+    sent = request(made, file=base64.b64encode(data).decode(), note=text)
+    head = f"Content-Type: {sent.headers['Content-Type']}\r\n\r\n".encode()
+    parsed = email.message_from_bytes(head + (sent.body or b""), policy=HTTP)
+    file, note = parsed.iter_parts()
+    assert file.get_param("name", header="content-disposition") == "file"
+    assert note.get_param("name", header="content-disposition") == "note"
+    raw = sent.body or b""
+    assert b"\r\n\r\n" + data + b"\r\n--" in raw
+    assert b"\r\n\r\n" + text.encode() + b"\r\n--" in raw
+
+
+@pytest.mark.parametrize("value", ["", ".", "..", None])
+def test_a_part_of_a_path_that_would_lead_elsewhere_is_refused(value: str | None) -> None:
+    made = tool(parameter("id", "path"), endpoint="/users/{id}", method="DELETE")
+    with pytest.raises(Fault, match="cannot be sent"):
+        request(made, id=value)
+
+
+def test_two_placeholders_cannot_make_a_way_up_together() -> None:
+    made = tool(parameter("a", "path"), parameter("b", "path"), endpoint="/d/{a}{b}/x")
+    with pytest.raises(Fault, match="lead elsewhere"):
+        request(made, a=".", b=".")
+
+
+def test_a_missing_part_of_the_path_is_refused() -> None:
+    made = tool(parameter("id", "path"), endpoint="/users/{id}", method="GET")
+    with pytest.raises(Fault, match="id is part of the path and is missing"):
+        request(made)
+
+
+@pytest.mark.parametrize(
+    ("style", "value", "query"),
+    [
+        ("repeat", [1, "b"], "q=1&q=b"),
+        ("comma", [1, "b"], "q=1%2Cb"),
+        ("space", ["a", "b"], "q=a%20b"),
+        ("pipe", ["a", "b"], "q=a%7Cb"),
+        ("deep", {"a": 1, "b": {"c": ["x"]}}, "q%5Ba%5D=1&q%5Bb%5D%5Bc%5D%5B0%5D=x"),
+        ("spread", {"a": 1, "b": "c"}, "a=1&b=c"),
+        ("json", {"a": [1]}, "q=%7B%22a%22%3A%5B1%5D%7D"),
+        ("repeat", {"a": 1}, "q=%7B%22a%22%3A1%7D"),
+        ("repeat", True, "q=true"),
+        ("repeat", 1.5, "q=1.5"),
+        ("repeat", None, ""),
+        ("repeat", [], ""),
+    ],
+)  # fmt: skip
+def test_lists_and_mappings_are_written_in_their_style(
+    style: Style, value: Any, query: str
+) -> None:
+    made = tool(parameter("q", "query", style=style), method="GET")
+    assert urlsplit(request(made, q=value).url).query == query
+
+
+def test_defaults_are_sent_and_names_on_the_wire_are_their_own() -> None:
+    made = tool(
+        parameter("limit", "query", schema='{"default": 10}'),
+        parameter("body_id", "body", wire_name="id"),
+        parameter("id", "path"),
+        endpoint="/x/{id}",
+    )
+    sent = request(made, id=3, body_id=4)
+    assert sent.url == f"{BASE}/x/3?limit=10"
+    assert sent.body == b'{"id":4}'
+
+
+def test_a_body_may_be_one_parameter() -> None:
+    whole = parameter("items", "body", is_body=True)
+    assert request(tool(whole), items=[1, 2]).body == b"[1,2]"
+    data = parameter("data", "body", is_body=True, schema='{"contentMediaType": "image/png"}')
+    sent = request(tool(data, body="binary"), data=base64.b64encode(b"\x89PNG").decode())
+    assert (sent.body, sent.headers) == (b"\x89PNG", {"Content-Type": "image/png"})
+    text = parameter("text", "body", is_body=True)
+    assert request(tool(text, body="text"), text="ä").body == "ä".encode()
+
+
+def test_what_is_not_base64_is_refused() -> None:
+    made = tool(parameter("data", "body", is_body=True), body="binary")
+    with pytest.raises(Fault, match="data is not base64"):
+        request(made, data="not base64!")
+
+
+def test_a_body_that_no_argument_is_given_for_is_an_empty_object() -> None:
+    assert request(tool(parameter("a", "body"))).body == b"{}"
+    assert request(tool()).body is None
+
+
+def test_an_address_that_is_too_long_is_refused() -> None:
+    with pytest.raises(Fault, match="more than 65536 characters"):
+        request(tool(parameter("q", "query"), method="GET"), q="x" * 70_000)
+
+
+def test_a_definition_has_all_parameters_wherever_they_go() -> None:
+    made = HttpTool(
+        "get_user",
+        "GET",
+        "/users/{userId}",
+        "Fetch a user",
+        parameters=(
+            parameter("userId", "path", schema='{"type": "string"}', required=True),
+            parameter("verbose", "query", schema='{"type": "boolean"}'),
+        ),
+    )
+    assert definition(made) == {
+        "name": "get_user",
+        "description": "Fetch a user",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"userId": {"type": "string"}, "verbose": {"type": "boolean"}},
+            "additionalProperties": False,
+            "required": ["userId"],
+        },
+        "annotations": {"readOnlyHint": True, "openWorldHint": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "reads", "destroys", "repeats"),
+    [
+        ("GET", True, None, None),
+        ("POST", False, False, False),
+        ("PUT", False, True, True),
+        ("PATCH", False, True, False),
+        ("DELETE", False, True, True),
+    ],
+)
+def test_annotations_follow_from_the_method(
+    method: str, reads: bool, destroys: bool | None, repeats: bool | None
+) -> None:
+    hints = definition(tool(method=method))["annotations"]
+    assert hints["readOnlyHint"] is reads
+    assert hints.get("destructiveHint") is destroys
+    assert hints.get("idempotentHint") is repeats
+
+
+def test_annotations_can_be_overridden() -> None:
+    made = HttpTool("search", "POST", "/search", annotations=(("readOnlyHint", True),))
+    assert definition(made)["annotations"]["readOnlyHint"] is True

@@ -1,0 +1,142 @@
+"""Go templates, against what Go's own text/template makes of the same."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.templates.engine import Template
+from leaseway.templates.go_nodes import TemplateSyntaxError
+from leaseway.templates.limits import TemplateFailure
+
+# Made by `go run main.go` in go_table/, which holds each case's source.
+_TABLE = json.loads(Path(__file__).with_name("go_table.json").read_text())
+_CASES: list[dict[str, str]] = _TABLE["cases"]
+_LENIENT = {"eq of an int and a float": "true", "lt of an int and a float": "true"}
+"""Where Go refuses and Leaseway does not: JSON does not tell 2 from 2.0, so both are numbers."""
+
+
+def _rendered(text: str, data: object) -> str:
+    return Template(text).render(data)
+
+
+def _case_names() -> list[str]:
+    return [case["name"] for case in _CASES]
+
+
+@pytest.mark.parametrize("case", _CASES, ids=_case_names())
+def test_a_template_writes_what_go_writes_and_fails_where_go_fails(case: dict[str, str]) -> None:
+    data = msgspec.json.decode(case.get("data") or _TABLE["person"])
+    if case["name"] in _LENIENT:
+        assert _rendered(case["template"], data) == _LENIENT[case["name"]]
+    elif not case.get("failed"):
+        assert _rendered(case["template"], data) == case["output"]
+    else:
+        refused = TemplateSyntaxError if case["failed"] == "parse" else Exception
+        with pytest.raises((TemplateSyntaxError, TemplateFailure)) as raised:
+            _rendered(case["template"], data)
+        # What Go only finds when it runs may be found here at load, never the other way round.
+        assert isinstance(raised.value, refused)
+
+
+def test_the_table_has_the_cases_that_it_is_for() -> None:
+    assert len(_CASES) >= 150
+    assert len(set(_case_names())) == len(_CASES)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "part"),
+    [
+        ("a\n{{ if }}", 2, "has no value"),
+        ("{{ .a }}\n\n{{ nosuch . }}", 3, "'nosuch' is not defined"),
+        ("{{ range .a }}\n{{ end }}\n{{ end }}", 3, "belongs to nothing"),
+        ("x\n{{ template \"t\" }}", 2, "'t' is not defined"),
+        ("x" * 65_537, 1, "more than 65,536 characters"),
+        ("{{ if .a }}" * 17 + "{{ end }}" * 17, 1, "nest deeper than 16"),
+        ("{{ " + "(" * 40 + ".a" + ")" * 40 + " }}", 1, "parentheses nest deeper"),
+    ],
+)  # fmt: skip
+def test_a_template_that_does_not_compile_says_where_and_why(
+    text: str, line: int, part: str
+) -> None:
+    with pytest.raises(TemplateSyntaxError) as raised:
+        Template(text)
+    assert raised.value.line == line
+    assert part in raised.value.message
+
+
+def test_a_failure_names_the_line_of_the_template() -> None:
+    text = 'one\n{{ .a }}\n{{ define "t" }}\n{{ .b.c.d }}{{ end }}\n{{ template "t" . }}'
+    with pytest.raises(TemplateFailure, match="field d is asked of a number") as raised:
+        _rendered(text, {"a": 1, "b": {"c": 5}})
+    assert raised.value.line == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("{{ range 1000000000 }}x{{ end }}", None),
+        ("{{ range 9999 }}{{ range 9999 }}{{ end }}{{ end }}", None),
+        ("{{ range 90000 }}" + "x" * 1000 + "{{ end }}", None),
+        ('{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}', 1),
+        ('{{ define "t" }}{{ template "t" . }}{{ template "t" . }}{{ end }}{{ template "t" }}', 1),
+        ('{{ $x := "xx" }}{{ range 99 }}{{ $x = print $x $x }}{{ end }}{{ len $x }}', None),
+        ('{{ $x := "xx" }}{{ range 99 }}{{ $x = printf "%s%s" $x $x }}{{ end }}', None),
+        ('{{ $x := "xx" }}{{ range 99 }}{{ $x = html $x $x }}{{ end }}', None),
+        ('{{ range 90000 }}{{ printf "%999999d" 1 }}{{ end }}', None),
+        ('{{ printf "%999999v" . }}', [1] * 100),
+        ('{{ printf "%*v" 999999 . }}', [1] * 100),
+        ("{{ range 9999 }}{{ $.big }}{{ end }}", {"big": "x" * 10_000}),
+        ("{{ range 9999 }}{{ $x := toJson $.big }}{{ end }}", {"big": ["x" * 10_000]}),
+        ("{{ range 9999 }}{{ $x := slice $.big 1 }}{{ end }}", {"big": "x" * 10_000}),
+        ("{{ range 99 }}{{ $x := join $.s $.l }}{{ end }}", {"s": "x" * 9999, "l": [1] * 999}),
+    ],
+)  # fmt: skip
+def test_no_template_runs_without_end_or_eats_memory(text: str, data: object) -> None:
+    template = Template(text)
+    with pytest.raises(TemplateFailure, match=r"more than|deep"):
+        template.render(data)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False,
+    allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(st.text().filter(lambda text: "{{" not in text), st.text())
+def test_text_and_strings_come_out_as_they_are(text: str, value: str) -> None:
+    assert _rendered(f"{text}|{{{{ .v }}}}|{text}", {"v": value}) == f"{text}|{value}|{text}"
+
+
+_words = st.sampled_from(
+    ["{{", "}}", "{{-", "-}}", " ", "\n", ".", ".a", ".a.b", "$", "$x", ":=", "=", "|", "(", ")",
+     "range", "if", "else", "end", "with", "define", "template", "block", '"t"', "1", "2.5", "'c'",
+     "printf", '"%d"', "len", "index", "and", "not", "eq", "break", "continue", "text", ",", "nil",
+     "/* c */", "true", "{%", "%}", "{{ .a }}", "{{ end }}", "{{ range .a }}", "{{ if .a }}"]
+)  # fmt: skip
+
+
+@settings(max_examples=40)
+@given(st.lists(_words, max_size=24).map("".join), _json)
+def test_anything_either_renders_or_is_refused_in_a_sentence(text: str, data: Any) -> None:
+    with contextlib.suppress(TemplateSyntaxError, TemplateFailure):
+        assert isinstance(_rendered(text, data), str)
+
+
+@settings(max_examples=40)
+@given(_json)
+def test_any_value_can_be_printed_and_ranged_over(data: Any) -> None:
+    assert _rendered("{{ . }}", {"v": data}).startswith("map[v:")
+    assert json.loads(_rendered("{{ toJson .v }}", {"v": data})) == data
+    assert _rendered('{{ printf "%v" .v }}', {"v": data}) == _rendered(
+        "{{ print .v }}", {"v": data}
+    )
