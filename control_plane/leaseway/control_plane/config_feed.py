@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any, Final
 
 from opentelemetry.trace import Span
 
@@ -23,6 +24,8 @@ OnLoaded = Callable[[Mapping[Source, Found], ParsedConfig], None]
 """Takes what was found of a configuration, and what it says."""
 
 _logger = logging.getLogger(__name__)
+_LOOK: Final = 1.0
+"""Seconds between two looks at files that the configuration refers to."""
 
 
 async def follow_config(
@@ -40,14 +43,62 @@ async def follow_config(
     """
     sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
+    followed = _FollowedFiles()
     async with aclosing(watch):
-        async for found in watch:
-            await take_config(plane, found, on_loaded)
+        found = await anext(watch)
+        change = asyncio.ensure_future(anext(watch))
+        try:
+            while True:
+                parsed = await take_config(plane, found, on_loaded)
+                await asyncio.to_thread(followed.note, parsed.followed)
+                await _until_changed(change, followed)
+                if change.done():
+                    found = change.result()
+                    change = asyncio.ensure_future(anext(watch))
+        finally:
+            change.cancel()
+            await asyncio.wait({change})
+
+
+async def _until_changed(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
+    """Wait for a change of the configuration, or of a file that it refers to."""
+    while not change.done():
+        await asyncio.wait({change}, timeout=_LOOK if followed.any else None)
+        if followed.any and await asyncio.to_thread(followed.changed):
+            return
+
+
+class _FollowedFiles:
+    """Files that a configuration refers to, each as it was when the configuration was read."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, int, int] | None] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._seen)
+
+    def note(self, paths: Iterable[Path]) -> None:
+        """Follow these from now on."""
+        self._seen = {path: _signature(path) for path in paths}
+
+    def changed(self) -> bool:
+        """Say whether one of them is another file, or has other content, by its times."""
+        return any(_signature(path) != seen for path, seen in self._seen.items())
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 async def take_config(
     plane: Plane, found: Mapping[Source, Found], on_loaded: OnLoaded | None = None
-) -> None:
+) -> ParsedConfig:
     """Give a plane one observation of its configuration, in a trace of its own."""
     files = ", ".join(dict.fromkeys(_named(source) for source in found))
     with tracer(__name__).start_as_current_span(
@@ -67,12 +118,13 @@ async def take_config(
                 "the configuration was refused; what was served goes on", extra=_at(files)
             )
             plane.act(lambda state, now: state.config_failed(problems, now))
-            return
+            return parsed
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
             _logger.warning("a configuration file is missing", extra=_at(files))
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
         _hand_over(plane, parsed, span)
+        return parsed
 
 
 def _named(source: Source) -> str:

@@ -76,11 +76,11 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("env: {A: '', ▸A: ''}", "env.A", "DUPLICATE_KEY",
      "'A' is set twice, first on line 3; remove one."),
     ("▸url: http://a/", "url", "KEY_NOT_FOR_TRANSPORT",
-     ("'url' is not for the transport 'stdio', only for 'http_api' or 'sse' or 'streamable_http' or 'websocket';"
+     ("'url' is not for the transport 'stdio', only for 'sse' or 'streamable_http' or 'websocket';"
      " remove it.")),
     ("▸headers: {}", "headers", "KEY_NOT_FOR_TRANSPORT",
-     ("'headers' is not for the transport 'stdio', only for 'sse' or 'streamable_http' or"
-     " 'websocket'; remove it.")),
+     ("'headers' is not for the transport 'stdio', only for 'http_api' or 'sse' or"
+     " 'streamable_http' or 'websocket'; remove it.")),
     ("▸sessionId: ''", "sessionId", "KEY_NOT_FOR_TRANSPORT",
      "'sessionId' is not for the transport 'stdio', only for 'streamable_http'; remove it."),
     # Wrong types.

@@ -1,0 +1,120 @@
+"""Whole systems whose servers are REST APIs: configured, listed, called, reloaded, leased."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import eventually, running
+from tests.servers import rest_api
+
+from leaseway.sdk import AsyncClient, InvalidArguments, LeasewayError
+from leaseway.wire.admin import ADMIN_TOOLSET
+
+TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"
+GET_USER: dict[str, object] = {
+    "name": "get_user",
+    "description": "Fetch a user",
+    "method": "GET",
+    "endpoint": "/users/{userId}",
+    "parameters": [
+        {"name": "userId", "type": "string", "position": "path", "required": True},
+        {"name": "verbose", "type": "boolean", "position": "query"},
+        {"name": "X-Trace", "type": "string", "position": "header"},
+    ],
+    "response_template": TEMPLATE,
+}
+DOCUMENT = {
+    "openapi": "3.1.0",
+    "info": {"title": "Users", "version": "1"},
+    "paths": {
+        "/users/{id}": {
+            "get": {
+                "operationId": "users/get",
+                "parameters": [{"name": "id", "in": "path", "required": True}],
+            }
+        }
+    },
+}
+
+
+async def names(client: AsyncClient) -> list[str]:
+    return sorted(
+        tool.name for tool in await client.list_tools() if tool.server_id != ADMIN_TOOLSET
+    )
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_rest_api_is_a_server_like_others(tmp_path: Path) -> None:
+    async with rest_api.serve() as api:
+        petstore: dict[str, object] = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": api.url,
+            "headers": {"Authorization": {"secret": "PETSTORE_TOKEN"}},
+            "http_tools": [GET_USER],
+        }
+        leased = {**petstore, "truely-stateless": False, "transform": [{"prefix": "mine_"}]}
+        servers: dict[str, object] = {"petstore": petstore, "leased": leased}
+        secret = {"PETSTORE_TOKEN": "Bearer t0p-s3cret"}
+        async with running(tmp_path, servers, environment=secret) as (system, client):
+            await eventually(lambda: _lists(client, ["get_user", "mine_get_user"]))
+            result = await client.call_tool("get_user", {"userId": "../a b", "verbose": True})
+            assert result.text == "Name: Ann 0=a 1=b"
+            assert api.last.raw_path == "/users/..%2Fa%20b?verbose=true"
+            assert api.last.headers["Authorization"] == "Bearer t0p-s3cret"
+
+            with pytest.raises(InvalidArguments, match="userId"):
+                await client.call_tool("get_user", {"verbose": True})
+            async with client.session("one") as session:
+                own = await session.call_tool("leased:get_user", {"userId": "1"})
+                assert own.text == "Name: Ann 0=a 1=b"
+
+            # A tool that changes, one that is added, and a mistake that changes nothing.
+            changed = {**GET_USER, "response_template": "{{ .data.id }}"}
+            added = {"name": "missing", "method": "GET", "endpoint": "/nowhere"}
+            system.write({"petstore": {**petstore, "http_tools": [changed, added]}})
+            await eventually(lambda: _lists(client, ["get_user", "missing"]))
+            assert (await client.call_tool("get_user", {"userId": "7"})).text == "7"
+            refused = await client.call_tool("missing", {})
+            assert refused.is_error
+            assert refused.text.startswith("HTTP 404 Not Found")
+            broken = {**GET_USER, "response_template": "{{ if }}"}
+            system.write({"petstore": {**petstore, "http_tools": [broken]}})
+            await eventually(lambda: _has_problem(client, "BAD_TEMPLATE"))
+            assert (await client.call_tool("get_user", {"userId": "8"})).text == "8"
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_an_openapi_document_is_followed_like_the_configuration(tmp_path: Path) -> None:
+    document = tmp_path / "users.json"
+    document.write_text(json.dumps(DOCUMENT))
+    async with rest_api.serve() as api:
+        users = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": api.url,
+            "openapi": "users.json",
+        }
+        async with running(tmp_path, {"users": users}) as (_, client):
+            await eventually(lambda: _lists(client, ["users_get"]))
+            answer = json.loads((await client.call_tool("users_get", {"id": 5})).text)
+            assert answer["data"]["id"] == "5"
+            more = {**DOCUMENT, "paths": {**DOCUMENT["paths"], "/text": {"get": {}}}}  # type: ignore[dict-item]
+            fresh = tmp_path / "users.new"
+            fresh.write_text(json.dumps(more))
+            fresh.replace(document)
+            await eventually(lambda: _lists(client, ["get_text", "users_get"]))
+            assert (await client.call_tool("get_text", {})).text == "größe"
+
+
+async def _lists(client: AsyncClient, wanted: list[str]) -> bool:
+    try:
+        return await names(client) == wanted
+    except LeasewayError:
+        return False
+
+
+async def _has_problem(client: AsyncClient, reason: str) -> bool:
+    return any(problem.reason == reason for problem in await client.problems())
