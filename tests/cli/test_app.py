@@ -39,6 +39,7 @@ COMMANDS = [
     "lease",
     "workers",
     "problems",
+    "key",
     "vault",
     "logs",
     "version",

@@ -77,7 +77,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
 async def running() -> AsyncIterator[Running]:
     """Serve a plane that expects one worker."""
     plane = Plane(epoch=7, expected_workers=1)
-    server = make_server(key=None)
+    server = make_server()
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
     leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)

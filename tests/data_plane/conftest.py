@@ -341,7 +341,7 @@ async def worker_bench(
         meter: Measures it.
         fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`.
     """
-    server = make_server(key=None)
+    server = make_server()
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)

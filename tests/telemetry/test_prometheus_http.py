@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.identity.authenticator import authenticator_for
+from leaseway.identity.principal import Role
 from leaseway.telemetry import prometheus_http as metrics_http
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
 from leaseway.wire.endpoint import Endpoint
@@ -22,7 +24,8 @@ GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 async def serving(
     key: str | None = None, page: Page = lambda: lambda _: (b"up 1\n", "text/plain; x=1")
 ) -> AsyncIterator[MetricsListener]:
-    listener = MetricsListener(Endpoint("127.0.0.1", 0), key)
+    admit = authenticator_for(key).for_role(Role.OPERATOR) if key else None
+    listener = MetricsListener(Endpoint("127.0.0.1", 0), admit)
     server = await serve_metrics(listener, page)
     try:
         yield listener
@@ -135,7 +138,9 @@ async def test_a_request_that_ends_early_is_told_so() -> None:
 def test_beyond_loopback_a_key_is_needed() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         MetricsListener(Endpoint("0.0.0.0", 0), None)
-    MetricsListener(Endpoint("0.0.0.0", 0), "key").close()
+    MetricsListener(
+        Endpoint("0.0.0.0", 0), authenticator_for("key").for_role(Role.OPERATOR)
+    ).close()
 
 
 def test_a_taken_port_is_said_in_a_sentence() -> None:

@@ -35,7 +35,7 @@ def _sizes() -> grpc.GenericRpcHandler:
 
 
 async def test_port_zero_becomes_a_real_port() -> None:
-    server = make_server(key=None)
+    server = make_server()
 
     endpoint = bind(server, LOOPBACK)
 
@@ -45,7 +45,7 @@ async def test_port_zero_becomes_a_real_port() -> None:
 
 
 async def test_a_taken_port_is_refused_with_a_sentence() -> None:
-    first, second = make_server(key=None), make_server(key=None)
+    first, second = make_server(), make_server()
     endpoint = bind(first, LOOPBACK)
     await first.start()
 
@@ -57,7 +57,7 @@ async def test_a_taken_port_is_refused_with_a_sentence() -> None:
 
 
 async def test_thousands_of_rpcs_of_one_moment_are_all_answered() -> None:
-    server = make_server(key=None)
+    server = make_server()
     server.add_generic_rpc_handlers((_sizes(),))
     endpoint = bind(server, LOOPBACK)
     await server.start()
@@ -86,7 +86,7 @@ asyncio.run(main())
 
 
 async def test_a_peer_that_stalls_while_it_is_connected_to_is_not_taken_for_gone() -> None:
-    server = make_server(key=None)
+    server = make_server()
     server.add_generic_rpc_handlers((_sizes(),))
     endpoint = bind(server, LOOPBACK)
     await server.start()
@@ -122,7 +122,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> None:
-    server = make_server(key=None)
+    server = make_server()
     server.add_generic_rpc_handlers((_sizes(),))
     address = str(bind(server, LOOPBACK))
     await server.start()
@@ -139,7 +139,7 @@ async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> Non
 
 
 async def test_a_call_in_which_nothing_is_said_is_not_cut_off_for_its_pings() -> None:
-    server = make_server(key=None)
+    server = make_server()
 
     async def wait(_request: bytes, context: Any) -> bytes:
         await asyncio.Event().wait()  # its caller gives up first
@@ -162,7 +162,7 @@ async def test_a_call_in_which_nothing_is_said_is_not_cut_off_for_its_pings() ->
 
 
 async def test_health_says_what_was_set_service_by_service() -> None:
-    server = make_server(key=None)
+    server = make_server()
     health = HealthService(server)
     address = str(bind(server, LOOPBACK))
     await server.start()
@@ -187,7 +187,7 @@ async def test_health_says_what_was_set_service_by_service() -> None:
 
 
 async def test_reflection_lists_the_services() -> None:
-    server = make_server(key=None)
+    server = make_server()
     enable_reflection(server, ["leaseway.v1.CatalogService"])
     address = str(bind(server, LOOPBACK))
     await server.start()

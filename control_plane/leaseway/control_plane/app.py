@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source
@@ -19,6 +19,8 @@ from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
 from leaseway.control_plane.sync.service import SyncService
+from leaseway.identity.authenticator import Authenticator, authenticator_for
+from leaseway.identity.interceptor import identity_interceptors
 from leaseway.telemetry.diagnostics import census_on_signal
 from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.telemetry.setup import measuring
@@ -48,6 +50,7 @@ class ControlPlaneOptions:
         config: The file to watch, or the files of all layers.
         listen: Where to listen; port 0 for any free one.
         key: The shared key that callers and workers must send, or None on loopback.
+        authenticator: What they are checked by, or None for the shared key alone.
         expect_workers: How many workers will join; 0 means unknown.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
     """
@@ -55,6 +58,7 @@ class ControlPlaneOptions:
     config: Path | tuple[Source, ...]
     listen: Endpoint
     key: str | None = None
+    authenticator: Authenticator | None = field(default=None, compare=False)
     expect_workers: int = 0
     metrics: MetricsListener | None = None
 
@@ -70,19 +74,25 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
         ValueError: Listening there needs a key.
         OSError: The address cannot be used.
     """
-    check_listen(options.listen, options.key)
+    authenticator = options.authenticator or authenticator_for(options.key)
+    check_listen(options.listen, None if authenticator.is_open else authenticator)
     telemetry = configure_telemetry(_NAME)
     plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
     with census_on_signal(plane.counts):  # first: an unhandled SIGUSR1 would end the process
         try:
-            await _run(plane, options, ready)
+            await _run(plane, options, authenticator, ready)
         finally:
             telemetry.shutdown()
     return 0
 
 
-async def _run(plane: Plane, options: ControlPlaneOptions, ready: Callable[[str], None]) -> None:
-    server = make_server(key=options.key)
+async def _run(
+    plane: Plane,
+    options: ControlPlaneOptions,
+    authenticator: Authenticator,
+    ready: Callable[[str], None],
+) -> None:
+    server = make_server(interceptors=identity_interceptors(authenticator))
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
     leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
@@ -99,18 +109,24 @@ async def _run(plane: Plane, options: ControlPlaneOptions, ready: Callable[[str]
         async with measuring(options.metrics, _NAME) as meter:
             if meter is not None:
                 plane.meters = PlaneMeters(meter, plane.state)
-            await _serve(plane, options, stopping)
+            await _serve(plane, options, authenticator, stopping)
     finally:
         await health.shut_down()
         await server.stop(_GRACE)
 
 
-async def _serve(plane: Plane, options: ControlPlaneOptions, stopping: asyncio.Event) -> None:
+async def _serve(
+    plane: Plane,
+    options: ControlPlaneOptions,
+    authenticator: Authenticator,
+    stopping: asyncio.Event,
+) -> None:
     namespace = _namespace(options.config)
     status = ResourceStatus(plane, lambda: True)
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(plane.run()),
+            tasks.create_task(authenticator.run()),
             tasks.create_task(follow_config(plane, options.config, status.loaded)),
         ]
         if namespace:

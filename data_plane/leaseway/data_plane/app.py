@@ -32,6 +32,8 @@ from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.execution import add_execution_service
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.identity.authenticator import authenticator_for
+from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import census_on_signal
 from leaseway.telemetry.setup import measuring
@@ -59,9 +61,10 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         OSError: The address cannot be used.
 
     """
-    check_listen(options.listen, options.key)
+    authenticator = options.authenticator or authenticator_for(options.key)
+    check_listen(options.listen, None if authenticator.is_open else authenticator)
     # Outside of the group, so that a taken port is an OSError and not a group of one.
-    server = make_server(key=options.key)
+    server = make_server(interceptors=identity_interceptors(authenticator))
     bound = bind(server, options.listen)
     stop = Stop()
     worker: Worker | None = None
@@ -77,6 +80,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         ):
             background = Background(group)
             try:
+                background.keep(authenticator.run, "follow changes of credentials")
                 with _signals(stop):
                     worker = Worker(
                         options, bound, open_instance, background, stop, vault, meter, storage

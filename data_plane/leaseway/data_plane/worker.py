@@ -41,6 +41,7 @@ from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
+from leaseway.identity.authenticator import Authenticator
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
@@ -61,7 +62,9 @@ class WorkerOptions:
             it got.
         id: Its name, stable over restarts.
         capacity: The most leases that it takes.
-        key: The shared key, or None where anybody on this machine may call.
+        key: What it sends to its control plane, and callers to it; None where anybody on this
+            machine may call.
+        authenticator: What callers are checked by, or None for the shared key alone.
         labels: What it says of itself, for placement.
         vault: Where secrets are that its environment does not have, or None for nowhere.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
@@ -78,6 +81,7 @@ class WorkerOptions:
     id: str = field(default_factory=socket.gethostname)
     capacity: int = bounds.MAX_LEASES
     key: str | None = None
+    authenticator: Authenticator | None = field(default=None, compare=False)
     labels: Mapping[str, str] = field(default_factory=dict)
     vault: VaultPlace | None = None
     metrics: MetricsListener | None = None

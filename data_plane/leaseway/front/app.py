@@ -68,7 +68,7 @@ async def run_http(
         sessions = SessionTable(
             client, sealer, options.tenant, idle=options.idle, limit=options.sessions
         )
-        admission = Admission(listener.endpoint, listener.key, options.origins, options.hosts)
+        admission = Admission(listener.endpoint, options.key, options.origins, options.hosts)
         front = HttpFront(client, catalog, Methods(client, catalog), sessions, admission)
         reaping = asyncio.create_task(sessions.reap(), name="front reaper")
         try:

@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "lease": "leaseway.cli.commands.operate:lease",
     "workers": "leaseway.cli.commands.listings:workers",
     "problems": "leaseway.cli.commands.listings:problems",
+    "key": "leaseway.cli.commands.keys:key",
     "vault": "leaseway.cli.commands.vault:vault",
     "logs": "leaseway.cli.commands.listings:logs",
     "version": "leaseway.cli.commands.status:version",

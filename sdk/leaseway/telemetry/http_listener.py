@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 from leaseway.wire.auth import check_listen
 from leaseway.wire.endpoint import Endpoint
+
+Admit = Callable[[str | None], Awaitable[object]]
+"""Takes an `Authorization` header, or None; raises a `Fault` where it is not good enough."""
 
 ARTIFACTS_LABEL: Final = "artifacts-http"
 """The label in which a worker says where it serves artifacts."""
@@ -17,10 +21,10 @@ class HttpListener:
 
     Args:
         endpoint: Where; port 0 lets the system choose.
-        key: The shared key that a request must carry, or None where anybody may ask.
+        admit: Says who sent a request, or refuses it; None where anybody may ask.
 
     Raises:
-        ValueError: Other machines could reach it and there is no key.
+        ValueError: Other machines could reach it and there are no credentials.
         OSError: The address cannot be used.
 
     """
@@ -32,9 +36,9 @@ class HttpListener:
     path: ClassVar[str]
     """Where everything is that it serves."""
 
-    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
-        check_listen(endpoint, key)
-        self.key = key
+    def __init__(self, endpoint: Endpoint, admit: Admit | None) -> None:
+        check_listen(endpoint, admit)
+        self.admit = admit
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         try:
             self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)

@@ -8,13 +8,12 @@ a thread, so that a large page delays no call. Every connection carries one requ
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable
 from typing import Final
 
-from leaseway.telemetry.http_listener import HttpListener
-from leaseway.wire.auth import KEY_VARIABLE
+from leaseway.telemetry.http_listener import Admit, HttpListener
 from leaseway.wire.bounds import KIB
+from leaseway.wire.errors import Fault, Reason
 
 Page = Callable[[], Callable[[str], tuple[bytes, str]]]
 """Reads the numbers; what it returns takes an `Accept` header and makes a body and its type."""
@@ -30,6 +29,7 @@ _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
 }
@@ -60,13 +60,13 @@ async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server
         page: Called on this loop; what it returns is called in a thread.
 
     """
-    site = _Site(listener.key, page)
+    site = _Site(listener.admit, page)
     return await asyncio.start_server(site.serve, sock=listener.socket, limit=_LONGEST_HEAD)
 
 
 class _Site:
-    def __init__(self, key: str | None, page: Page) -> None:
-        self._expected = f"Bearer {key}".encode() if key is not None else None
+    def __init__(self, admit: Admit | None, page: Page) -> None:
+        self._admit = admit
         self._page = page
         self._open = 0
 
@@ -90,7 +90,7 @@ class _Site:
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         try:
             head = await _head(reader)
-            self._check(head)
+            await self._check(head)
             accept = _header(head, b"accept").decode("latin-1")
             body, content_type = await asyncio.to_thread(
                 self._page(), accept if accept.isprintable() else ""
@@ -99,18 +99,25 @@ class _Site:
             return _response(answer.status, f"{answer}\n".encode(), _PLAIN, answer.header)
         return _response(200, body, content_type)
 
-    def _check(self, head: list[bytes]) -> None:
+    async def _check(self, head: list[bytes]) -> None:
         method, path, version = (*head[0].split(b" "), b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
             raise _Answer(400, "This is no HTTP/1.1 request.")
-        sent = _header(head, b"authorization")
-        if self._expected is not None and not hmac.compare_digest(sent, self._expected):
-            sentence = f"Send the key: Authorization: Bearer, then what {KEY_VARIABLE} holds."
-            raise _Answer(401, sentence, "WWW-Authenticate: Bearer\r\n")
+        if self._admit is not None:
+            await self._check_sender(self._admit, head)
         if path.partition(b"?")[0] != _PATH.encode():
             raise _Answer(404, f"There is only {_PATH} here.")
         if method != b"GET":
             raise _Answer(405, f"{_PATH} takes GET only.", "Allow: GET\r\n")
+
+    async def _check_sender(self, admit: Admit, head: list[bytes]) -> None:
+        sent = _header(head, b"authorization").decode("latin-1")
+        try:
+            await admit(sent or None)
+        except Fault as fault:
+            if fault.reason is Reason.UNAUTHENTICATED:
+                raise _Answer(401, fault.message, "WWW-Authenticate: Bearer\r\n") from None
+            raise _Answer(403, fault.message) from None
 
 
 def _header(head: list[bytes], wanted: bytes) -> bytes:

@@ -99,7 +99,7 @@ class TraceCollector:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
         self._file = self._path.open("ab")
-        self._server = make_server(key=None)
+        self._server = make_server()
         register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
         register(self, self._server)
         self.endpoint = bind(self._server, Endpoint("127.0.0.1", 0))

@@ -347,8 +347,9 @@ class ReleaseLeaseRequest(_message.Message):
     """The lease. Never empty."""
     tenant: _builtins.str
     """The tenant and the session that it is to belong to: ids are counted and so
-    can be guessed. A lease of another one is left alone: LEASE_LOST. Each is
-    compared only if not empty; operators leave both empty.
+    can be guessed. A lease of another one is left alone: LEASE_LOST. With a
+    session, an empty tenant means `default`, or the one of the credential;
+    operators leave both empty.
     """
     session: _builtins.str
     """See `tenant`."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire import bounds
-from leaseway.wire.auth import KeyInterceptor
 from leaseway.wire.endpoint import Endpoint
 
 Options = Sequence[tuple[str, Any]]
@@ -65,22 +64,17 @@ CHANNEL_OPTIONS: Final[Options] = (
 
 def make_server(
     *,
-    key: str | None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     options: Options = (),
 ) -> grpc.aio.Server:
     """Return a server that is not started yet.
 
     Args:
-        key: The shared key that callers must send, or None where anybody may call.
-        interceptors: Further links, run after the key was checked.
+        interceptors: Links in front of every RPC; who calls is checked by the first.
         options: Further channel arguments; they win over `SERVER_OPTIONS`.
 
     """
-    checks = (KeyInterceptor(key),) if key is not None else ()
-    return grpc.aio.server(
-        interceptors=(*checks, *interceptors), options=(*SERVER_OPTIONS, *options)
-    )
+    return grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *options))
 
 
 def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,9 @@ from yarl import URL
 
 from leaseway.data_plane.artifacts import http as artifact_http
 from leaseway.data_plane.core.artifact_index import Artifact
+from leaseway.identity.authenticator import authenticator_for
+from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.principal import Role
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
@@ -61,7 +65,9 @@ class Page:
 @pytest.fixture(params=[None])
 async def page(request: pytest.FixtureRequest) -> AsyncIterator[Page]:
     """A worker that serves artifacts over HTTP, with a key or without."""
-    listener = ArtifactsListener(Endpoint("127.0.0.1", 0), request.param)
+    key = request.param
+    admit = authenticator_for(key).for_role(Role.CALLER) if key else None
+    listener = ArtifactsListener(Endpoint("127.0.0.1", 0), admit)
     async with worker_bench(artifacts_http=listener) as bench, aiohttp.ClientSession() as http:
         await bench.serve("shots")
         bench.servers.holds = True
@@ -278,3 +284,27 @@ async def test_a_port_in_use_is_told_at_once_with_its_option() -> None:
 def test_other_machines_are_let_in_with_a_key_only() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         ArtifactsListener(Endpoint("192.0.2.1", 0), None)
+
+
+async def test_a_credential_of_a_tenant_reads_that_tenants_artifacts_only(tmp_path: Path) -> None:
+    headers = {}
+    for tenant in ("acme", "rival"):
+        key, record = make_key(roles=[Role.CALLER], tenant=tenant, agent=None, now=0.0)
+        add_key(tmp_path / "keys.json", record)
+        headers[tenant] = {"Authorization": f"Bearer {key}"}
+    admit = authenticator_for(None, keys=tmp_path / "keys.json").for_role(Role.CALLER)
+    listener = ArtifactsListener(Endpoint("127.0.0.1", 0), admit)
+    async with worker_bench(artifacts_http=listener) as bench, aiohttp.ClientSession() as http:
+        await bench.serve("shots")
+        bench.servers.holds = True
+        page = Page(bench, f"http://{listener.endpoint}", http)
+        ref = await page.kept()
+        session = {"session": OWNER["session"]}
+        owner = OWNER["tenant"]
+        assert owner == "acme"
+        assert (await page.ask(ref, session, headers=headers["acme"]))[0] == 200
+        assert (await page.ask(ref, OWNER, headers=headers["acme"]))[0] == 200
+        assert (await page.ask(ref, OWNER, headers=headers["rival"]))[0] == 403
+        others = await page.ask(ref, session, headers=headers["rival"])
+        missing = await page.ask(f"{ref[:-8]}00000000", session, headers=headers["rival"])
+        assert others[0] == missing[0] == 404

@@ -82,7 +82,7 @@ async def test_a_released_lease_is_gone_and_the_next_call_acquires(
     lease = await session.acquire("desk")
     assert await session.release(lease if by == "lease" else "desk") is True
     assert worker.released == [lease.id]
-    assert worker.released_for == [("default", "dialog")]
+    assert worker.released_for == [("", "dialog")]
     assert session.leases() == []
     assert (await session.call_tool("desk_open")).new_lease is not None
 

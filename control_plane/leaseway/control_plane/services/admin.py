@@ -12,6 +12,8 @@ from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import pages
 from leaseway.control_plane.services.requests import check_client, page_of, time_left
 from leaseway.control_plane.sync.convert import problem_from_wire
+from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Role
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -42,7 +44,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             ready=state.ready,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending,
+            pending=state.pending if caller().has({Role.OPERATOR}) else [],
             workers=sum(record.connected for record in state.workers.values()),
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,
@@ -57,6 +59,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await check_client(request.client, context)
         start = await page_of("ListWorkers", request, context)
         workers, token = pages.workers(self._plane.state, start)
+        if not caller().has({Role.OPERATOR}):
+            workers = [_where_only(worker) for worker in workers]
         return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
 
     async def ListHeldLeases(  # noqa: N802
@@ -144,3 +148,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             return "No worker is connected."
         listed = ", ".join(known[:_LISTED]) + (" and more" if len(known) > _LISTED else "")
         return f"No worker '{worker_id[:_SHOWN]}' is connected. Connected are: {listed}."
+
+
+def _where_only(worker: admin_pb2.WorkerStatus) -> admin_pb2.WorkerStatus:
+    """Return what callers need to know of a worker: which run of it is where, and its state."""
+    return admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)

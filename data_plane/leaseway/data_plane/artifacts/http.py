@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -19,8 +18,8 @@ from aiohttp import web
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.core.artifact_index import Artifact
-from leaseway.telemetry.http_listener import ArtifactsListener
-from leaseway.wire.auth import KEY_VARIABLE
+from leaseway.identity.principal import Principal
+from leaseway.telemetry.http_listener import Admit, ArtifactsListener
 from leaseway.wire.errors import Fault, Reason
 
 _PATIENCE: Final = 30.0
@@ -29,6 +28,7 @@ _IDLE: Final = 15.0
 """Seconds that a connection may wait for another request."""
 _SHUTDOWN: Final = 1.0
 _MOST_CONNECTIONS: Final = 256
+_WHO: Final = web.RequestKey("caller", object)
 _OTHER: Final = "application/octet-stream"
 _ACTIVE: Final = frozenset({"image/svg+xml", "image/svg"})
 """Pictures that can hold scripts: saved, not shown."""
@@ -49,7 +49,7 @@ async def serve_artifacts(
     if listener is None:
         yield
         return
-    site = _Site(listener.key, store)
+    site = _Site(listener.admit, store)
     app = web.Application(middlewares=[site.guard])
     app.router.add_get("/artifacts/{rest:.+}", site.get)
     runner = web.AppRunner(
@@ -78,20 +78,22 @@ class _Closed(asyncio.Protocol):
 
 
 class _Site:
-    def __init__(self, key: str | None, store: ArtifactStore) -> None:
-        self._expected = f"Bearer {key}".encode() if key is not None else None
+    def __init__(self, admit: Admit | None, store: ArtifactStore) -> None:
+        self._admit = admit
         self._store = store
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Want the key, and say why a request fails."""
-        sent = request.headers.get("Authorization", "").encode(errors="replace")
-        if self._expected is not None and not hmac.compare_digest(sent, self._expected):
-            sentence = f"Send the key: Authorization: Bearer, then what {KEY_VARIABLE} holds."
-            return _plain(401, sentence, {"WWW-Authenticate": "Bearer"})
+        """Want to know who asks, and say why a request fails."""
         try:
+            if self._admit is not None:
+                request[_WHO] = await self._admit(request.headers.get("Authorization"))
             return await handler(request)
         except Fault as fault:
+            if fault.reason is Reason.UNAUTHENTICATED:
+                return _plain(401, fault.message, {"WWW-Authenticate": "Bearer"})
+            if fault.reason is Reason.PERMISSION_DENIED:
+                return _plain(403, fault.message)
             if fault.reason is Reason.OVERLOADED:
                 return _plain(503, fault.message, {"Retry-After": "1"})
             return _plain(404, fault.message)
@@ -103,7 +105,7 @@ class _Site:
         """Send an artifact, or the part of it that is asked for."""
         artifact = self._store.find(
             f"artifacts/{request.match_info['rest']}",
-            _said(request, "tenant"),
+            _tenant(request),
             _said(request, "session"),
         )
         whole = range(artifact.byte_length)
@@ -156,6 +158,18 @@ class _Site:
             "Vary": "Authorization, X-Leaseway-Tenant, X-Leaseway-Session",
             **_SAFE,
         }
+
+
+def _tenant(request: web.Request) -> str:
+    """Return whose artifact is asked for: what the credential says, where it says it.
+
+    Raises:
+        Fault: PERMISSION_DENIED.
+
+    """
+    who = request.get(_WHO)
+    said = _said(request, "tenant")
+    return who.tenant_for(said) if isinstance(who, Principal) else said
 
 
 def _said(request: web.Request, name: str) -> str:

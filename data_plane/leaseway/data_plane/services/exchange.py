@@ -20,6 +20,7 @@ from leaseway.data_plane.core.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import LeaseKeeper
 from leaseway.data_plane.services.leases import renew_all
 from leaseway.data_plane.services.replies import Context, Replies
+from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -51,6 +52,8 @@ class ExchangeStream:
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
+        self._caller = caller()
+        self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
 
     async def serve(self) -> None:
         """Read and write until both sides are done; the stream's end cancels its calls."""
@@ -114,9 +117,12 @@ class ExchangeStream:
         for cancel in message.cancels:
             self._cancel(cancel)
         if message.HasField("keep_alive"):
-            self._replies.kept_alive(renew_all(self._leases, message.keep_alive))
+            self._replies.kept_alive(self._renewed(message.keep_alive))
         if message.HasField("going_away"):
             self._replies.close()
+
+    def _renewed(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
+        return renew_all(self._leases, request, self._caller.tenant)
 
     def _cancel(self, cancel: execution_pb2.Cancel) -> None:
         run = self._calls.get(cancel.call_id)
@@ -144,6 +150,9 @@ class ExchangeStream:
             return
         try:
             arguments = self._arguments(call)
+            if self._is_bound:
+                call.tenant = self._caller.tenant_for(call.tenant)
+                call.agent = self._caller.agent_for(call.agent)
         except Fault as fault:
             self._replies.refuse(call_id, fault)
             return

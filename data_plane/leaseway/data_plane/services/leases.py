@@ -14,6 +14,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.identity.interceptor import caller
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
@@ -26,9 +27,16 @@ _MOST: Final = 1024
 
 
 def renew_all(
-    leases: LeaseKeeper, request: leases_pb2.KeepAliveRequest
+    leases: LeaseKeeper, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
 ) -> leases_pb2.KeepAliveResponse:
-    """Renew the leases that a caller names, and say what became of each."""
+    """Renew the leases that a caller names, and say what became of each.
+
+    Args:
+        leases: Who holds what.
+        request: Which.
+        tenant: Whose they must be, or None for anybody's.
+
+    """
     response = leases_pb2.KeepAliveResponse()
     for index, lease_id in enumerate(request.lease_ids):
         renewal = response.renewals.add(lease_id=lease_id)
@@ -37,6 +45,7 @@ def renew_all(
                 raise Fault(
                     Reason.INVALID_REQUEST, f"One keep-alive renews at most {_MOST} leases."
                 )
+            leases.check_holder(lease_id, tenant or "", "")
             renewal.ttl.CopyFrom(duration(leases.renew(lease_id).ttl))
         except Fault as fault:
             renewal.error.CopyFrom(status_from_fault(fault))
@@ -104,7 +113,9 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ReleaseLeaseResponse:
         """End a lease for its holder."""
         try:
-            self._leases.check_holder(request.lease_id, request.tenant, request.session)
+            # A caller names a session; without a tenant it is of the default one, like its calls.
+            tenant = request.tenant or (DEFAULT_TENANT if request.session else "")
+            self._leases.check_holder(request.lease_id, tenant, request.session)
             released = self._leases.release(request.lease_id)
         except Fault as fault:
             await abort(context, fault)
@@ -114,7 +125,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         self, request: leases_pb2.KeepAliveRequest, context: Context
     ) -> leases_pb2.KeepAliveResponse:
         """Renew leases."""
-        return renew_all(self._leases, request)
+        return renew_all(self._leases, request, caller().tenant)
 
     async def ListLeases(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ListLeasesRequest, context: Context

@@ -88,10 +88,13 @@ def mcp_front(
     """
     key = require_key_beyond_loopback(listen)
     from leaseway.front.app import FrontOptions, McpListener, run_http
+    from leaseway.identity.authenticator import authenticator_for
+    from leaseway.identity.principal import Role
 
     options = FrontOptions(control_plane.reachable, tenant, key, origins, hosts, idle=session_idle)
     try:
-        listener = McpListener(listen, key)
+        admit = authenticator_for(key).for_role(Role.CALLER) if key is not None else None
+        listener = McpListener(listen, admit)
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
 

@@ -24,16 +24,17 @@ from leaseway.cli.options.common import (
     examples,
     log_options,
     metrics_option,
-    require_key_beyond_loopback,
 )
 from leaseway.cli.options.config import ConfiguredCommand, config_option, sources_of
+from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
-    from leaseway.telemetry.http_listener import ArtifactsListener, HttpListener
+    from leaseway.identity.principal import Role
+    from leaseway.telemetry.http_listener import Admit, ArtifactsListener, HttpListener
     from leaseway.telemetry.prometheus_http import MetricsListener
 
 Runner = Callable[[], Coroutine[Any, Any, int]]
@@ -77,6 +78,7 @@ exit_with_stdin_option = click.option(
     default=0,
     help="Workers to wait for before calling itself ready.",
 )
+@identity_options
 @metrics_option
 @exit_with_stdin_option
 @log_options
@@ -84,6 +86,7 @@ def control_plane(
     config: tuple[str, ...],
     listen: Endpoint,
     expect_workers: int,
+    credentials: Credentials,
     metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -93,16 +96,17 @@ def control_plane(
     It watches the configuration, has workers probe servers, and places leases. Prints
     `ready ADDRESS` once it listens, then `metrics URL` where metrics are served.
     """
-    key = require_key_beyond_loopback(listen)
+    credentials.require_for(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, run
 
     sources = sources_of(config)
     alone = len(sources) == 1 and sources[0].kind == "native"
-    with _metrics_listener(metrics) as listener:
+    with _metrics_listener(metrics, credentials) as listener:
         options = ControlPlaneOptions(
             config=sources[0].path if alone else sources,
             listen=listen,
-            key=key,
+            key=credentials.key,
+            authenticator=credentials.authenticator,
             expect_workers=expect_workers,
             metrics=listener,
         )
@@ -154,6 +158,7 @@ def control_plane(
 )
 @vault_option
 @artifact_options
+@identity_options
 @metrics_option
 @exit_with_stdin_option
 @log_options
@@ -166,6 +171,7 @@ def worker(
     labels: tuple[str, ...],
     vault: VaultPlace,
     artifacts: ArtifactOptions,
+    credentials: Credentials,
     metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -175,19 +181,23 @@ def worker(
     It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens, then
     `metrics URL` where metrics and `artifacts URL` where artifacts are served.
     """
-    key = require_key_beyond_loopback(listen)
+    credentials.require_for(listen)
     from leaseway.data_plane.app import run
     from leaseway.data_plane.core.artifact_index import Retention
     from leaseway.data_plane.worker import WorkerOptions
 
-    with _metrics_listener(metrics) as listener, _artifacts_listener(artifacts.http) as pictures:
+    with (
+        _metrics_listener(metrics, credentials) as listener,
+        _artifacts_listener(artifacts.http, credentials) as pictures,
+    ):
         options = WorkerOptions(
             control_plane=control_plane,
             listen=listen,
             advertise=advertise,
             id=worker_id or socket.gethostname(),
             capacity=capacity,
-            key=key,
+            key=credentials.key,
+            authenticator=credentials.authenticator,
             labels=_labels(labels),
             vault=vault,
             metrics=listener,
@@ -244,34 +254,44 @@ def _file_threads() -> ThreadPoolExecutor:
 
 
 @contextmanager
-def _metrics_listener(endpoint: Endpoint | None) -> Iterator[MetricsListener | None]:
+def _metrics_listener(
+    endpoint: Endpoint | None, credentials: Credentials
+) -> Iterator[MetricsListener | None]:
     if endpoint is None:
         yield None
         return
+    from leaseway.identity.principal import Role
     from leaseway.telemetry.prometheus_http import MetricsListener
 
-    with _listening(MetricsListener, endpoint) as listener:
+    with _listening(MetricsListener, endpoint, credentials, Role.OPERATOR) as listener:
         yield listener
 
 
 @contextmanager
-def _artifacts_listener(endpoint: Endpoint | None) -> Iterator[ArtifactsListener | None]:
+def _artifacts_listener(
+    endpoint: Endpoint | None, credentials: Credentials
+) -> Iterator[ArtifactsListener | None]:
     if endpoint is None:
         yield None
         return
+    from leaseway.identity.principal import Role
     from leaseway.telemetry.http_listener import ArtifactsListener
 
-    with _listening(ArtifactsListener, endpoint) as listener:
+    with _listening(ArtifactsListener, endpoint, credentials, Role.CALLER) as listener:
         yield listener
 
 
 @contextmanager
 def _listening(
-    kind: Callable[[Endpoint, str | None], ListenerT], endpoint: Endpoint
+    kind: Callable[[Endpoint, Admit | None], ListenerT],
+    endpoint: Endpoint,
+    credentials: Credentials,
+    role: Role,
 ) -> Iterator[ListenerT]:
-    key = require_key_beyond_loopback(endpoint)
+    credentials.require_for(endpoint)
+    authenticator = credentials.authenticator
     try:
-        listener = kind(endpoint, key)
+        listener = kind(endpoint, None if authenticator.is_open else authenticator.for_role(role))
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     with closing(listener):

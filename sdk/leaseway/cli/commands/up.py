@@ -27,10 +27,10 @@ from leaseway.cli.options.common import (
     examples,
     log_options,
     metrics_option,
-    require_key_beyond_loopback,
 )
 from leaseway.cli.options.config import ConfiguredCommand, config_option, existing_sources
 from leaseway.cli.options.connection import connect
+from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
@@ -56,6 +56,7 @@ class _Options:
     vault: list[str]
     artifacts: ArtifactOptions
     mcp: Endpoint | None
+    credentials: Credentials
     log: LogOptions
 
 
@@ -102,6 +103,7 @@ class _Options:
 @metrics_option
 @vault_words
 @artifact_options
+@identity_options
 @log_options
 def up(
     config: tuple[str, ...],
@@ -114,6 +116,7 @@ def up(
     vault: list[str],
     artifacts: ArtifactOptions,
     mcp: Endpoint | None,
+    credentials: Credentials,
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
@@ -124,11 +127,12 @@ def up(
     others at the next; `artifacts URL NAME` says so. With --mcp a front serves MCP clients;
     `mcp URL front` says so.
     """
-    require_key_beyond_loopback(listen)
+    credentials.require_for(listen)
     if mcp is not None:
-        require_key_beyond_loopback(mcp)
-    _check_ports("--metrics", metrics, workers)
-    _check_ports("--artifacts-http", artifacts.http, workers - 1)
+        credentials.require_for(mcp)
+    _check_ports("--metrics", metrics, workers, credentials)
+    _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
+    credentials.share_key()
     existing_sources(config)
     if listen.is_wildcard and not advertise:
         raise click.UsageError(
@@ -147,15 +151,16 @@ def up(
         vault,
         artifacts,
         mcp,
+        credentials,
         log,
     )
     return asyncio.run(_Up(options).run())
 
 
-def _check_ports(option: str, first: Endpoint | None, more: int) -> None:
+def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Credentials) -> None:
     if first is None:
         return
-    require_key_beyond_loopback(first)
+    credentials.require_for(first)
     if first.port and first.port + more > _LAST_PORT:
         raise click.UsageError(
             f"{option} {first} leaves no ports for {more} workers: they take the ones after "
@@ -251,6 +256,7 @@ class _Up:
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
             *self._metrics_arguments(0, self._control_plane),
+            *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]
@@ -273,6 +279,7 @@ class _Up:
             *self._metrics_arguments(number, self._workers[number - 1]),
             *self._artifacts_arguments(number),
             *self._options.vault,
+            *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]

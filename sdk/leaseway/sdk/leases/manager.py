@@ -26,7 +26,6 @@ from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
-from leaseway.wire.names import DEFAULT_TENANT
 
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
@@ -224,7 +223,7 @@ class LeaseManager:
         link = self._pool.link(worker)
         request = leases_pb2.ReleaseLeaseRequest(
             lease_id=lease_id,
-            tenant=self._control.identity.tenant or DEFAULT_TENANT,
+            tenant=self._control.identity.tenant,
             session=session,
         )
         try:
@@ -278,7 +277,7 @@ class LeaseManager:
     async def _return(self, first: FirstCall) -> None:
         """Give back what a first call acquired whose result nobody waits for."""
         link = self._pool.link(first.worker)
-        tenant = self._control.identity.tenant or DEFAULT_TENANT
+        tenant = self._control.identity.tenant
 
         async def page(token: str) -> leases_pb2.ListLeasesResponse:
             request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)

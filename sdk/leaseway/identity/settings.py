@@ -1,0 +1,189 @@
+"""Which credentials a plane takes: the identity file, in TOML, and what it may say.
+
+keys = "keys.json"
+
+[[jwt]]
+issuer = "https://login.example"
+audience = "leaseway"
+jwks = "https://login.example/keys"
+tenant_claim = "tenant"
+
+[[mtls]]
+match = "spiffe://prod/ns/{tenant}/sa/{agent}"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from leaseway.identity.certificates import CertificateRule, check_rule
+from leaseway.identity.principal import Role, check_name, parse_roles
+from leaseway.identity.tokens import Issuer
+from leaseway.wire import bounds
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.names import nearest
+
+IDENTITY_VARIABLE: Final = "LEASEWAY_IDENTITY"
+MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
+_MOST: Final = 256
+_LONGEST: Final = 2048
+_SHORTEST_TIME: Final = 1.0
+
+
+class IdentityFileError(Exception):
+    """The identity file cannot be used; the text is a sentence with the file and the place."""
+
+
+@dataclass(frozen=True)
+class IdentitySettings:
+    """Which credentials are taken.
+
+    Attributes:
+        keys: The file of API keys, or None.
+        issuers: Whose tokens are believed.
+        certificates: What names in client certificates mean.
+
+    """
+
+    keys: Path | None = None
+    issuers: tuple[Issuer, ...] = ()
+    certificates: tuple[CertificateRule, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.keys is not None or bool(self.issuers) or bool(self.certificates)
+
+
+def read_identity_file(path: Path) -> IdentitySettings:
+    """Return what an identity file says; relative paths in it are beside it.
+
+    Raises:
+        IdentityFileError: It cannot be read, or something in it is wrong.
+
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_IDENTITY_FILE + 1)
+        if len(content) > MAX_IDENTITY_FILE:
+            raise IdentityFileError(f"{path} is larger than {MAX_IDENTITY_FILE} bytes.")
+        document = tomllib.loads(content.decode())
+    except OSError as error:
+        raise IdentityFileError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:
+        raise IdentityFileError(f"{path} is not TOML: {error}.") from None
+    try:
+        return _settings(document, path.parent)
+    except ValueError as error:
+        raise IdentityFileError(f"{path}: {error}") from None
+
+
+def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
+    _check_keys("", document, ("keys", "jwt", "mtls"))
+    keys = document.get("keys")
+    if keys is not None and not (isinstance(keys, str) and keys):
+        raise ValueError("keys: this is no path.")
+    issuers = _tables(document, "jwt", lambda table: _issuer(table, folder))
+    names = [issuer.issuer for issuer in issuers]
+    if len(set(names)) < len(names):
+        raise ValueError("jwt: two tables name the same issuer.")
+    rules = _tables(document, "mtls", _rule)
+    return IdentitySettings(
+        None if keys is None else folder / Path(keys).expanduser(), tuple(issuers), tuple(rules)
+    )
+
+
+def _tables(
+    document: Mapping[str, Any], name: str, read: Callable[[dict[str, Any]], Any]
+) -> list[Any]:
+    tables = document.get(name, [])
+    if not isinstance(tables, list) or len(tables) > _MOST:
+        raise ValueError(f"{name}: write at most {_MOST} tables, each headed [[{name}]].")
+    found = []
+    for number, table in enumerate(tables, start=1):
+        try:
+            if not isinstance(table, dict):
+                raise ValueError(f"write it as a table, headed [[{name}]].")
+            found.append(read(table))
+        except ValueError as error:
+            raise ValueError(f"[[{name}]] number {number}: {error}") from None
+    return found
+
+
+_ISSUER_KEYS: Final = (
+    "issuer",
+    "audience",
+    "jwks",
+    "tenant",
+    "tenant_claim",
+    "agent_claim",
+    "roles_claim",
+    "refresh",
+    "stale_after",
+)
+
+
+def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
+    _check_keys("", table, _ISSUER_KEYS)
+    for needed in ("issuer", "audience", "jwks"):
+        if needed not in table:
+            raise ValueError(f"{needed} is missing.")
+    texts = {name: _text(name, table[name]) for name in _ISSUER_KEYS[:-2] if name in table}
+    if "tenant" in texts:
+        check_name("tenant", texts["tenant"])
+        if "tenant_claim" in texts:
+            raise ValueError("give either tenant or tenant_claim.")
+    texts["jwks"] = _jwks(texts["jwks"], folder)
+    times = {name: _seconds(name, table[name]) for name in _ISSUER_KEYS[-2:] if name in table}
+    return Issuer(**texts, **times)  # type: ignore[arg-type] # the names are the attributes'
+
+
+def _jwks(place: str, folder: Path) -> str:
+    if "://" not in place:
+        return str(folder / Path(place).expanduser())
+    address = urlsplit(place)
+    local = Endpoint(address.hostname or "", 0).is_loopback
+    if address.scheme != "https" and not (address.scheme == "http" and local):
+        raise ValueError(
+            f"jwks: '{place[:200]}' could be changed on its way; use https, or a file."
+        )
+    return place
+
+
+def _rule(table: Mapping[str, Any]) -> CertificateRule:
+    _check_keys("", table, ("match", "tenant", "agent", "roles"))
+    if "match" not in table:
+        raise ValueError("match is missing.")
+    roles = table.get("roles", [Role.CALLER.value])
+    if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
+        raise ValueError("roles: this is no list of names.")
+    names = {what: check_name(what, _text(what, table[what])) for what in _WHO if what in table}
+    rule = CertificateRule(_text("match", table["match"]), parse_roles(roles), **names)
+    check_rule(rule)
+    return rule
+
+
+_WHO: Final = ("tenant", "agent")
+
+
+def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in table:
+        if key not in known:
+            near = nearest(key[:64], known, limit=1)
+            hint = f" Did you mean '{near[0]}'?" if near else f" Known are: {', '.join(known)}."
+            raise ValueError(f"{where}'{key[:64]}' means nothing here.{hint}")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > _LONGEST:
+        raise ValueError(f"{name}: write a text of 1 to {_LONGEST} characters.")
+    return value
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < _SHORTEST_TIME:
+        raise ValueError(f"{name}: write a number of seconds, at least {_SHORTEST_TIME:g}.")
+    return float(value)

@@ -1,0 +1,126 @@
+"""A whole system with keys: each caller is its tenant, whatever it says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.system import System, eventually, kit, python_server
+
+from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.principal import Role
+from leaseway.sdk import (
+    AsyncClient,
+    LeasewayError,
+    PermissionDenied,
+    Unauthenticated,
+)
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+SHARED = "the-key-that-planes-share"
+
+
+def key_for(path: Path, role: Role, tenant: str | None = None) -> str:
+    key, record = make_key(roles=[role], tenant=tenant, agent=None, now=0.0)
+    add_key(path, record)
+    return key
+
+
+@pytest.fixture
+async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[System]:
+    monkeypatch.setenv("LEASEWAY_KEY", SHARED)
+    keys = tmp_path / "keys.json"
+    key_for(keys, Role.CALLER, "somebody")
+    environment = {"LEASEWAY_KEY": SHARED, "LEASEWAY_KEYS": str(keys)}
+    servers = {
+        "kit": kit(tmp_path, **{"truely-stateless": True}),
+        "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
+    }
+    async with System(tmp_path, servers, environment=environment) as system:
+        yield system
+
+
+async def test_callers_call_as_their_own_tenant_and_nobody_else(
+    system: System, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    acme, rival = (key_for(keys, Role.CALLER, tenant) for tenant in ("acme", "rival"))
+    operator = key_for(keys, Role.OPERATOR)
+
+    async def is_known() -> bool:
+        try:
+            async with AsyncClient(system.address, key=operator) as client:
+                return bool(await client.workers())
+        except Unauthenticated:
+            return False
+
+    await eventually(is_known)
+    async with (
+        AsyncClient(system.address, key=acme) as client,
+        AsyncClient(system.address, key=rival) as other,
+        AsyncClient(system.address, key=operator) as watcher,
+    ):
+        assert (await client.call_tool("counter_add", {"by": 1}, timeout=20)).is_error is False
+        async with client.session("dialog") as session:
+            lease = await session.acquire("counter")
+
+            async def is_listed() -> bool:
+                return lease.id in {each.id for each in await client.leases()}
+
+            await eventually(is_listed)
+            assert lease.id in {each.id for each in await watcher.leases()}
+            assert lease.id not in {each.id for each in await other.leases()}
+            assert await other.find_lease("dialog", "counter") is None
+            with pytest.raises(LeasewayError):
+                await other.revoke_lease(lease.id)
+            assert {each.tenant for each in await client.leases()} == {"acme"}
+
+        async def is_released() -> bool:
+            return lease.id not in {each.id for each in await client.leases()}
+
+        await eventually(is_released)
+        for refused in (client.problems(), client.drain_worker("worker-1"), client.logs("kit")):
+            with pytest.raises(PermissionDenied):
+                await refused
+        assert (await watcher.status()).ready
+        with pytest.raises(PermissionDenied, match="role caller"):
+            await watcher.call_tool("current_time", {})
+    async with AsyncClient(system.address, key=acme, tenant="rival") as liar:
+        with pytest.raises(PermissionDenied, match="names another one"):
+            await liar.list_tools()
+        with pytest.raises(PermissionDenied):
+            await liar.call_tool("current_time", {})
+    async with AsyncClient(system.address, key="") as nobody:
+        with pytest.raises(Unauthenticated):
+            await nobody.list_tools()
+
+
+async def test_a_call_in_flight_ends_when_its_key_is_revoked(
+    system: System, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    key = key_for(keys, Role.CALLER, "acme")
+
+    async def answers() -> bool:
+        try:
+            async with AsyncClient(system.address, key=key) as client:
+                return bool((await client.call_tool("current_time", {})).text)
+        except Unauthenticated:
+            return False
+
+    await eventually(answers)
+    async with AsyncClient(system.address, key=key) as client:
+        await client.call_tool("current_time", {})
+        revoke_key(keys, key[4:12], 0.0)
+
+        async def is_refused() -> bool:
+            try:
+                await client.call_tool("current_time", {}, timeout=10)
+            except LeasewayError as error:
+                return isinstance(error, Unauthenticated)
+            return False
+
+        await eventually(is_refused)
+    assert os.environ["LEASEWAY_KEY"] == SHARED

@@ -1,0 +1,327 @@
+"""Who sent a request: by keys, tokens and certificates, while their files change."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from joserfc import jwt
+from joserfc.jwk import ECKey, KeySet, OctKey
+
+from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.certificates import CertificateRule, principal_of
+from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.principal import LOOPBACK, SHARED_KEY, Role
+from leaseway.identity.settings import IdentityFileError, read_identity_file
+from leaseway.wire.errors import Fault, Reason
+
+NOW = 1_800_000_000.0
+IDENTITY = """
+[[jwt]]
+issuer = "https://login.example"
+audience = "leaseway"
+jwks = "jwks.json"
+agent_claim = "azp"
+roles_claim = "roles"
+"""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = NOW
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def ec_key(key_id: str) -> ECKey:
+    return ECKey.generate_key("P-256", {"kid": key_id, "use": "sig"}, private=True)
+
+
+def publish(folder: Path, *keys: ECKey) -> None:
+    document = KeySet(list(keys)).as_dict(private=False)
+    (folder / "jwks.json").write_text(json.dumps(document))
+
+
+def token(key: Any, algorithm: str = "ES256", **changes: object) -> str:
+    claims: dict[str, object] = {
+        "iss": "https://login.example",
+        "aud": "leaseway",
+        "sub": "alice",
+        "exp": int(NOW) + 600,
+        "tenant": "acme",
+        "azp": "billing",
+    }
+    claims.update(changes)
+    kept = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode({"alg": algorithm, "kid": key.kid}, kept, key, algorithms=[algorithm])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def issued(tmp_path: Path, clock: Clock) -> tuple[Authenticator, ECKey]:
+    key = ec_key("first")
+    publish(tmp_path, key)
+    (tmp_path / "identity.toml").write_text(IDENTITY)
+    auth = Authenticator(identity=tmp_path / "identity.toml", now=clock, clock=clock)
+    return auth, key
+
+
+async def refused(auth: Authenticator, credential: str | None) -> str:
+    with pytest.raises(Fault) as raised:
+        await auth.principal(None if credential is None else f"Bearer {credential}")
+    assert raised.value.reason is Reason.UNAUTHENTICATED
+    if credential:
+        assert credential not in raised.value.message
+    return raised.value.message
+
+
+async def test_without_any_credential_configured_everybody_is_taken() -> None:
+    auth = Authenticator()
+    assert auth.is_open
+    assert await auth.principal(None) is LOOPBACK
+
+
+async def test_the_shared_key_may_speak_for_every_tenant() -> None:
+    auth = Authenticator(shared=[("s3cret-shared", SHARED_KEY)])
+    assert await auth.principal("Bearer s3cret-shared") is SHARED_KEY
+    assert "shared key" in await refused(auth, None)
+    await refused(auth, "s3cret-share")
+    with pytest.raises(Fault, match="Bearer"):
+        await auth.principal("Basic czNjcmV0")
+
+
+async def test_a_token_says_tenant_agent_and_roles(
+    issued: tuple[Authenticator, ECKey],
+) -> None:
+    auth, key = issued
+    who = await auth.principal(f"Bearer {token(key, roles='operator caller photos:read')}")
+    assert (who.name, who.tenant, who.agent) == ("token alice", "acme", "billing")
+    assert who.roles == {Role.OPERATOR, Role.CALLER}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exp": int(NOW) - 31},
+        {"exp": None},
+        {"aud": "others"},
+        {"aud": None},
+        {"iss": "https://evil.example"},
+        {"nbf": int(NOW) + 60},
+        {"tenant": None},
+        {"tenant": 7},
+        {"tenant": "a\u0000b"},
+        {"roles": ["king"]},
+    ],
+)
+async def test_a_token_whose_claims_are_not_good_is_refused(
+    issued: tuple[Authenticator, ECKey], changes: dict[str, Any]
+) -> None:
+    auth, key = issued
+    await refused(auth, token(key, **changes))
+
+
+async def test_a_token_of_another_key_or_algorithm_is_refused(
+    issued: tuple[Authenticator, ECKey],
+) -> None:
+    auth, key = issued
+    await refused(auth, token(ec_key("first")))
+    secret = OctKey.generate_key(256, {"kid": "first"})
+    await refused(auth, token(secret, "HS256"))
+    good = token(key)
+    head, body, signature = good.split(".")
+    await refused(auth, f"{head}.{body}.{signature[:-4]}AAAA")
+    await refused(auth, f"{head}.{body}.")
+
+
+async def test_keys_are_read_again_when_a_token_names_a_new_one(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
+) -> None:
+    auth, old = issued
+    await auth.principal(f"Bearer {token(old)}")
+    new = ec_key("second")
+    publish(tmp_path, old, new)
+    clock.at += 11
+    assert (await auth.principal(f"Bearer {token(new)}")).tenant == "acme"
+    assert (await auth.principal(f"Bearer {token(old)}")).tenant == "acme"
+
+
+async def test_a_key_that_was_taken_away_is_not_believed_after_the_next_reading(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
+) -> None:
+    auth, old = issued
+    signed = token(old)
+    await auth.principal(f"Bearer {signed}")
+    publish(tmp_path, ec_key("second"))
+    clock.at += 301
+    await refused(auth, signed)
+
+
+async def test_keys_that_cannot_be_read_again_are_believed_for_a_day_and_no_longer(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
+) -> None:
+    auth, key = issued
+    lasting = token(key, exp=int(NOW) + 10 * 86_400)
+    await auth.principal(f"Bearer {lasting}")
+    (tmp_path / "jwks.json").unlink()
+    clock.at += 86_400 - 1
+    await auth.principal(f"Bearer {lasting}")
+    clock.at += 61
+    assert "cannot be read" in await refused(auth, lasting)
+
+
+async def test_a_revoked_key_ends_its_streams_and_a_new_one_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    add_key(path, record)
+    auth = Authenticator(keys=path)
+    who = await auth.principal(f"Bearer {key}")
+    other, another = make_key(roles=[Role.OPERATOR], tenant=None, agent=None, now=NOW)
+    with auth.watch(f"Bearer {key}", None, who) as no_longer:
+        add_key(path, another)
+        await auth.look()
+        assert not no_longer.done()
+        assert (await auth.principal(f"Bearer {other}")).roles == {Role.OPERATOR}
+        revoke_key(path, record.id, NOW)
+        await auth.look()
+        assert "revoked" in no_longer.result().message
+    await refused(auth, key)
+
+
+async def test_an_expired_credential_ends_its_streams(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(
+        roles=[Role.CALLER], tenant="acme", agent=None, now=NOW, expires_at=NOW + 5
+    )
+    add_key(path, record)
+    auth = Authenticator(keys=path, now=clock, clock=clock)
+    who = await auth.principal(f"Bearer {key}")
+    with auth.watch(f"Bearer {key}", None, who) as no_longer:
+        await auth.look()
+        assert not no_longer.done()
+        clock.at += 5
+        await auth.look()
+        assert no_longer.done()
+
+
+async def test_a_file_that_breaks_keeps_what_was_in_force(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    add_key(path, record)
+    auth = Authenticator(keys=path)
+    path.write_text("{")
+    await auth.look()
+    assert "stays" in auth.problem
+    assert (await auth.principal(f"Bearer {key}")).tenant == "acme"
+
+
+async def test_an_empty_identity_file_does_not_let_everybody_in(tmp_path: Path) -> None:
+    path = tmp_path / "identity.toml"
+    path.write_text('keys = "keys.json"\n')
+    auth = Authenticator(identity=path)
+    path.write_text("# nothing any more\n")
+    await auth.look()
+    assert not auth.is_open
+    await refused(auth, None)
+
+
+def certificate(common_name: str, *uris: str) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(start)
+        .not_valid_after(start + datetime.timedelta(days=9999))
+    )
+    if uris:
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris])
+        builder = builder.add_extension(names, critical=False)
+    made = builder.sign(key, hashes.SHA256())
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+async def test_a_spiffe_id_or_a_subject_leads_to_a_tenant(tmp_path: Path) -> None:
+    path = tmp_path / "identity.toml"
+    path.write_text(
+        '[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/{agent}"\n'
+        '[[mtls]]\nmatch = "CN=ops-*"\nroles = ["operator"]\n'
+    )
+    auth = Authenticator(identity=path)
+    who = await auth.principal(None, certificate("pod", "spiffe://prod/ns/acme/sa/billing"))
+    assert (who.tenant, who.agent, set(who.roles)) == ("acme", "billing", {Role.CALLER})
+    assert (await auth.principal(None, certificate("ops-anna"))).roles == {Role.OPERATOR}
+    for stranger in (certificate("else"), certificate("x", "spiffe://prod/ns/a/b/sa/c"), b"junk"):
+        with pytest.raises(Fault) as raised:
+            await auth.principal(None, stranger)
+        assert raised.value.reason is Reason.UNAUTHENTICATED
+
+
+def test_a_name_matches_a_rule_as_a_whole_only() -> None:
+    rules = [CertificateRule("spiffe://prod/ns/{tenant}/sa/x")]
+    assert principal_of(["spiffe://prod/ns/acme/sa/x"], rules) is not None
+    for near in ("spiffe://prod/ns/acme/sa/xy", "aspiffe://prod/ns/acme/sa/x", "spiffe://prodxns"):
+        assert principal_of([near], rules) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("keys = 3", "no path"),
+        ("[[jwt]]\nissuer = 'x'", "audience is missing"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='http://a.example/k'", "use https"),
+        ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\ntenant='t'\ntenant_claim='c'", "either"),
+        ("[[jwt]]\nissuer='i'\naudienc='a'", "Did you mean 'audience'"),
+        ("[[mtls]]\nmatch='CN=x'", "needs a tenant"),
+        ("[[mtls]]\nmatch='x'\ntenant='t'", "neither spiffe"),
+        ("[[mtls]]\nmatch='CN=x'\nroles=['king']", "no role"),
+        ("jwt = 3", "at most"),
+        ("key = ", "not TOML"),
+    ],
+)
+def test_a_mistake_in_the_identity_file_is_told_with_its_place(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    path = tmp_path / "identity.toml"
+    path.write_text(text)
+    with pytest.raises(IdentityFileError, match=says) as raised:
+        read_identity_file(path)
+    assert str(path) in str(raised.value)
+
+
+async def test_many_unknown_keys_cause_few_readings(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auth, key = issued
+    await auth.principal(f"Bearer {token(key)}")
+    readings: list[str] = []
+    monkeypatch.setattr("leaseway.identity.tokens._load", _counting(readings))
+    tokens = [token(ec_key(f"unknown-{number}")) for number in range(20)]
+    await asyncio.gather(*(refused(auth, each) for each in tokens))
+    assert not readings
+
+
+def _counting(readings: list[str]) -> Callable[[str], bytes]:
+    def load(place: str) -> bytes:
+        readings.append(place)
+        raise OSError("gone")
+
+    return load

@@ -1,0 +1,280 @@
+"""Who may send which RPC: a table over every method that the protocol describes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from tests.conftest import BOUND
+
+from leaseway.identity.authenticator import Authenticator, authenticator_for
+from leaseway.identity.interceptor import IdentityInterceptor, caller
+from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.principal import Principal, Role
+from leaseway.identity.rules import RULES
+from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
+from leaseway.wire.auth import bearer_metadata
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Reason
+from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
+from leaseway.wire.status import fault_from_rpc_error
+
+SERVICES = [
+    service
+    for module in (admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2)
+    for service in module.DESCRIPTOR.services_by_name.values()
+]
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
+    for service in SERVICES
+    for method in service.methods
+}
+SHARED = "the-shared-key-of-this-test"
+
+
+@dataclass
+class System:
+    """A server on which every RPC answers, and credentials for it."""
+
+    address: str
+    path: Path
+    authenticator: Authenticator
+    keys: dict[str, str]
+    heard: list[tuple[str, Any, Principal]] = field(default_factory=list)
+
+
+def handlers_of(service: Any, heard: list[tuple[str, Any, Principal]]) -> Any:
+    handlers = {}
+    for method in service.methods:
+        full = f"/{service.full_name}/{method.name}"
+        handlers[method.name] = handler_of(full, method, heard)
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def handler_of(full: str, method: Any, heard: list[tuple[str, Any, Principal]]) -> Any:
+    request_class = message_factory.GetMessageClass(method.input_type)
+    response_class = message_factory.GetMessageClass(method.output_type)
+
+    async def unary(request: Any, _context: Any) -> Any:
+        heard.append((full, request, caller()))
+        return response_class()
+
+    async def streaming(request: Any, _context: Any) -> AsyncIterator[Any]:
+        heard.append((full, request, caller()))
+        yield response_class()
+
+    async def exchanging(requests: Any, context: Any) -> None:
+        heard.append((full, None, caller()))
+        await context.write(response_class())
+        async for _ in requests:
+            pass
+
+    make: Any
+    behaviour: Any
+    if method.client_streaming:
+        make, behaviour = grpc.stream_stream_rpc_method_handler, exchanging
+    elif method.server_streaming:
+        make, behaviour = grpc.unary_stream_rpc_method_handler, streaming
+    else:
+        make, behaviour = grpc.unary_unary_rpc_method_handler, unary
+    return make(
+        behaviour,
+        request_deserializer=request_class.FromString,
+        response_serializer=response_class.SerializeToString,
+    )
+
+
+@pytest.fixture
+async def system(tmp_path: Path) -> AsyncIterator[System]:
+    path = tmp_path / "keys.json"
+    wanted: dict[str, dict[str, Any]] = {
+        "acme": {"roles": [Role.CALLER], "tenant": "acme", "agent": "billing"},
+        "rival": {"roles": [Role.CALLER], "tenant": "rival"},
+        "operator": {"roles": [Role.OPERATOR], "tenant": None},
+        "worker": {"roles": [Role.PLANE], "tenant": None},
+        "expired": {"roles": [Role.CALLER], "tenant": "acme", "expires_at": 1.0},
+        "revoked": {"roles": [Role.CALLER], "tenant": "acme"},
+    }
+    keys = {"shared": SHARED, "wrong": "lwk_aaaaaaaa_" + "x" * 43}
+    for name, how in wanted.items():
+        keys[name], record = make_key(**{"agent": None, "now": 0.0, **how})
+        add_key(path, record)
+        if name == "revoked":
+            revoke_key(path, record.id, 0.0)
+    authenticator = authenticator_for(SHARED, keys=path)
+    server = make_server(interceptors=(IdentityInterceptor(authenticator),))
+    heard: list[tuple[str, Any, Principal]] = []
+    for service in SERVICES:
+        server.add_generic_rpc_handlers((handlers_of(service, heard),))
+    health = HealthService(server)
+    enable_reflection(server, [service.full_name for service in SERVICES])
+    endpoint = bind(server, Endpoint("127.0.0.1", 0))
+    await server.start()
+    await health.set_serving("")
+    yield System(str(endpoint), path, authenticator, keys, heard)
+    await server.stop(None)
+
+
+async def send(
+    system: System, full: str, credential: str | None, tenant: str = ""
+) -> grpc.aio.AioRpcError | None:
+    """Send one RPC; return how it was refused, or None."""
+    method = METHODS[full]
+    request: Any = message_factory.GetMessageClass(method.input_type)()
+    target = getattr(request, "call", request)
+    if not method.client_streaming and "tenant" in target.DESCRIPTOR.fields_by_name:
+        target.tenant = tenant
+    response = message_factory.GetMessageClass(method.output_type)
+    codec: dict[str, Any] = {
+        "request_serializer": type(request).SerializeToString,
+        "response_deserializer": response.FromString,
+    }
+    metadata = bearer_metadata(None if credential is None else system.keys[credential])
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        try:
+            if method.client_streaming:
+                stream: Any = channel.stream_stream(full, **codec)(metadata=metadata)
+                await stream.read()
+                stream.cancel()
+            elif method.server_streaming:
+                async for _ in channel.unary_stream(full, **codec)(request, metadata=metadata):
+                    pass
+            else:
+                await channel.unary_unary(full, **codec)(request, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            return error
+    return None
+
+
+def reason_of(error: grpc.aio.AioRpcError | None) -> Reason | None:
+    if error is None:
+        return None
+    fault = fault_from_rpc_error(error)
+    assert fault is not None, error
+    assert fault.started == "no"
+    return fault.reason
+
+
+def test_every_rpc_of_the_protocol_has_a_row_and_every_row_an_rpc() -> None:
+    assert set(RULES) == set(METHODS)
+
+
+@pytest.mark.parametrize("full", sorted(METHODS))
+@pytest.mark.parametrize("credential", [None, "wrong", "expired", "revoked"])
+async def test_without_a_good_credential_nothing_is_answered(
+    system: System, full: str, credential: str | None
+) -> None:
+    error = await send(system, full, credential)
+    assert reason_of(error) is Reason.UNAUTHENTICATED
+    assert not system.heard
+
+
+def roles_of(full: str) -> frozenset[Role]:
+    return RULES[full].roles
+
+
+@pytest.mark.parametrize("full", sorted(METHODS))
+@pytest.mark.parametrize("credential", ["acme", "operator", "worker", "shared"])
+async def test_each_role_sends_what_is_its_and_nothing_else(
+    system: System, full: str, credential: str
+) -> None:
+    role = {"acme": Role.CALLER, "operator": Role.OPERATOR, "worker": Role.PLANE}.get(credential)
+    error = await send(system, full, credential)
+    if role is None or role in roles_of(full):
+        assert error is None
+        assert [name for name, _, _ in system.heard] == [full]
+    else:
+        assert reason_of(error) is Reason.PERMISSION_DENIED
+        assert not system.heard
+
+
+def names_tenant(full: str) -> bool:
+    return RULES[full].tenant in ("own", "filter") and Role.CALLER in roles_of(full)
+
+
+@pytest.mark.parametrize("full", sorted(filter(names_tenant, METHODS)))
+async def test_a_caller_names_no_other_tenant_and_its_own_is_filled_in(
+    system: System, full: str
+) -> None:
+    there, nowhere = [await send(system, full, "rival", tenant) for tenant in ("acme", "nobody")]
+    assert reason_of(there) is reason_of(nowhere) is Reason.PERMISSION_DENIED
+    assert there is not None
+    assert nowhere is not None
+    assert there.details() == nowhere.details()
+    for tenant in ("", "acme"):
+        assert await send(system, full, "acme", tenant) is None
+    for _, request, who in system.heard:
+        assert getattr(request, "call", request).tenant == "acme"
+        assert who.tenant == "acme"
+
+
+def test_every_request_that_names_a_tenant_has_it_checked() -> None:
+    for full, method in METHODS.items():
+        message = method.input_type
+        inner = message.fields_by_name.get("call")
+        named = message if inner is None or inner.message_type is None else inner.message_type
+        if not method.client_streaming and "tenant" in named.fields_by_name:
+            assert RULES[full].tenant in ("own", "filter"), full
+
+
+async def test_the_agent_is_the_one_that_the_credential_names(system: System) -> None:
+    await send(system, "/leaseway.v1.CatalogService/ListTools", "acme")
+    [(_, request, who)] = system.heard
+    assert request.client.agent == "billing"
+    assert who.agent == "billing"
+
+
+async def test_health_answers_everybody_and_reflection_only_whom_it_knows(system: System) -> None:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"") == b"\x08\x01"
+        full = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+        for name, code in ((None, grpc.StatusCode.UNAUTHENTICATED), ("worker", None)):
+            metadata = bearer_metadata(None if name is None else system.keys[name])
+            stream: Any = channel.stream_stream(full)(metadata=metadata)
+            await stream.write(b"\x3a\x01*")  # list_services: "*"
+            if code is None:
+                assert b"leaseway.v1" in await stream.read()
+                stream.cancel()
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as raised:
+                    await stream.read()
+                assert raised.value.code() is code
+
+
+async def test_an_unknown_method_is_unimplemented_for_those_who_are_known(system: System) -> None:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        for name, code in (
+            (None, grpc.StatusCode.UNAUTHENTICATED),
+            ("acme", grpc.StatusCode.UNIMPLEMENTED),
+        ):
+            metadata = bearer_metadata(None if name is None else system.keys[name])
+            call: Any = channel.unary_unary("/leaseway.v1.CatalogService/Guess")
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call(b"", metadata=metadata)
+            assert raised.value.code() is code
+
+
+async def test_an_open_stream_ends_when_its_key_is_revoked(system: System) -> None:
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        full = "/leaseway.v1.ExecutionService/Exchange"
+        streams: dict[str, Any] = {
+            name: channel.stream_stream(full)(metadata=bearer_metadata(system.keys[name]))
+            for name in ("acme", "rival")
+        }
+        for stream in streams.values():
+            assert await stream.read() == b""
+        revoke_key(system.path, system.keys["acme"][4:12], 0.0)
+        await system.authenticator.look()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await streams["acme"].read()
+        assert reason_of(raised.value) is Reason.UNAUTHENTICATED
+        await streams["rival"].write(b"")
+        assert not streams["rival"].done()
+        streams["rival"].cancel()
