@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from leaseway.cli.app import COMMANDS
+from leaseway.control_plane.config.schema.json_schema import native_schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = [path.relative_to(REPOSITORY) for path in sorted((REPOSITORY / "docs").glob("*.md"))]
 README = (REPOSITORY / "README.md").read_text()
 SDK_PAGE = (REPOSITORY / "docs" / "sdk.md").read_text()
+CLI_PAGE = (REPOSITORY / "docs" / "cli.md").read_text()
 DEFAULT = "127.0.0.1:7600"
 
 
@@ -89,17 +92,37 @@ def test_each_program_works(system: tuple[Path, str], program: str) -> None:
 
 
 @pytest.mark.parametrize("program", _blocks("python", SDK_PAGE))
-def test_each_program_of_the_sdk_page_runs(program: str, tmp_path: Path) -> None:
-    done = _run([sys.executable, "-c", program], tmp_path, DEFAULT)
+def test_each_program_of_the_sdk_page_runs(program: str, system: tuple[Path, str]) -> None:
+    folder, address = system
+    done = _run([sys.executable, "-c", program.replace(DEFAULT, address)], folder, address)
     assert done.returncode == 0, done.stderr
 
 
 def test_each_command_that_is_spoken_of_exists() -> None:
     spoken = set(re.findall(r"leaseway ([a-z-]+)", "\n".join([*_blocks("sh"), README])))
     assert spoken - {"is", "runs"} <= set(COMMANDS)
-    assert set(COMMANDS) <= set(re.findall(r"[a-z-]+", README))
+    assert set(COMMANDS) <= set(re.findall(r"[a-z-]+", CLI_PAGE))
 
 
-def test_each_file_that_is_linked_exists() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (REPOSITORY / target).exists(), target
+@pytest.mark.parametrize("page", [Path("README.md"), Path("CONTRIBUTING.md"), *PAGES], ids=str)
+def test_each_file_that_is_linked_exists(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (REPOSITORY / page).read_text()):
+        assert (REPOSITORY / page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_file_that_is_named_on_the_way_through_the_house_exists() -> None:
+    named = re.findall(r"`([a-z_/]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
+    files = [
+        path.relative_to(REPOSITORY).as_posix()
+        for root in ("sdk", "control_plane", "data_plane", "tools")
+        for path in (REPOSITORY / root).rglob("*.py")
+    ]
+    assert named
+    for name in named:
+        assert any(file.endswith(f"/{name}") or file == name for file in files), name
+
+
+def test_the_page_on_configuration_has_every_key_of_a_server() -> None:
+    page = (REPOSITORY / "docs" / "configuration.md").read_text()
+    keys = native_schema()["$defs"]["server"]["properties"]
+    assert [key for key in keys if f"`{key}`" not in page] == []
