@@ -35,6 +35,8 @@ MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
 
 MAX_ARGUMENTS: Final = 4 * MIB
+MAX_VALUES: Final = 100_000
+"""Values and keys of JSON that is parsed at once: what comes after it waits for that."""
 MAX_RESULT: Final = 16 * MIB
 MAX_LINE: Final = 32 * MIB
 """One line of a stdio server."""

@@ -1,12 +1,20 @@
 """Arguments are checked before a server sees them, and never shown to anybody."""
 
 import copy
+import json
+import resource
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled, parse_arguments
+from leaseway.data_plane.core.arguments import (
+    ArgumentCheck,
+    SchemaNotCompiled,
+    has_many_values,
+    parse_arguments,
+)
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -119,3 +127,66 @@ def test_arguments_at_the_bound_pass_and_one_byte_more_does_not() -> None:
     assert parse_arguments(whole)
     with pytest.raises(Fault, match="4 MiB"):
         parse_arguments(whole + b" ")
+
+
+TEXTS = {"properties": {"x": {"type": "array", "items": {"type": "string"}}}}
+
+
+def test_of_large_arguments_only_the_first_violation_is_looked_for() -> None:
+    check = ArgumentCheck(TEXTS)
+    began, memory = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    [(path, _)] = check.violations({"x": [1] * 90_000})
+    assert path == "$.x[0]"
+    [(path, message)] = check.violations({"x": [1, "y" * bounds.MAX_ARGUMENTS]})
+    assert len(message) <= 200
+    # All of them took seconds and more than half a gigabyte.
+    assert time.process_time() - began < 1.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        b'{"x":[' + b"1," * bounds.MAX_VALUES + b"1]}",
+        b'{"x":[' + b'"",' * bounds.MAX_VALUES + b'""]}',
+        b'{"x":[' + b'{"":[]},' * bounds.MAX_VALUES + b"1]}",
+        b'{"x":[' + b'"\\"",' * bounds.MAX_VALUES + b"1]}",
+        b'{"x":' + b"[" * bounds.MAX_VALUES * 2,
+    ],
+)
+def test_arguments_with_too_many_values_are_refused_before_they_are_parsed(many: bytes) -> None:
+    with pytest.raises(Fault, match="more than 100000 values and keys") as refusal:
+        parse_arguments(many)
+    assert (refusal.value.reason, refusal.value.started) == (Reason.INVALID_ARGUMENTS, "no")
+
+
+@pytest.mark.parametrize("line", [b'a,b:c,{d}[e]\\n', b'say \\"a,b\\",', b"c:\\\\,"])
+def test_a_long_text_is_one_value_whatever_it_says(line: bytes) -> None:
+    text = line * 90_000
+    assert parse_arguments(b'{"x":"' + text + b'","y":[1,2]}')["y"] == [1, 2]
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(alphabet=',:[]{}"\\a'),
+        lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text('":,\\a'), each),
+        max_leaves=12,
+    )
+)
+def test_values_are_counted_outside_of_texts_only(value: object) -> None:
+    def parts(one: object) -> int:
+        if isinstance(one, dict):
+            return 1 + len(one) + max(0, len(one) - 1) + sum(map(parts, one.values()))
+        if isinstance(one, list):
+            return 1 + max(0, len(one) - 1) + sum(map(parts, one))
+        return 0
+
+    document = json.dumps(value).encode()
+    count = parts(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "MAX_VALUES", count)
+        escapes = document.count(b"\\\\") + document.count(b'\\"')
+        if escapes <= 4 * count and document.count(b'"') <= 4 * count:
+            assert not has_many_values(document)
+        patch.setattr(bounds, "MAX_VALUES", count - 1)
+        assert has_many_values(document)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 from tests.conftest import BOUND
 
+from leaseway.data_plane.services import unary
 from leaseway.data_plane.services.unary import arguments_from_struct, typed_result
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
@@ -100,6 +102,40 @@ async def test_a_result_too_large_for_one_message_says_what_to_do(bench: Bench) 
     fault = await call
     assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
     assert "exchange" in fault.message
+
+
+async def test_long_arguments_and_a_long_result_are_converted_beside_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers: list[threading.Thread] = []
+
+    def seen(work: Any) -> Any:
+        def run(*args: Any) -> Any:
+            workers.append(threading.current_thread())
+            return work(*args)
+
+        return run
+
+    monkeypatch.setattr(unary, "typed_result", seen(typed_result))
+    monkeypatch.setattr(unary, "arguments_from_struct", seen(arguments_from_struct))
+    await bench.serve("time")
+    long = request(server_id="time", tool="echo", arguments={"text": "hi", "more": [1] * 5_000})
+    answer = await bench.execution.CallTool(long)
+    assert len(answer.content[0].text) > 5_000
+    assert len(workers) == 2
+    assert threading.main_thread() not in workers
+
+
+async def test_a_result_of_too_many_values_is_refused_before_it_is_converted(bench: Bench) -> None:
+    await bench.serve("time")
+    bench.servers.holds = True
+    call = bench.execution.CallTool(request(server_id="time", tool="echo"))
+    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    many = b"[" + b"1," * bounds.MAX_VALUES + b"1]"
+    bench.servers.opened[0].calls[0].answer(b'{"content":[],"structuredContent":{"x":%b}}' % many)
+    fault = await refused(call)
+    assert fault.reason is Reason.RESULT_TOO_LARGE
+    assert "over an exchange" in fault.message
 
 
 async def test_arguments_beyond_what_a_message_of_ours_holds_have_their_reason(

@@ -5,6 +5,7 @@ A remote `$ref` is never fetched. What a caller sent never appears in a message:
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Final
 
 import jsonschema_rs
@@ -16,6 +17,9 @@ from leaseway.wire.errors import Fault, Reason
 _MOST_VIOLATIONS: Final = 20
 _LONGEST_MESSAGE: Final = 200
 _LONGEST_PATH: Final = 200
+_LONGEST_EXPLAINED: Final = 64 * bounds.KIB
+_MOST_EXPLAINED: Final = 200
+"""Values in arguments of which all violations are looked for; of larger ones the first is."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -53,13 +57,42 @@ class ArgumentCheck:
         """Say whether parsed arguments satisfy the schema; the way of most calls."""
 
     def violations(self, arguments: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        """Return (JSON path, what is wrong) of each violation, at most 20."""
-        found: list[tuple[str, str]] = []
-        for error in self._validator.iter_errors(arguments):
-            found.append((_json_path(error.instance_path), error.message[:_LONGEST_MESSAGE]))
-            if len(found) == _MOST_VIOLATIONS:
-                break
-        return tuple(found)
+        """Return (JSON path, what is wrong) of each violation, at most 20.
+
+        The validator makes every error before it gives the first one, each with a copy of what is
+        wrong: of large arguments only the first violation is asked for.
+        """
+        if _is_small(arguments):
+            errors = self._validator.iter_errors(arguments)
+            return tuple(_violation(error) for error in islice(errors, _MOST_VIOLATIONS))
+        try:
+            self._validator.validate(arguments)
+        except jsonschema_rs.ValidationError as error:
+            return (_violation(error),)
+        return ()
+
+
+def _violation(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
+    return _json_path(error.instance_path), error.message[:_LONGEST_MESSAGE]
+
+
+def _is_small(arguments: dict[str, Any]) -> bool:
+    """Say whether arguments have few values and short texts; looks at no more than those."""
+    values, length = 0, 0
+    rest: list[Any] = [arguments]
+    while rest:
+        value = rest.pop()
+        values += 1
+        if isinstance(value, str):
+            length += len(value)
+        elif isinstance(value, dict | list):
+            if len(value) > _MOST_EXPLAINED:
+                return False
+            length += sum(map(len, value)) if isinstance(value, dict) else 0
+            rest.extend(value.values() if isinstance(value, dict) else value)
+        if values + len(rest) > _MOST_EXPLAINED or length > _LONGEST_EXPLAINED:
+            return False
+    return True
 
 
 def _with_defaults_optional(schema: Any) -> Any:
@@ -98,11 +131,13 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     """Parse a call's arguments.
 
     Raises:
-        Fault: INVALID_ARGUMENTS: too long, not JSON, or not an object.
+        Fault: INVALID_ARGUMENTS: too long, too many values, not JSON, or not an object.
 
     """
     if len(arguments) > bounds.MAX_ARGUMENTS:
         raise oversize_arguments()
+    if has_many_values(arguments):
+        raise _too_many_values()
     try:
         return _decode(arguments)
     except msgspec.ValidationError:
@@ -110,6 +145,34 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         problem = "The arguments are not well-formed JSON, or nested too deeply."
     raise Fault(Reason.INVALID_ARGUMENTS, problem, violations=(("$", problem),))
+
+
+def has_many_values(document: bytes) -> bool:
+    """Say whether JSON has more values and keys than may be parsed while calls wait.
+
+    Counts what stands between them, outside of texts, at the pace of memory: what a short text
+    costs to parse is known before it is parsed.
+    """
+    if _between(document) <= bounds.MAX_VALUES:
+        return False
+    if document.count(b"\\\\") + document.count(b'\\"') > 4 * bounds.MAX_VALUES:
+        return True  # to take them out would cost as much
+    plain = document.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * bounds.MAX_VALUES:
+        return True
+    return _between(b"".join(plain.split(b'"')[::2])) > bounds.MAX_VALUES
+
+
+def _between(document: bytes) -> int:
+    return sum(map(document.count, (b",", b":", b"[", b"{")))
+
+
+def _too_many_values() -> Fault:
+    message = (
+        f"The arguments hold more than {bounds.MAX_VALUES} values and keys; pass large data by "
+        "reference, for example as a path or a URL that the server can read, or as one text."
+    )
+    return Fault(Reason.INVALID_ARGUMENTS, message, violations=(("$", message),))
 
 
 def oversize_arguments() -> Fault:

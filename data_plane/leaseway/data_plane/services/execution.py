@@ -22,7 +22,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.stderr_history import KeptLog
 from leaseway.data_plane.services.continuations import Parking
 from leaseway.data_plane.services.exchange import Exchanges
-from leaseway.data_plane.services.unary import Collector, arguments_from_struct, typed_result
+from leaseway.data_plane.services.unary import Collector, arguments_of, typed_response
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
@@ -136,10 +136,10 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> execution_pb2.CallToolResponse:
         """Execute one call."""
         try:
-            sink = self._open(request, context, Collector(keep_events=False))
+            sink = await self._open(request, context, Collector(keep_events=False))
             try:
                 await sink.turn()
-                return self._reply(sink)
+                return await self._reply(sink)
             finally:
                 sink.leave("the caller does not wait any more")
         except Fault as fault:
@@ -151,18 +151,18 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         """Execute one call with progress and log messages before its result."""
         try:
             sink = Collector(keep_events=True)
-            sink = self._open(request.call, context, sink, log_level=request.log_level)
+            sink = await self._open(request.call, context, sink, log_level=request.log_level)
             try:
                 async for event in sink.events():
                     yield event
-                response = self._reply(sink)
+                response = await self._reply(sink)
             finally:
                 sink.leave("the caller's stream has ended")
             yield execution_pb2.CallToolStreamingResponse(result=response)
         except Fault as fault:
             await abort(context, fault)
 
-    def _open(
+    async def _open(
         self,
         request: execution_pb2.CallToolRequest,
         context: Context,
@@ -179,25 +179,25 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level
-        sink.run = self._executor.begin(call, arguments_from_struct(request.arguments), sink)
+        sink.run = self._executor.begin(call, await arguments_of(request), sink)
         return sink
 
-    def _reply(self, sink: Collector) -> execution_pb2.CallToolResponse:
+    async def _reply(self, sink: Collector) -> execution_pb2.CallToolResponse:
         """Return how a call ended, or what its server asks; then it waits for the next request."""
         questions = sink.questions
         if not questions:
-            return self._response(sink.run, sink.result.result())
+            return await self._response(sink.run, sink.result.result())
         response = self._bounded(
             execution_pb2.CallToolResponse(input_required=questions), sink.run, "What is asked"
         )
         response.request_state = self.parking.park(sink)
         return response
 
-    def _response(
+    async def _response(
         self, run: Run | None, outcome: tuple[bytes, bool]
     ) -> execution_pb2.CallToolResponse:
         payload, is_error = outcome
-        return self._bounded(typed_result(payload, is_error), run, "The result")
+        return self._bounded(await typed_response(payload, is_error), run, "The result")
 
     def _bounded(
         self, response: execution_pb2.CallToolResponse, run: Run | None, what: str

@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
 from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.core.arguments import has_many_values, oversize_arguments
 from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.core.media import BadMedia, media_from_text
 from leaseway.v1 import execution_pb2
@@ -25,7 +26,25 @@ from leaseway.wire.names import DEFAULT_TENANT
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 _LARGEST_EXACT = 2.0**53  # beyond it a double no longer holds every integer
+_QUICKLY_TYPED: Final = 4 * bounds.KIB
+_LARGEST_VALUE: Final = 32
+"""Bytes that a value of a Struct has around its text, at most."""
 _OWN_FIELDS = frozenset({"content", "structuredContent", "isError"})
+
+
+async def arguments_of(request: execution_pb2.CallToolRequest) -> bytes:
+    """Return a request's arguments as JSON; long ones are made in a thread.
+
+    Raises:
+        Fault: INVALID_ARGUMENTS: they are longer than any that may be sent.
+
+    """
+    size = request.arguments.ByteSize()
+    if size > bounds.MAX_ARGUMENTS + _LARGEST_VALUE * bounds.MAX_VALUES:
+        raise oversize_arguments()
+    if size <= _QUICKLY_TYPED:
+        return arguments_from_struct(request.arguments)
+    return await asyncio.to_thread(arguments_from_struct, request.arguments)
 
 
 def arguments_from_struct(arguments: Struct) -> bytes:
@@ -45,13 +64,28 @@ def _with_integers(value: Any) -> Any:
             return value
 
 
+async def typed_response(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:
+    """Return what `typed_result` does; a long one is made in a thread, as each value takes long."""
+    if len(payload) <= _QUICKLY_TYPED:
+        return typed_result(payload, is_error)
+    return await asyncio.to_thread(typed_result, payload, is_error)
+
+
 def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:
     """Return an MCP `result` object as a typed response.
 
     Raises:
-        Fault: SERVER_ERROR: the server's result is not a JSON object.
+        Fault: SERVER_ERROR: the server's result is not a JSON object; RESULT_TOO_LARGE: it has
+            too many values.
 
     """
+    if has_many_values(payload):
+        raise Fault(
+            Reason.RESULT_TOO_LARGE,
+            f"The result holds more than {bounds.MAX_VALUES} values and keys, too many for typed "
+            "content; call the tool over an exchange, or ask it for less.",
+            "yes",
+        )
     try:
         result = _decode(payload)
     except (msgspec.DecodeError, RecursionError) as error:
