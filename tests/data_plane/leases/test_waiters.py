@@ -7,10 +7,11 @@ import random
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.conftest import worker_bench
 from tests.data_plane.leases.test_manager import Bench, acquire, refused
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
-from leaseway.data_plane.leases.waiters import RoomLine
+from leaseway.data_plane.leases.waiters import Granted, RoomLine
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire.durations import duration
@@ -29,8 +30,8 @@ class Room:
     async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> Lease:
         key = LeaseKey("default", session, server)
 
-        def attempt() -> tuple[Lease, bool]:
-            granted = self.table.acquire(
+        def attempt() -> Granted:
+            lease, created = self.table.acquire(
                 key,
                 0.0,
                 variant=VariantKey(server),
@@ -38,7 +39,7 @@ class Room:
                 server_limit=self.server_limit,
             )
             self.order.append(session)
-            return granted
+            return lease, created, None
 
         try:
             return attempt()[0]
@@ -191,3 +192,38 @@ async def test_more_room_by_configuration_is_given_to_those_who_wait(bench: Benc
         assert (await waiting).lease.session == "s2"
     held = await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())
     assert len(held.leases) == 2
+
+
+async def test_a_waiter_whose_instance_does_not_start_is_told_why(bench: Bench) -> None:
+    limits = InstancePolicy(start="lazy", max_instances=1)
+    await bench.serve("db", shared=False, instances=limits)
+    held = await acquire(bench)
+    waiting = asyncio.ensure_future(acquire(bench, "s2", wait=duration(BOUND)))
+    await bench.until(lambda: bench.worker.leases.waiting == 1)
+    # It starts, and fails, before the waiter's turn of the loop.
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=held.lease.id))
+    fault = await refused(waiting)
+    assert (fault.reason, fault.message) == (Reason.SERVER_NOT_READY, "no such command")
+    assert not tuple(bench.worker.leases.leases)
+
+
+async def test_a_lease_that_ends_before_its_waiters_turn_is_no_success(bench: Bench) -> None:
+    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
+    held = await acquire(bench)
+    leases = bench.worker.leases
+    acquiring = asyncio.ensure_future(leases.acquire(LeaseKey("default", "s2", "db"), wait=BOUND))
+    await bench.until(lambda: leases.waiting == 1)
+    leases.release(held.lease.id)
+    [lease] = leases.leases
+    leases.revoke(lease.id, "somebody asked for it")
+    with pytest.raises(Fault) as refusal:
+        await acquiring
+    assert refusal.value.reason is Reason.LEASE_REVOKED
+
+
+async def test_a_worker_of_no_capacity_holds_no_lease() -> None:
+    async with worker_bench(capacity=0) as bench:
+        assert bench.first_hello.capacity == 0
+        await bench.serve("db", shared=False)
+        assert (await refused(acquire(bench))).reason is Reason.CAPACITY

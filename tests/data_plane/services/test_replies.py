@@ -10,9 +10,9 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.services import replies
-from leaseway.v1 import execution_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.errors import Reason
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any
@@ -143,3 +143,25 @@ async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
     assert "does not read" in fault.message
+
+
+async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream's writer has ended, or not begun; its calls still end."""
+    monkeypatch.setattr(replies, "MOST_UNREAD", 100)
+
+    class Gone:
+        async def write(self, message: bytes) -> None:
+            raise asyncio.CancelledError
+
+    for has_ended in (False, True):
+        sink = replies.Replies(Gone(), None, lambda lease: lease, None)  # type: ignore[arg-type]
+        if has_ended:
+            with pytest.raises(asyncio.CancelledError):
+                await sink.write(catalog_pb2.WorkerRef())
+        for number in range(20):
+            sink.refuse(number, Fault(Reason.OVERLOADED, "x" * 20))
+        sink._look()
+        assert sink.breach is not None
+        assert sink.breach.reason is Reason.OVERLOADED

@@ -54,16 +54,13 @@ class LeaseInstances:
         )
         self._starting[lease.id] = _Start(done, task)
 
-    async def until_up(self, lease_id: str) -> None:
-        """Wait for the instance of a lease, if it is starting.
+    def starting(self, lease_id: str) -> asyncio.Future[None] | None:
+        """Return what is done when the instance of a lease is up, or None where it is.
 
-        Raises:
-            Fault: Why it did not come up, or why its lease has ended meanwhile.
-
+        It fails with why the instance did not come up, or why its lease has ended meanwhile.
         """
         start = self._starting.get(lease_id)
-        if start is not None:
-            await asyncio.shield(start.done)
+        return start.done if start is not None else None
 
     def forget(self, lease_id: str) -> None:
         """Note that the instance of a lease has ended by itself."""

@@ -12,7 +12,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
-from leaseway.data_plane.leases.waiters import RoomLine
+from leaseway.data_plane.leases.waiters import Granted, RoomLine
 from leaseway.data_plane.metrics.instruments import lease_wait
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
@@ -129,15 +129,18 @@ class LeaseKeeper:
         if ttl is not None:
             check_lease_ttl(ttl)
         with lease_wait(self._context.meters, key.server_id) as granted:
-            lease, created = await self._grant(key, agent, acquirer, ttl, wait)
-            await self._instances.until_up(lease.id)
+            lease, created, starting = await self._grant(key, agent, acquirer, ttl, wait)
+            if starting is not None:
+                await asyncio.shield(starting)
+            if self._table.get(lease.id) is None:  # it has ended before its caller's turn came
+                raise self.ended_fault(lease.id)
             granted(lease, created, self.live(lease))
         return lease, created
 
     async def _grant(
         self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
-    ) -> tuple[Lease, bool]:
-        def attempt() -> tuple[Lease, bool]:
+    ) -> Granted:
+        def attempt() -> Granted:
             return self._take_room(key, agent, acquirer, ttl)
 
         try:
@@ -149,9 +152,7 @@ class LeaseKeeper:
         except NoRoom as full:
             raise no_room(key.server_id, full) from None
 
-    def _take_room(
-        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None
-    ) -> tuple[Lease, bool]:
+    def _take_room(self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
         if self._leaving is not None:
             raise self._leaving
         generation = self._leasable(key)
@@ -169,7 +170,7 @@ class LeaseKeeper:
             self._begin(lease, generation)
         else:
             self._context.reports.lease_gained(lease)  # its time to live, perhaps
-        return lease, created
+        return lease, created, self._instances.starting(lease.id)
 
     def _leasable(self, key: LeaseKey) -> Generation:
         generation = self._pool.find(key.server_id, key.tenant)

@@ -16,7 +16,8 @@ from leaseway.wire.errors import Fault
 
 _MOST: Final = 1024
 
-Granted = tuple[Lease, bool]
+Granted = tuple[Lease, bool, asyncio.Future[None] | None]
+"""A lease, whether it is new, and what is done when its instance is up; None where it is."""
 
 
 @dataclass(frozen=True, eq=False)

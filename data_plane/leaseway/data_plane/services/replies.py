@@ -153,6 +153,7 @@ class Replies:
         self._calm = MOST_UNREAD  # bytes that wait; with more, each result is looked at
         self._updates = Updates(self._outbox)
         self._writing = asyncio.timeout(None)
+        self._interruptible = False  # a timeout that has not begun, or is over, can't be set
 
     @property
     def queued_bytes(self) -> int:
@@ -221,8 +222,9 @@ class Replies:
                 "as they come.",
                 "unknown",
             )
-            # The writer waits for the caller; only an interruption ends that.
-            self._writing.reschedule(asyncio.get_running_loop().time())
+            if self._interruptible:
+                # The writer waits for the caller; only an interruption ends that.
+                self._writing.reschedule(asyncio.get_running_loop().time())
 
     def fail(self, run: Run, fault: Fault) -> None:
         """Queue why a call has no result."""
@@ -306,7 +308,11 @@ class Replies:
         """Say who answers, then send what is queued, until the stream is to end."""
         try:
             async with self._writing:
-                await self._write(worker)
+                self._interruptible = True
+                try:
+                    await self._write(worker)
+                finally:
+                    self._interruptible = False
         except TimeoutError:
             if self.breach is None:
                 raise
