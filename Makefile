@@ -5,6 +5,7 @@
 #   make soak     the long tests: 200 edits under load, 500 servers; prints times and memory
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
+#   make conformance  the official MCP conformance suite, before the front and behind the worker
 #   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
@@ -18,12 +19,13 @@ PYTEST_ARGS ?=
 
 .PHONY: demo test soak bench check fmt fmt-check lint types imports rooms protos generate legacy-servers \
         npm-servers k8s k8s-api clean
+.PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
 
 demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
-test: check legacy-servers npm-servers
+test: check legacy-servers npm-servers conformance-suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: .venv/dev.stamp
@@ -86,6 +88,25 @@ npm-servers:
 	  echo "make: the npm servers could not be installed; their tests will say so." >&2; \
 	else \
 	  echo "make: there is no npm; the tests of npm servers will say so." >&2; \
+	fi
+
+conformance: .venv/dev.stamp conformance-suite
+	$(BIN)/python -m pytest tests/conformance -rP $(PYTEST_ARGS)
+
+# The same for the official conformance suite and for MCP clients that others wrote.
+conformance-suite:
+	@if command -v npm >/dev/null; then \
+	  test .build/conformance/stamp -nt tools/conformance.json -a \
+	    .build/conformance/stamp -nt tools/conformance.txt || { \
+	    mkdir -p .build/conformance && $(PYTHON) -m venv .build/conformance/env && \
+	    .build/conformance/env/bin/python -m pip install --quiet \
+	      --requirement tools/conformance.txt && \
+	    cp tools/conformance.json .build/conformance/package.json && \
+	    (cd .build/conformance && npm install --no-audit --no-fund --loglevel=error) && \
+	    touch .build/conformance/stamp; } || \
+	  echo "make: the conformance suite could not be installed; its tests will say so." >&2; \
+	else \
+	  echo "make: there is no npm; the conformance tests will say so." >&2; \
 	fi
 
 clean:

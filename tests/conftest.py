@@ -67,6 +67,15 @@ def npm_server() -> ServerCommand:
     return command
 
 
+@pytest.fixture(scope="session")
+def conformance_folder() -> Path:
+    """Return where the official conformance suite and foreign MCP clients are installed."""
+    folder = Path(os.environ.get("LEASEWAY_CONFORMANCE") or ROOT / ".build" / "conformance")
+    if not (folder / "stamp").exists():
+        absent("conformance", f"{folder} is not complete; run `make conformance-suite`.")
+    return folder
+
+
 @pytest.fixture
 def legacy_server() -> ServerCommand:
     """Return a function from a PyPI server built on `mcp<2` to the command that starts it.

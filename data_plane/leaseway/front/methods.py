@@ -345,7 +345,8 @@ def _take_input(request: Request, params: Continued) -> None:
         parts.append(b'"inputResponses":%b' % bytes(params.responses))
     if params.state is not None:
         parts.append(b'"requestState":%b' % encode(params.state))
-    request.listener.input = b",".join(parts)
+    if parts:
+        request.listener.input = b"{%b}" % b",".join(parts)
 
 
 def _honored(wanted: ListenFilter) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Listener:
         ask: Has a question answered.
         withdraw: Takes a question back.
         passes_input: Whether `input_required` results are passed on to the client.
-        input: Its answers to one of them, as members of the params; empty without.
+        input: Its answers to one of them, as a JSON object; empty without.
     """
 
     __slots__ = (
@@ -74,6 +74,8 @@ class Relayed(CallEvents):
             answers=listener.answers,
             inline_media=True,
         )
+        self.passes_input = listener.passes_input
+        self.input = listener.input
         self._listener = listener
         self._open: dict[int, Question] = {}
 

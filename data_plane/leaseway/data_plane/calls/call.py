@@ -118,6 +118,34 @@ def parse_answer(result: bytes) -> bytes:
     return result.replace(b"\n", b" ").replace(b"\r", b" ").strip()
 
 
+class _Input(msgspec.Struct, omit_defaults=True):
+    inputResponses: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET  # noqa: N815 - MCP's
+    requestState: str | msgspec.UnsetType = msgspec.UNSET  # noqa: N815
+
+
+def parse_input(sent: bytes) -> bytes:
+    """Return what a caller answers to an `input_required` result, as further members of params.
+
+    Raises:
+        Fault: INVALID_REQUEST: it is not of that shape, or too large.
+
+    """
+    if not sent:
+        return b""
+    try:
+        parsed = msgspec.json.decode(sent, type=_Input) if len(sent) <= MAX_ASK else None
+    except (ValueError, RecursionError):
+        parsed = None
+    if parsed is None:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"The answers to an `input_required` result are a JSON object of at most {MAX_ASK} "
+            "bytes with `inputResponses`, an object, and `requestState`, a text.",
+        )
+    members = msgspec.json.format(msgspec.json.encode(parsed), indent=-1)[1:-1]
+    return b"," + members if members else b""
+
+
 class Sink(Protocol):
     """Takes what becomes of calls; none of it may block."""
 

@@ -15,7 +15,7 @@ import time
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
-from leaseway.data_plane.calls.call import Run, Sink
+from leaseway.data_plane.calls.call import Run, Sink, parse_input
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
@@ -189,6 +189,8 @@ class Executor:
             request.on_log, request.log_level = run.log, call.log_level
         if call.answers:
             request.on_ask, request.answers = run.ask, answerable(call.answers)
+        if call.passes_input:
+            request.passes_input, request.continuation = True, parse_input(call.input)
         if self.meters is not None:
             run.timer = self.meters.timer(live.spec, label)
             run.sent_at = time.perf_counter()

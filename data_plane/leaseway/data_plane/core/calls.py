@@ -146,6 +146,8 @@ class ToolRequest:
         answers: The methods that the caller answers.
         continuation: More members of `params`, with a comma before each: the answers to what a
             modern server asked when the call was made before.
+        passes_input: Whether the caller takes a result that wants input as it is, and makes the
+            call again itself.
         method: The MCP method; empty means `tools/call`. Of others, `arguments` are all params
             but `_meta`: an object on one line with at least one member.
     """
@@ -161,6 +163,7 @@ class ToolRequest:
     on_ask: OnAsk | None = None
     answers: Answers = NO_ANSWERS
     continuation: bytes = b""
+    passes_input: bool = False
     method: str = ""
 
 

@@ -302,4 +302,6 @@ def _rest(state: CallState, lease_id: str) -> bytes:
         rest.log_level = events.log_level
         rest.answers.extend(events.answers)
         rest.inline_media = events.inline_media
+        rest.passes_input = events.passes_input
+        rest.input = events.input
     return rest.SerializeToString()

@@ -68,6 +68,8 @@ class CallEvents:
 
     Attributes:
         deadline: When the call is given up, in the loop's time; set with each try.
+        passes_input: Whether `input_required` results are taken as they are.
+        input: The answers to one of them, as a JSON object; empty without.
         dropped: Events that had to make room for newer ones.
     """
 
@@ -84,6 +86,8 @@ class CallEvents:
         self.log_level = log_level
         self.answers = answers
         self.inline_media = inline_media
+        self.passes_input = False
+        self.input = b""
         self.deadline = 0.0
         self.dropped = 0
         self._tasks = tasks

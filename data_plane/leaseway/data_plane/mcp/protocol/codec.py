@@ -79,7 +79,7 @@ def encode_call(call_id: int, request: ToolRequest, era: Era) -> bytes:
         request.params_head,
         arguments,
         _call_meta(call_id, request, era),
-        request.continuation,
+        request.continuation if era.modern else b"",
     )
 
 
@@ -88,7 +88,7 @@ def _encode_other(call_id: int, request: ToolRequest, era: Era) -> bytes:
         call_id,
         _encode(request.method),
         request.arguments[1:-1],
-        request.continuation,
+        request.continuation if era.modern else b"",
         _call_meta(call_id, request, era),
     )
 

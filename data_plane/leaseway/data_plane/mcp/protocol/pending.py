@@ -138,6 +138,8 @@ class ToolCall:
         return Outcome(payload, flags.isError is True)
 
     def _outcome_of_kind(self, kind: object, payload: bytes) -> Outcome | None:
+        if kind == "input_required" and self.request.passes_input:
+            return Outcome(payload)
         if kind != "input_required":  # MCP has a client take what it does not know for invalid
             return Outcome(b"", fault=_unknown_kind(self._server, kind))
         self._connection.ask_first(self, payload)

