@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.e2e.system import System, eventually, kit, python_server
 
 from leaseway.identity.keys import add_key, make_key, revoke_key
@@ -15,6 +16,7 @@ from leaseway.sdk import (
     AsyncClient,
     LeasewayError,
     PermissionDenied,
+    ToolNotFound,
     Unauthenticated,
 )
 
@@ -124,3 +126,38 @@ async def test_a_call_in_flight_ends_when_its_key_is_revoked(
 
         await eventually(is_refused)
     assert os.environ["LEASEWAY_KEY"] == SHARED
+
+
+async def test_a_tenant_sees_what_it_is_granted_and_nothing_else(
+    system: System, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.json"
+    acme, rival = (key_for(keys, Role.CALLER, tenant) for tenant in ("acme", "rival"))
+    config = yaml.safe_load(system.config.read_text())
+    config["servers"]["kit"]["rules"] = ['args.timezone == "Mars"']
+    config["tenants"] = {
+        "acme": {"servers": {"kit": {"tools": {"whitelist": ["current_time"]}}}},
+        "rival": {"servers": ["counter"]},
+    }
+    system.write_text(yaml.safe_dump(config))
+    async with (
+        AsyncClient(system.address, key=acme) as client,
+        AsyncClient(system.address, key=rival) as other,
+        AsyncClient(system.address, key=SHARED, tenant="nobody") as nobody,
+    ):
+
+        async def is_granted() -> bool:
+            return [tool.name for tool in await client.list_tools()] == ["current_time"]
+
+        await eventually(is_granted)
+        assert (await client.call_tool("current_time", {"timezone": "UTC"})).text
+        with pytest.raises(PermissionDenied, match="Rule 1"):
+            await client.call_tool("current_time", {"timezone": "Mars"})
+        for name in ("list_files", "kit:list_files", "counter_add", "counter:add"):
+            with pytest.raises(ToolNotFound):
+                await client.call_tool(name, {})
+        names = {tool.name for tool in await other.list_tools()}
+        assert "counter_add" in names
+        assert "current_time" not in names
+        assert not list(await nobody.list_tools())
+        assert {server.id for server in await client.servers()} == {"kit"}

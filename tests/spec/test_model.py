@@ -6,14 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.spec.model import (
-    NO_FILTER,
-    InstancePolicy,
-    NameFilter,
-    ServerSpec,
-    Transform,
-    VariantKey,
-)
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
 SPEC = ServerSpec(
     VariantKey("time"),

@@ -69,6 +69,9 @@ class Again:
     repeats: bool = False
 
 
+_BUSY = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED})
+
+
 def decide(
     fault: Fault, tried: Tried, uniform: Callable[[float, float], float] = random.uniform
 ) -> Again | None:
@@ -121,8 +124,11 @@ def more_telling(known: Fault | None, fault: Fault) -> Fault:
 
 
 def _is_busy(fault: Fault) -> bool:
-    """Say whether an MCP server took nothing and named a time to come back (429, 503)."""
-    refused = fault.reason is Reason.SERVER_ERROR and fault.started == "no"
+    """Say whether a call was not taken, and told when to come back.
+
+    By an MCP server (429, 503), or by a worker whose limits are reached.
+    """
+    refused = fault.reason in _BUSY and fault.started == "no"
     return refused and fault.retry_delay is not None
 
 

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import Final, Literal
 
 from leaseway.spec.http_tools import HttpTool
-from leaseway.spec.name_filters import passes
+from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
 
@@ -95,29 +96,6 @@ class InstancePolicy:
 
 
 @dataclass(frozen=True)
-class NameFilter:
-    """Patterns over original names, or over URIs; `*` matches any run (DESIGN §2).
-
-    A whitelist alone lets nothing else pass. With a blacklist, what that matches does not pass
-    unless the whitelist matches it, too.
-    """
-
-    whitelist: tuple[str, ...] = ()
-    blacklist: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.whitelist or self.blacklist)
-
-    def passes(self, name: str) -> bool:
-        """Say whether a name or URI passes."""
-        return passes(name, self.whitelist, self.blacklist)
-
-
-NO_FILTER: Final = NameFilter()
-"""Lets everything pass."""
-
-
-@dataclass(frozen=True)
 class Transform:
     """One step from an original to an exposed name (DESIGN §2).
 
@@ -166,6 +144,7 @@ class ServerSpec:
     prompts: NameFilter = NO_FILTER
     resources: NameFilter = NO_FILTER
     transforms: tuple[Transform, ...] = ()
+    policy: ServerPolicy = NO_POLICY
 
     @cached_property
     def launch_hash(self) -> str:
@@ -213,6 +192,7 @@ class ServerSpec:
                 # Only where they are set: a server without them keeps the hash that it had
                 # before there were any, so that an upgrade sends nothing again.
                 **{name: asdict(rules) for name, rules in self._other_filters() if rules},
+                **({"policy": asdict(self.policy)} if self.policy else {}),
             }
         )
 
@@ -235,6 +215,7 @@ class ServerSpec:
             prompts=self.prompts,
             resources=self.resources,
             transforms=self.transforms,
+            policy=self.policy,
         )
 
     @property

@@ -6,6 +6,8 @@ The control plane asks it of names that servers list, workers of URIs that calle
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -41,3 +43,26 @@ def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> boo
     if blacklist:
         return not any(matches(pattern, name) for pattern in blacklist)
     return not whitelist
+
+
+@dataclass(frozen=True)
+class NameFilter:
+    """Patterns over original names, or over URIs; `*` matches any run (DESIGN §2).
+
+    A whitelist alone lets nothing else pass. With a blacklist, what that matches does not pass
+    unless the whitelist matches it, too.
+    """
+
+    whitelist: tuple[str, ...] = ()
+    blacklist: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.whitelist or self.blacklist)
+
+    def passes(self, name: str) -> bool:
+        """Say whether a name or URI passes."""
+        return passes(name, self.whitelist, self.blacklist)
+
+
+NO_FILTER: Final = NameFilter()
+"""Lets everything pass."""

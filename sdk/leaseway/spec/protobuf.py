@@ -6,6 +6,8 @@ from typing import TypeVar
 
 from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
 from leaseway.spec.model import InstancePolicy, Limits, Sandbox, ServerSpec, Value, VariantKey
+from leaseway.spec.policy import NO_POLICY
+from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
 from leaseway.v1 import spec_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
@@ -65,6 +67,7 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         http_tools=map(_tool_to_wire, spec.http_tools),
         follow_redirects=spec.follow_redirects,
         retries=spec.retries,
+        policy=policy_to_wire(spec.policy) if spec.policy else None,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -110,6 +113,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         http_tools=tuple(map(_tool_from_wire, message.http_tools)),
         follow_redirects=message.follow_redirects,
         retries=message.retries,
+        policy=policy_from_wire(message.policy) if message.HasField("policy") else NO_POLICY,
     )
 
 

@@ -464,6 +464,7 @@ class ServerSpec(_message.Message):
     HTTP_TOOLS_FIELD_NUMBER: _builtins.int
     FOLLOW_REDIRECTS_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`,
     `python`, `builtin`.
@@ -540,6 +541,10 @@ class ServerSpec(_message.Message):
     def http_tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpTool]:
         """The tools of an `http_api` server, whose address is `url`."""
 
+    @_builtins.property
+    def policy(self) -> Global___ServerPolicy:
+        """Who may call what of it, and how much. Unset means everybody everything."""
+
     def __init__(
         self,
         *,
@@ -564,11 +569,325 @@ class ServerSpec(_message.Message):
         http_tools: _abc.Iterable[Global___HttpTool] | None = ...,
         follow_redirects: _builtins.bool = ...,
         retries: _builtins.int = ...,
+        policy: Global___ServerPolicy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "call_timeout", b"call_timeout", "command", b"command", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "call_timeout", b"call_timeout", "command", b"command", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServerSpec: _TypeAlias = ServerSpec  # noqa: Y015
+
+@_typing.final
+class NamePatterns(_message.Message):
+    """Patterns over original names, by the rules of the configuration's filters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHITELIST_FIELD_NUMBER: _builtins.int
+    BLACKLIST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def whitelist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Alone, nothing else passes."""
+
+    @_builtins.property
+    def blacklist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Does not pass, unless the whitelist matches it as well."""
+
+    def __init__(
+        self,
+        *,
+        whitelist: _abc.Iterable[_builtins.str] | None = ...,
+        blacklist: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blacklist", b"blacklist", "whitelist", b"whitelist"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamePatterns: _TypeAlias = NamePatterns  # noqa: Y015
+
+@_typing.final
+class AgentGrant(_message.Message):
+    """What one agent of a tenant may use of a server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITHHELD_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    withheld: _builtins.bool
+    """Whether the agent is configured without this server."""
+    @_builtins.property
+    def tools(self) -> Global___NamePatterns:
+        """Which of the tenant's tools. Unset means all of them."""
+
+    def __init__(
+        self,
+        *,
+        withheld: _builtins.bool = ...,
+        tools: Global___NamePatterns | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools", "withheld", b"withheld"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentGrant: _TypeAlias = AgentGrant  # noqa: Y015
+
+@_typing.final
+class TenantGrant(_message.Message):
+    """What one tenant may use of a server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class AgentsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___AgentGrant: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___AgentGrant | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    AGENTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> Global___NamePatterns:
+        """Which tools. Unset means all."""
+
+    @_builtins.property
+    def agents(self) -> _containers.MessageMap[_builtins.str, Global___AgentGrant]:
+        """The agents with grants of their own, by name; others have the tenant's."""
+
+    def __init__(
+        self,
+        *,
+        tools: Global___NamePatterns | None = ...,
+        agents: _abc.Mapping[_builtins.str, Global___AgentGrant] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantGrant: _TypeAlias = TenantGrant  # noqa: Y015
+
+@_typing.final
+class CallRate(_message.Message):
+    """So many calls in so many seconds. Zero calls means that there is no bound."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    calls: _builtins.int
+    """How many."""
+    seconds: _builtins.float
+    """In how many seconds."""
+    def __init__(
+        self,
+        *,
+        calls: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallRate: _TypeAlias = CallRate  # noqa: Y015
+
+@_typing.final
+class TenantLimits(_message.Message):
+    """How much one tenant may use of each worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    CONCURRENT_FIELD_NUMBER: _builtins.int
+    concurrent: _builtins.int
+    """Calls under way at once. Zero means no bound."""
+    @_builtins.property
+    def calls(self) -> Global___CallRate:
+        """Calls of all its servers together. Unset means no bound."""
+
+    def __init__(
+        self,
+        *,
+        calls: Global___CallRate | None = ...,
+        concurrent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "concurrent", b"concurrent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantLimits: _TypeAlias = TenantLimits  # noqa: Y015
+
+@_typing.final
+class RiskPattern(_message.Message):
+    """How risky the tools are whose original names match a pattern."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERN_FIELD_NUMBER: _builtins.int
+    RISK_FIELD_NUMBER: _builtins.int
+    pattern: _builtins.str
+    """The pattern."""
+    risk: _builtins.str
+    """One of `read_only`, `mutating`, `external`."""
+    def __init__(
+        self,
+        *,
+        pattern: _builtins.str = ...,
+        risk: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pattern", b"pattern", "risk", b"risk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RiskPattern: _TypeAlias = RiskPattern  # noqa: Y015
+
+@_typing.final
+class ArgumentRule(_message.Message):
+    """A CEL expression that denies the calls of which it is true."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    expression: _builtins.str
+    """Over `tool`, `tenant`, `agent`, `session` and `args`."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns over the original names of the tools that it is for. None means
+        every tool.
+        """
+
+    def __init__(
+        self,
+        *,
+        expression: _builtins.str = ...,
+        tools: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expression", b"expression", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ArgumentRule: _TypeAlias = ArgumentRule  # noqa: Y015
+
+@_typing.final
+class ServerPolicy(_message.Message):
+    """Who may call what of a server, and how much."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class GrantsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___TenantGrant: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___TenantGrant | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LimitsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___TenantLimits: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___TenantLimits | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    RESTRICTED_FIELD_NUMBER: _builtins.int
+    GRANTS_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    RISKS_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    RULES_FIELD_NUMBER: _builtins.int
+    restricted: _builtins.bool
+    """Whether only those in `grants` may use it."""
+    @_builtins.property
+    def grants(self) -> _containers.MessageMap[_builtins.str, Global___TenantGrant]:
+        """By tenant; `*` is for those that are not named."""
+
+    @_builtins.property
+    def limits(self) -> _containers.MessageMap[_builtins.str, Global___TenantLimits]:
+        """By tenant, likewise."""
+
+    @_builtins.property
+    def risks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RiskPattern]:
+        """The first that matches decides; else the tool's own annotations do."""
+
+    @_builtins.property
+    def rate(self) -> Global___CallRate:
+        """Calls of external tools, for each tenant by itself. Unset means no bound."""
+
+    @_builtins.property
+    def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArgumentRule]:
+        """What is denied, in order."""
+
+    def __init__(
+        self,
+        *,
+        restricted: _builtins.bool = ...,
+        grants: _abc.Mapping[_builtins.str, Global___TenantGrant] | None = ...,
+        limits: _abc.Mapping[_builtins.str, Global___TenantLimits] | None = ...,
+        risks: _abc.Iterable[Global___RiskPattern] | None = ...,
+        rate: Global___CallRate | None = ...,
+        rules: _abc.Iterable[Global___ArgumentRule] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rate", b"rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "limits", b"limits", "rate", b"rate", "restricted", b"restricted", "risks", b"risks", "rules", b"rules"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerPolicy: _TypeAlias = ServerPolicy  # noqa: Y015

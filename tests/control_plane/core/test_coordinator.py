@@ -33,7 +33,8 @@ from leaseway.control_plane.core.workers.actions import (
 )
 from leaseway.control_plane.core.workers.records import WorkerRefused, WorkerReport
 from leaseway.control_plane.core.workers.subscription import Refusal
-from leaseway.spec.model import NameFilter, ServerSpec, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
 
 FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")

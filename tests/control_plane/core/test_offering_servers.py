@@ -18,7 +18,8 @@ from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
 
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.spec.model import NameFilter, ServerSpec, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NameFilter
 
 FOUND = offering(
     "echo",

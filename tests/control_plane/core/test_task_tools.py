@@ -17,7 +17,7 @@ from leaseway.control_plane.core.catalog.prompts_resources import expose_recorde
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.queries.resolve import find_name
-from leaseway.spec.model import NameFilter
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 
 SPEC = spec("a")

@@ -25,7 +25,8 @@ from leaseway.control_plane.core.queries.place import pending_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import Refusal
-from leaseway.spec.model import NameFilter, ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 
 ACME = VariantKey("a", "acme")

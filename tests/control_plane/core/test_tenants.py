@@ -12,6 +12,8 @@ from leaseway.control_plane.core.denial import Denied, Waiting
 from leaseway.control_plane.core.queries.place import pending_for, variants_of
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.wire.errors import Reason
 
 ACME = VariantKey("a", "acme")
@@ -131,3 +133,41 @@ def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
     assert (pending_for(state, "acme"), pending_for(state, "other")) == (["a"], [])
     assert isinstance(find_name(state, "acme", "a_echo", START), Waiting)
     assert isinstance(find_name(state, "other", "a_echo", START), Denied)
+
+
+def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> None:
+    grants = {"acme": Grant(NameFilter(whitelist=("echo",)), {"guest": None}), "rival": Grant()}
+    policy = ServerPolicy(grants=grants)
+    a = replace(spec("a"), policy=policy)
+    b = replace(spec("b"), policy=ServerPolicy(grants={"rival": Grant()}))
+    state, worker = coordinator(), FakeWorker()
+    load(state, a, b)
+    state.worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        answer(state, worker, listing("echo", "erase"))
+    assert seen(state, "rival") == ["a_echo", "a_erase", "b_echo", "b_erase"]
+    assert seen(state, "acme") == ["a_echo"]
+    assert seen(state, "stranger") == []
+    assert list(state.visible.view("acme", "guest").tools) == []
+    assert list(variants_of(state, "acme")) == ["a"]
+    for name, like in (("a_erase", "a_erasd"), ("b:echo", "c:echo"), ("b_echo", "c_echo")):
+        there, never = (find_name(state, "acme", each, START) for each in (name, like))
+        assert isinstance(there, Denied)
+        assert isinstance(never, Denied)
+        assert there.reason == never.reason == Reason.TOOL_NOT_FOUND
+        assert there.metadata == never.metadata
+        assert "erase" not in never.message
+        server, other = name[0], like[0]
+        masked = never.message.replace(like, name).replace(f"'{other}'", f"'{server}'")
+        assert there.message == masked
+
+
+def test_grants_that_change_need_no_probe_and_count_once_workers_have_them() -> None:
+    state, worker = running(spec("a"))
+    assert seen(state, "acme") == ["a_echo"]
+    load(state, replace(spec("a"), policy=ServerPolicy(grants={"rival": Grant()})))
+    run(state, [worker])
+    assert not worker.probes
+    assert seen(state, "acme") == []
+    assert seen(state, "rival") == ["a_echo"]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.policy import ArgumentRule, Grant, Rate, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 
 Bench = Any
@@ -41,3 +43,70 @@ async def test_a_tool_hidden_by_another_servers_name_does_not_exist(bench: Bench
     upsert.toolset.exposed[0].skipped = True
     await bench.push(upsert)
     assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
+
+
+ACME = Grant(NameFilter(whitelist=("echo",)), {"guest": None})
+
+
+async def test_what_is_not_granted_is_refused_like_what_was_never_there(bench: Bench) -> None:
+    await bench.serve("time", policy=ServerPolicy(grants={"acme": ACME}))
+    await bench.serve("mine", policy=ServerPolicy(grants={"rival": Grant()}))
+    caller = bench.caller()
+    assert (await caller.call("time", tenant="acme")).payload
+    for tenant, agent in (("rival", ""), ("acme", "guest")):
+        there = await caller.refused("time", tenant=tenant, agent=agent)
+        never = await caller.refused("tine", tenant=tenant, agent=agent)
+        assert there.reason is never.reason is Reason.TOOL_NOT_FOUND
+        assert there.metadata.get("nearest") == never.metadata.get("nearest")
+        assert there.message.replace("server time", "") == never.message.replace("server tine", "")
+    assert "mine" not in (await caller.refused("nine", tenant="acme")).message
+
+
+async def test_a_change_of_grants_counts_at_once_and_starts_no_instance(bench: Bench) -> None:
+    await bench.serve("time")
+    caller = bench.caller()
+    assert (await caller.call("time", tenant="acme")).payload
+    started = len(bench.servers.opened)
+    await bench.serve("time", policy=ServerPolicy(grants={}))
+    assert (await caller.refused("time", tenant="acme")).reason is Reason.TOOL_NOT_FOUND
+    await bench.serve("time", policy=ServerPolicy(grants={"*": Grant()}))
+    assert (await caller.call("time", tenant="acme")).payload
+    assert len(bench.servers.opened) == started
+
+
+async def test_a_rule_denies_by_arguments_and_repeats_none_of_them(bench: Bench) -> None:
+    rule = ArgumentRule('args.text.startsWith("/etc") && tenant == "acme"', ("ec*",))
+    await bench.serve("time", policy=ServerPolicy(rules=(rule,)))
+    caller = bench.caller()
+    fault = await caller.refused("time", tenant="acme", arguments=b'{"text": "/etc/shadow"}')
+    assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "no")
+    assert fault.metadata["rule"] == "1"
+    assert "shadow" not in fault.message
+    assert (await caller.call("time", tenant="acme", arguments=b'{"text": "/home"}')).payload
+    assert (await caller.call("time", tenant="rival", arguments=b'{"text": "/etc"}')).payload
+
+
+async def test_external_tools_are_limited_for_each_tenant_by_itself(bench: Bench) -> None:
+    policy = ServerPolicy(risks=(("echo", "external"),), rate=Rate(2, 3600.0))
+    await bench.serve("time", policy=policy)
+    caller = bench.caller()
+    for _ in range(2):
+        assert (await caller.call("time", tenant="acme")).payload
+    fault = await caller.refused("time", tenant="acme")
+    assert (fault.reason, fault.started) == (Reason.RATE_LIMITED, "no")
+    assert fault.retry_delay is not None
+    assert fault.retry_delay > 1700
+    assert (await caller.call("time", tenant="rival")).payload
+
+
+async def test_calls_of_a_tenant_under_way_are_bounded(bench: Bench) -> None:
+    policy = ServerPolicy(limits={"acme": TenantLimits(concurrent=1)})
+    await bench.serve("time", policy=policy)
+    bench.servers.holds = True
+    caller = bench.caller()
+    first = await caller.begin("time", tenant="acme")
+    assert (await caller.refused("time", tenant="acme")).reason is Reason.RATE_LIMITED
+    bench.servers.holds = False
+    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert (await caller.result(first)).payload
+    assert (await caller.call("time", tenant="acme")).payload

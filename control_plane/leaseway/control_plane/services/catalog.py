@@ -24,6 +24,8 @@ from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import messages as offered
 from leaseway.control_plane.services import pages
 from leaseway.control_plane.services.requests import check_client, page_of, tenant_of, time_left
+from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Role
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
@@ -73,7 +75,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        named = state.visible.view(tenant).tools
+        named = state.visible.view(tenant, request.client.agent).tools
         names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
         tools, token = one_page(start, names, lambda name: offered.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
@@ -94,7 +96,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        named = state.visible.view(tenant).prompts
+        named = state.visible.view(tenant, request.client.agent).prompts
         names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
         prompts, token = one_page(start, names, lambda name: offered.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
@@ -114,7 +116,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         state = self._plane.state
         tenant = tenant_of(request.tenant)
         wanted = await self._wanted(tenant, request.servers, context)
-        places = _places(state.visible.view(tenant))
+        places = _places(state.visible.view(tenant, request.client.agent))
         targets = ((place, target) for place, target in places if _is_wanted(target, wanted))
         resources, token = one_page(start, targets, offered.resource)
         return catalog_pb2.ListResourcesResponse(
@@ -177,7 +179,9 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             else set(variants_of(state, tenant).values())
         )
         known = {key.server_id for key in keys}
-        keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
+        if not state.visible.is_restricted or caller().has({Role.OPERATOR}):
+            # Whose they are to be is not known: an entry that is refused grants nothing.
+            keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         servers, token = pages.servers(state, sorted(keys), now, start)
         return catalog_pb2.ListServersResponse(
             servers=servers,

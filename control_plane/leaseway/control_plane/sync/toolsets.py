@@ -14,7 +14,7 @@ from leaseway.control_plane.core.catalog.kinds import (
 )
 from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
-from leaseway.spec.model import NameFilter
+from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.protobuf import key_to_wire, spec_from_wire, spec_to_wire
 from leaseway.v1 import sync_pb2
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from leaseway.data_plane.calls.call import Run
 from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.data_plane.core.policy import Counts, check_rules
 from leaseway.data_plane.core.prompts_resources import Asked, admit
-from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.data_plane.core.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason
@@ -24,35 +26,71 @@ class Admission:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
+        self._counts = Counts()
+        self._loop = asyncio.get_running_loop()
 
     def admit(self, run: Run) -> tuple[Generation, ToolPlan | Asked]:
         """Return whom a call is for, and what to send.
 
         Raises:
-            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST.
+            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST,
+                PERMISSION_DENIED.
 
         """
         call = run.call
         tenant = call.tenant or DEFAULT_TENANT
         if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
             check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
-        generation = self._pool.find(call.server_id, tenant)
+        generation = self._pool.find(call.server_id, tenant, call.agent)
         toolset = generation.variant.toolset
         if call.method:
             asked = admit(toolset.offered, call.server_id, call.method, run.arguments)
             call.tool = asked.name  # what the params say, whatever the caller wrote beside them
             return generation, asked
         plan = toolset.tools.get(call.tool)
-        if plan is None:
+        judge = generation.variant.judge
+        if judge.is_needed:
+            run.policy = judge.tool(tenant, call.agent, call.tool)
+            if run.policy is None or plan is None:
+                known = judge.names(tenant, call.agent)
+                raise tool_not_found(call.tool, f"Server {call.server_id}", known)
+        elif plan is None:
             plan = toolset.find(call.server_id, call.tool)
-        check_arguments(run, plan)
+        parsed = check_arguments(run, plan)
+        if run.policy is not None and run.policy.rules:
+            facts = {
+                "tool": call.tool,
+                "tenant": tenant,
+                "agent": call.agent,
+                "session": call.session,
+                "args": parsed,
+            }
+            check_rules(run.policy, facts, call.server_id)
         return generation, plan
+
+    def count(self, run: Run) -> None:
+        """Count a call that is about to run, where calls are counted.
+
+        Raises:
+            Fault: RATE_LIMITED.
+
+        """
+        if run.policy is None or not run.policy.counts:
+            return
+        call = run.call
+        tenant = call.tenant or DEFAULT_TENANT
+        now = self._loop.time()
+        run.is_counted = self._counts.take(tenant, call.server_id, run.policy, now)
+
+    def ended(self, run: Run) -> None:
+        """Note that a call has ended which was counted."""
+        self._counts.ended(run.call.tenant or DEFAULT_TENANT)
 
     def may_know(self, run: Run, uri: str) -> bool:
         """Say whether a resource passes its server's filter as it is now."""
         call = run.call
         try:
-            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT)
+            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT, call.agent)
         except Fault:
             return False
         return generation.variant.toolset.offered.uris.allows(uri)

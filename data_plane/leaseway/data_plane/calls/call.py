@@ -18,6 +18,7 @@ from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.media import DATA_MARK
+from leaseway.data_plane.core.policy import ToolPolicy
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
 from leaseway.v1 import execution_pb2
@@ -189,6 +190,8 @@ class Run:
         arguments: Its arguments as JSON.
         lease: The lease that it runs on, or None.
         is_new_lease: Whether this call acquired it.
+        is_counted: Whether its end is to be told to `Admission`.
+        policy: What it is judged by, or None where its server has no policy.
         asks: What the server has asked and nobody answered yet, or None where it asked nothing.
         timer: Takes the duration of the server's work, where that is measured.
         sent_at: When the server was sent the call, as `time.perf_counter` counts.
@@ -203,11 +206,13 @@ class Run:
         "asks",
         "call",
         "has_deadline",
+        "is_counted",
         "is_new_lease",
         "lease",
         "live",
         "number",
         "over",
+        "policy",
         "sent_at",
         "task",
         "timer",
@@ -231,6 +236,8 @@ class Run:
         self.live: LiveInstance | None = None
         self.lease: Lease | None = None
         self.is_new_lease = False
+        self.is_counted = False
+        self.policy: ToolPolicy | None = None
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False

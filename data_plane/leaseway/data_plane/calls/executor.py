@@ -199,6 +199,7 @@ class Executor:
                 raise self.leaving()
             self._following.begin(run, live, plan)
             return
+        self._admission.count(run)
         run.live = live
         live.calls += 1
         run.sent(live.instance.call(request, run.done))
@@ -267,7 +268,8 @@ class Executor:
             try:
                 live = await generation.wait_shared("" if run.call.method else run.call.tool)
             except Fault:
-                newer = self._pool.find(run.call.server_id, run.call.tenant or DEFAULT_TENANT)
+                tenant = run.call.tenant or DEFAULT_TENANT
+                newer = self._pool.find(run.call.server_id, tenant, run.call.agent)
                 if newer is generation or not newer.is_shared:
                     raise
                 generation = newer
@@ -289,6 +291,8 @@ class Executor:
             run.live.end_call()
         if run.lease is not None:
             self._leases.end_call(run.lease)
+        if run.is_counted:
+            self._admission.ended(run)
         if not self._runs:
             self._idle.set()
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from leaseway.data_plane.core.policy import Judge
 from leaseway.data_plane.core.toolset import CompiledToolset
 from leaseway.spec.model import ServerSpec, VariantKey
 
@@ -37,6 +39,11 @@ class HeldVariant:
     def key(self) -> VariantKey:
         """Which variant this is."""
         return self.spec.key
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What decides whether a call of it may run."""
+        return Judge(self.spec.policy, self.toolset.tools)
 
 
 @dataclass(frozen=True)
@@ -85,11 +92,15 @@ class Holdings:
         own = self.variants.get(VariantKey(server_id, tenant)) if tenant else None
         return own or self.variants.get(VariantKey(server_id))
 
-    def visible_to(self, tenant: str) -> Iterable[HeldVariant]:
-        """Return the variants that a tenant sees, ordered by server id."""
+    def visible_to(self, tenant: str, agent: str = "") -> Iterable[HeldVariant]:
+        """Return the variants that a caller sees, ordered by server id."""
         server_ids = sorted({key.server_id for key in self.variants})
         found = (self.find(server_id, tenant) for server_id in server_ids)
-        return [variant for variant in found if variant is not None]
+        return [
+            variant
+            for variant in found
+            if variant is not None and variant.spec.policy.sees(tenant, agent)
+        ]
 
 
 def apply(holdings: Holdings, update: Update) -> tuple[Holdings, Changes]:

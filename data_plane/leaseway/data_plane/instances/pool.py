@@ -110,8 +110,8 @@ class Pool:
         """The generations that new calls use."""
         return self._current.values()
 
-    def find(self, server_id: str, tenant: str) -> Generation:
-        """Return the generation that new calls of a tenant use.
+    def find(self, server_id: str, tenant: str, agent: str = "") -> Generation:
+        """Return the generation that new calls of a caller use.
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest ids; or SERVER_NOT_READY: it is tried here.
@@ -120,13 +120,22 @@ class Pool:
         if self._own:
             own = self._own.get(server_id)
             if own is not None and tenant in own:
-                return own[tenant]
+                return self._granted(own[tenant], server_id, tenant, agent)
         generation = self._common.get(server_id)
         if generation is None:
-            raise self._server_missing(server_id, tenant)
+            raise self._server_missing(server_id, tenant, agent)
+        return self._granted(generation, server_id, tenant, agent)
+
+    def _granted(
+        self, generation: Generation, server_id: str, tenant: str, agent: str
+    ) -> Generation:
+        """Return a generation to callers for whom it exists."""
+        policy = generation.variant.spec.policy
+        if policy.grants is not None and not policy.sees(tenant, agent):
+            raise self._server_missing(server_id, tenant, agent)
         return generation
 
-    def _server_missing(self, server_id: str, tenant: str) -> Fault:
+    def _server_missing(self, server_id: str, tenant: str, agent: str) -> Fault:
         # No more can be said: a delta names what is up, and who tries the rest is one worker.
         if any(key.server_id == server_id and key.tenant in ("", tenant) for key in self._tried):
             return Fault(
@@ -136,7 +145,8 @@ class Pool:
                 metadata={"server": server_id},
                 retry_delay=_TRIED_AGAIN,
             )
-        near = nearest(server_id[:64], self._common)
+        known = [each.key.server_id for each in self.holdings.visible_to(tenant, agent)]
+        near = nearest(server_id[:64], known)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
             Reason.TOOL_NOT_FOUND,

@@ -155,7 +155,7 @@ class LeaseKeeper:
     def _take_room(self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
         if self._leaving is not None:
             raise self._leaving
-        generation = self._leasable(key)
+        generation = self._leasable(key, agent)
         lease, created = self._table.acquire(
             key,
             self._clock(),
@@ -172,8 +172,8 @@ class LeaseKeeper:
             self._context.reports.lease_gained(lease)  # its time to live, perhaps
         return lease, created, self._instances.starting(lease.id)
 
-    def _leasable(self, key: LeaseKey) -> Generation:
-        generation = self._pool.find(key.server_id, key.tenant)
+    def _leasable(self, key: LeaseKey, agent: str) -> Generation:
+        generation = self._pool.find(key.server_id, key.tenant, agent)
         if generation.is_shared and self._table.find(key) is None:
             raise not_leasable(key.server_id)
         return generation

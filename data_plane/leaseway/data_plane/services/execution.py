@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -239,11 +240,14 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         if request.tool in TOOL_DEFINITIONS:
             return ADMIN_TOOLSET, request.tool
         known: list[str] = []
-        for variant in self._pool.holdings.visible_to(request.tenant or DEFAULT_TENANT):
+        tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
+        for variant in self._pool.holdings.visible_to(tenant, agent):
+            exists = partial(variant.judge.exists, tenant, agent)
             plan = variant.toolset.by_exposed_name.get(request.tool)
-            if plan is not None:
+            if plan is not None and exists(plan.original_name):
                 return variant.key.server_id, plan.original_name
-            known.extend(variant.toolset.by_exposed_name)
+            plans = variant.toolset.by_exposed_name.items()
+            known.extend(name for name, each in plans if exists(each.original_name))
         raise tool_not_found(request.tool, f"Worker {self._pool.context.worker_id}", known)
 
     async def ReadArtifact(  # type: ignore[override]  # noqa: N802 - writes to the context

@@ -7,13 +7,13 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import (
     InstancePolicy,
     Limits,
-    NameFilter,
     Sandbox,
     ServerSpec,
     Transform,
     Value,
     VariantKey,
 )
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.backoff import Backoff
 
 EXAMPLE = """\

@@ -5,7 +5,8 @@ from pathlib import Path
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_config, load_sources
-from leaseway.spec.model import NameFilter, Value, VariantKey
+from leaseway.spec.model import Value, VariantKey
+from leaseway.spec.name_filters import NameFilter
 
 LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
 HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'

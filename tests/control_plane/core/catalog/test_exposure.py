@@ -15,7 +15,8 @@ from leaseway.control_plane.core.catalog.exposure import (
     transformed,
 )
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
-from leaseway.spec.model import NameFilter, ServerSpec, Transform, VariantKey
+from leaseway.spec.model import ServerSpec, Transform, VariantKey
+from leaseway.spec.name_filters import NameFilter
 
 NAME_RULE = "a tool name has 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'"
 

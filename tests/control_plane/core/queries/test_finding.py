@@ -23,7 +23,8 @@ from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTa
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied, Waiting
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource
-from leaseway.spec.model import NameFilter, ServerSpec
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 

@@ -7,6 +7,7 @@ for a large file: a caller with an event loop should parse in a thread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
@@ -22,6 +23,7 @@ from leaseway.control_plane.config.schema.issues import IssueReason, ParsedConfi
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Table
+from leaseway.wire.names import nearest
 
 _MISSPELT: Final = 0.8
 """How much a key is like a known one that was meant to be it; in a file that has none at all."""
@@ -50,13 +52,19 @@ def read_native(root: Table, where: Where) -> Document | None:
     entries = unique_entries(root, where, repeated_root)
     values = read_table(entries, ROOT_KEYS, where, "the file")
     _require_root(entries, where)
+    _require_tenants(entries, where)
     table: Table | None = values.get("servers")
     if table is None:
         return None
     place = where.child("servers", table.at)
     servers = tuple(server_entries(table, place))
     return Document(
-        "native", "servers", table.at, servers, read_defaults(where.log, entries, values)
+        "native",
+        "servers",
+        table.at,
+        servers,
+        read_defaults(where.log, entries, values),
+        values.get("tenants"),
     )
 
 
@@ -68,6 +76,17 @@ def _is_foreign(root: Table) -> bool:
     return bool(root.entries) and not any(
         get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
     )
+
+
+def _require_tenants(entries: Sequence[Entry], where: Where) -> None:
+    """Refuse a file whose grants are not read as they were meant: it would grant too much."""
+    unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
+    misspelt = any(nearest(name, ROOT_KEYS, 1) == ["tenants"] for name in unknown)
+    issues = where.log.issues()
+    if misspelt or any(
+        issue.severity == "error" and re.match(r"tenants\b", issue.key) for issue in issues
+    ):
+        where.log.broken = True
 
 
 def _require_root(entries: Sequence[Entry], where: Where) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from leaseway.control_plane.config.layers.document import Document
+from leaseway.control_plane.config.layers.grants import unknown_grants, with_grants
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
@@ -23,7 +24,8 @@ from leaseway.control_plane.config.schema.issues import (
     shown,
 )
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Leaf, Position, Table
+from leaseway.control_plane.config.schema.policy import Tenants
+from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Leaf, Position, Table
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 from leaseway.wire.names import nearest
 
@@ -148,6 +150,7 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     for one in documents:
         if one.kind == "domain":
             combination.domain(one, base, sessions)
+    combination.tenants = _last_tenants(documents)
     return combination.result()
 
 
@@ -155,14 +158,17 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
 class _Combination:
     log: IssueLog
     defaults: Defaults
+    tenants: Tenants | None = None
     specs: dict[VariantKey, ServerSpec] = field(default_factory=dict)
     refused: set[VariantKey] = field(default_factory=set)
     origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
 
     def result(self) -> ParsedConfig:
         log = self.log
+        self._check_grants()
+        specs = {key: with_grants(spec, self.tenants) for key, spec in self.specs.items()}
         return ParsedConfig(
-            dict(sorted(self.specs.items())),
+            dict(sorted(specs.items())),
             frozenset(log.failed),
             log.issues(),
             broken=False,
@@ -171,6 +177,16 @@ class _Combination:
             origins=self.origins,
             followed=frozenset(log.followed),
         )
+
+    def _check_grants(self) -> None:
+        known = frozenset(key.server_id for key in self.specs) | self.log.failed
+        for place, server_id in unknown_grants(self.tenants or {}, known):
+            near = nearest(server_id, known, 1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            message = f"There is no server {shown(server_id)} to grant.{hint}"
+            at = self.log.places.get(f"{place}.{server_id}") or self.log.places.get(place, START)
+            where = Where(self.log).child(place, at)
+            where.warning(at, IssueReason.UNDECLARED_SERVER, message)
 
     def common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:
         """Read what everyone gets."""
@@ -201,6 +217,10 @@ class _Combination:
             at = domain.document.defaults.at
             reason = IssueReason.KEY_NOT_FOR_LAYER
             self.log.add(domain.about("defaults", at, reason, message))
+        if domain.document.tenants is not None:
+            message = "A domain grants nothing; write 'tenants' in the system layer."
+            reason = IssueReason.KEY_NOT_FOR_LAYER
+            self.log.add(domain.about("tenants", domain.document.at, reason, message))
         for entry in domain.document.servers:
             declared = base.get(entry.name)
             if declared is None:
@@ -280,6 +300,15 @@ class _Combination:
         )
         name = f"{layer.document.root}.{entry.name}"
         self.log.add(layer.about(name, entry.at, IssueReason.UNDECLARED_SERVER, message))
+
+
+def _last_tenants(documents: Sequence[LayerDocument]) -> Tenants | None:
+    given = [
+        one.document.tenants
+        for one in documents
+        if one.kind != "domain" and one.document.tenants is not None
+    ]
+    return given[-1] if given else None
 
 
 def _last_defaults(documents: Sequence[LayerDocument]) -> Defaults:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.json_tree import BadJson
 from leaseway.control_plane.config.tree.load import load_file
@@ -29,6 +30,7 @@ class Document:
         at: Where its value is.
         servers: The ids with their keys, in native spelling.
         defaults: What the file says for every server.
+        tenants: What it grants to whom; None where it does not say, which grants everything.
         inherit: The system file that the file says it was written for, or empty.
     """
 
@@ -37,6 +39,7 @@ class Document:
     at: Position = START
     servers: tuple[Entry, ...] = ()
     defaults: Defaults = NO_DEFAULTS
+    tenants: Tenants | None = None
     inherit: str = ""
 
 

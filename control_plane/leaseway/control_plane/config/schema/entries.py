@@ -19,11 +19,13 @@ from leaseway.control_plane.config.schema.tables import Key, mapping, read_table
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
 from leaseway.spec.http_tools import clash, without_headers
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.spec.transports import is_available, is_known, known_transports
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 
 _INSTANCES: Final = "instances."
+_POLICY: Final = "policy."
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,14 @@ def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerS
         for name in list(values)
         if name.startswith(_INSTANCES)
     }
+    policy = {
+        name.removeprefix(_POLICY): values.pop(name)
+        for name in list(values)
+        if name.startswith(_POLICY)
+    }
     return ServerSpec(
         key=VariantKey(server_id),
+        policy=ServerPolicy(**policy) if policy else NO_POLICY,
         instances=InstancePolicy(**instances),
         transforms=for_server(transforms, server_id),
         **values,

@@ -23,7 +23,8 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Leaf, Table, Tree
-from leaseway.spec.model import NameFilter, Transform
+from leaseway.spec.model import Transform
+from leaseway.spec.name_filters import NameFilter
 
 SERVER_PLACEHOLDER: Final = "{server}"
 """Stands for the server's id in what a transform adds or removes."""
@@ -41,7 +42,7 @@ def _no_fault(text: str) -> str:
     return ""
 
 
-def _no_name(text: str) -> str:
+def name_pattern_fault(text: str) -> str:
     """Return why a pattern can match no name of a tool or a prompt, or an empty text."""
     if not _PATTERN.fullmatch(text):
         return "names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
@@ -71,10 +72,10 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader:
     return record(keys, NameFilter, f"'{key}'")
 
 
-tools: Final = _filter("tools", "tool", _no_name)
+tools: Final = _filter("tools", "tool", name_pattern_fault)
 """Reads a `NameFilter` of original names."""
 
-prompts: Final = _filter("prompts", "prompt", _no_name)
+prompts: Final = _filter("prompts", "prompt", name_pattern_fault)
 """Reads the same of prompts."""
 
 resources: Final = _filter("resources", "resource", _no_fault)

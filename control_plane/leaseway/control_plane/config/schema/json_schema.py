@@ -25,6 +25,7 @@ from leaseway.spec.http_tools import (
     POSITIONS,
     STYLES,
 )
+from leaseway.spec.policy import RISKS
 from leaseway.spec.sizes import SIZE_PATTERN
 from leaseway.spec.transports import known_transports
 from leaseway.wire.bounds import MAX_SERVERS
@@ -201,6 +202,46 @@ _SERVER: Final[Mapping[str, Schema]] = {
         }
     ),
 }
+_RATE: Final[Schema] = {
+    "type": "string",
+    "pattern": r"^\d{1,9}\s*(/|per)\s*(s|second|m|minute|h|hour|d|day)$",
+}
+_SERVER_POLICY: Final[Mapping[str, Schema]] = {
+    "risk": {"type": "object", "additionalProperties": _choice(*RISKS)},
+    "rate_limit": _RATE,
+    "rules": {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                _TEXT,
+                _object({"deny": _TEXT, "tools": _PATTERNS}, required=("deny",)),
+            ]
+        },
+    },
+}
+_GRANTED: Final[Schema] = {
+    "description": "The servers that are granted: their ids, or ids with filters of their own.",
+    "anyOf": [
+        {"type": "array", "items": _TEXT},
+        {
+            "type": "object",
+            "additionalProperties": {
+                "anyOf": [
+                    {"type": "null"},
+                    _FLAG,
+                    _object({"tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS})}),
+                ]
+            },
+        },
+    ],
+}
+_TENANT: Final[Schema] = _object(
+    {
+        "servers": _GRANTED,
+        "limits": _object({"calls": _RATE, "concurrent": _whole(1, 1_000_000_000)}),
+        "agents": {"type": "object", "additionalProperties": _object({"servers": _GRANTED})},
+    }
+)
 # A transport that the parser knows a new key for may come with keys that no table here describes.
 _ANY: Final[Schema] = {}
 
@@ -211,11 +252,13 @@ def native_schema() -> Schema:
     Of transports it names those built in and those registered in this environment.
     """
     transports = known_transports()
-    properties = {name: _SERVER.get(name, _ANY) for name in SERVER_KEYS}
+    known = {**_SERVER, **_SERVER_POLICY}
+    properties = {name: known.get(name, _ANY) for name in SERVER_KEYS}
     properties["transport"] = _choice(*transports)
     root = {
         "version": {"const": 1, "type": "integer"},
         "defaults": _object({"transform": _TRANSFORM}),
+        "tenants": {"type": "object", "additionalProperties": _TENANT},
         "servers": {
             "type": "object",
             "maxProperties": MAX_SERVERS,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from leaseway.control_plane.config.schema import fields
+from leaseway.control_plane.config.schema import fields, policy
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.http_tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
@@ -200,6 +200,9 @@ _KEYS: Final = (
     Key("idle_timeout", duration(_INSTANT, _YEAR), "instances.idle_timeout"),
     Key("max_age", duration(_INSTANT, _YEAR), "instances.max_age"),
     Key("restart", _restart, "instances.restart"),
+    Key("risk", policy.risks, "policy.risks"),
+    Key("rate_limit", policy.rate, "policy.rate"),
+    Key("rules", policy.rules, "policy.rules"),
 )
 
 SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}
@@ -234,6 +237,7 @@ ROOT_KEYS: Final[Mapping[str, Key]] = {
             "defaults",
         ),
         Key("servers", _servers, "servers"),
+        Key("tenants", policy.tenants, "tenants"),
     )
 }
 """The keys of the file."""

@@ -22,7 +22,8 @@ from typing import Final
 from leaseway.control_plane.core.catalog.kinds import TOOLS, Kind, NamedKind
 from leaseway.control_plane.core.catalog.listing import Recorded
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.model import NameFilter, ServerSpec, Transform
+from leaseway.spec.model import ServerSpec, Transform
+from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI

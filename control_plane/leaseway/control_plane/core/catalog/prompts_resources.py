@@ -30,7 +30,8 @@ from leaseway.control_plane.core.catalog.kinds import (
 )
 from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.model import NameFilter, ServerSpec
+from leaseway.spec.model import ServerSpec
+from leaseway.spec.name_filters import NameFilter
 
 RUNS_AS_TASK: Final = (
     "it runs as an MCP task only (its execution.taskSupport is 'required'), and Leaseway does not "

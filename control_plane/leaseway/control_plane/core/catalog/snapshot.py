@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import Final, TypeVar
 from weakref import ref
 
 from leaseway.control_plane.core.catalog.admin_toolset import with_admin
@@ -13,11 +13,19 @@ from leaseway.control_plane.core.catalog.exposure import resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import Recorded
 from leaseway.control_plane.core.catalog.tenant_hiding import common_of, nothing_for
-from leaseway.control_plane.core.catalog.variants import Exposed, Good, Hashes, Served, settle
+from leaseway.control_plane.core.catalog.variants import (
+    Exposed,
+    Good,
+    Hashes,
+    Served,
+    granted_to,
+    settle,
+)
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
 
 T = TypeVar("T")
+_MOST_VIEWS: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -124,20 +132,32 @@ class Snapshot:
 
     version: int
     served: Mapping[VariantKey, Served] = field(default_factory=dict)
-    _views: dict[str, View] = field(default_factory=dict, compare=False, repr=False)
+    _views: dict[tuple[str, str], View] = field(default_factory=dict, compare=False, repr=False)
     _since: dict[int, tuple[ref[Snapshot], Delta]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
-    def view(self, tenant: str) -> View:
-        """Return what a tenant sees."""
+    def view(self, tenant: str, agent: str = "") -> View:
+        """Return what a tenant sees, or an agent of it that has grants of its own."""
         name = tenant if tenant in self.tenants else ""
-        view = self._views.get(name)
+        who = (tenant, agent) if self.is_restricted else (name, "")
+        view = self._views.get(who)
         if view is None:
             seen = _seen_by(self.served, name)
-            shown = {key.server_id: one for key, one in seen.items() if not one.spec.hidden}
-            view = self._views[name] = View(with_admin(shown))
+            granted = {
+                key.server_id: one
+                for key, served in seen.items()
+                if not served.spec.hidden and (one := granted_to(served, *who)) is not None
+            }
+            if len(self._views) >= _MOST_VIEWS:  # names are callers' to choose where nobody checks
+                self._views.clear()
+            view = self._views[who] = View(with_admin(granted))
         return view
+
+    @cached_property
+    def is_restricted(self) -> bool:
+        """Whether it takes a grant to see something."""
+        return any(served.spec.policy.grants is not None for served in self.served.values())
 
     @cached_property
     def tenants(self) -> frozenset[str]:

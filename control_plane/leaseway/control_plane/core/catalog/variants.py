@@ -19,7 +19,8 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
     resource_problems,
 )
 from leaseway.control_plane.core.problems import Problem
-from leaseway.spec.model import NO_FILTER, NameFilter, ServerSpec, VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
 Skipped = frozenset[tuple[str, str]]
 
@@ -119,6 +120,26 @@ class Served:
     def callable(self, kind: NamedKind) -> tuple[Exposed, ...]:
         """What of one kind exists for callers."""
         return self.callable_tools if kind is TOOLS else self.callable_prompts
+
+
+def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
+    """Return what is left of a variant for a caller, or None where nothing of it exists for it."""
+    policy = served.spec.policy
+    if policy.grants is None:
+        return served
+    if not policy.sees(tenant, agent):
+        return None
+    listing = served.listing
+    return replace(
+        served,
+        exposed=tuple(
+            each for each in served.exposed if policy.allows(tenant, agent, each.original)
+        ),
+        listing=replace(
+            listing,
+            tools=tuple(each for each in listing.tools if policy.allows(tenant, agent, each.name)),
+        ),
+    )
 
 
 def make_good(spec: ServerSpec, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:

@@ -22,6 +22,7 @@ from leaseway.control_plane.core.servers.probing import Outlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
+from leaseway.wire.names import ALL_TENANTS
 
 _NOT_READY_RETRY = 0.5
 
@@ -135,7 +136,12 @@ def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
         if key.tenant in ("", tenant)
     }  # the tenant's own sorts after the common one
     specs = {key: good.spec for key, good in goods.items()} | dict(desired)
-    return {name: key for name, key in chosen.items() if key not in specs or not specs[key].hidden}
+    return {
+        name: key
+        for name, key in chosen.items()
+        if key not in specs
+        or (not specs[key].hidden and (tenant == ALL_TENANTS or specs[key].policy.sees(tenant)))
+    }
 
 
 def pending_for(state: Coordinator, tenant: str) -> list[str]:
@@ -168,7 +174,8 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
     if key in state.servers.goods:
         return not_served(server_id)
     own = VariantKey(server_id, tenant)
-    if server_id in state.servers.rejected or own in state.servers.refused:
+    refused = server_id in state.servers.rejected and not state.visible.is_restricted
+    if refused or own in state.servers.refused:
         message = "its entry in the configuration has an error; run `leaseway problems`"
         return _not_ready(server_id, message)
     known = list(state.visible.view(tenant).servers) + pending

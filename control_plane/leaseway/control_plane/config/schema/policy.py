@@ -1,0 +1,207 @@
+"""Readers of what callers may do: `tenants:`, and a server's `risk`, `rate_limit` and `rules`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leaseway.control_plane.config.schema import filters
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
+from leaseway.control_plane.config.schema.values import choice, integer, list_of, plain_text
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.policy import OTHERS, RISKS, ArgumentRule, Rate, TenantLimits
+from leaseway.spec.rules import RuleNotCompiled, compile_expression
+from leaseway.wire.names import is_valid_key
+
+MAX_TENANTS: Final = 10_000
+MAX_AGENTS: Final = 1_000
+MAX_RULES: Final = 100
+_LONGEST_RULE: Final = 4_096
+_MOST_CALLS: Final = 1_000_000_000
+_RATE: Final = re.compile(r"(\d{1,9})\s*(?:/|per)\s*(s|second|m|minute|h|hour|d|day)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True)
+class TenantConfig:
+    """What `tenants:` says of one tenant, or of one agent of it.
+
+    Attributes:
+        servers: The servers that are granted, each with its filter; None: all that there are.
+        limits: How much it may use.
+        agents: Agents with grants of their own.
+
+    """
+
+    servers: Mapping[str, NameFilter] | None = None
+    limits: TenantLimits | None = None
+    agents: Mapping[str, TenantConfig] = field(default_factory=dict)
+
+
+Tenants = Mapping[str, TenantConfig]
+
+
+def rate(node: Tree, where: Where) -> Rate | None:
+    """Read a rate such as `60/m`."""
+    text = node.value if isinstance(node, Leaf) else None
+    match = _RATE.fullmatch(text) if isinstance(text, str) else None
+    if match is not None and int(match[1]):
+        return Rate(int(match[1]), _SECONDS[match[2][0]])
+    message = f"{shown(where.key)} must be calls in a time, such as 10/s, 60/m or 1000/h."
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
+def risks(node: Tree, where: Where) -> tuple[tuple[str, str], ...] | None:
+    """Read which tools have which risk: patterns over original names, the first match counts."""
+    table = mapping(node, where)
+    if table is None:
+        return None
+    read = choice(*RISKS)
+    found = []
+    for entry in unique_entries(table, where):
+        place = where.child(entry.name, entry.value.at)
+        fault = filters.name_pattern_fault(entry.name)
+        if fault:
+            message = f"{shown(entry.name)} can match no tool: {fault}."
+            place.error(entry.at, IssueReason.BAD_VALUE, message)
+        risk = read(entry.value, place)
+        if risk is not None and not fault:
+            found.append((entry.name, risk))
+    return tuple(found)
+
+
+def rules(node: Tree, where: Where) -> tuple[ArgumentRule, ...] | None:
+    """Read what is denied."""
+    found: tuple[ArgumentRule, ...] | None = list_of(_rule, MAX_RULES)(node, where)
+    return found
+
+
+def _rule(node: Tree, where: Where) -> ArgumentRule | None:
+    if isinstance(node, Leaf):
+        expression = _expression(node, where)
+        return None if expression is None else ArgumentRule(expression)
+    table = mapping(node, where)
+    if table is None:
+        return None
+    values = read_table(unique_entries(table, where), _RULE_KEYS, where, "a rule")
+    if "expression" not in values:
+        if not any(entry.name == "deny" for entry in table.entries):
+            where.missing(node.at, "deny", f"{shown(where.key)} needs 'deny', an expression.")
+        return None
+    return ArgumentRule(**values)
+
+
+def _expression(node: Tree, where: Where) -> str | None:
+    text: str | None = plain_text(longest=_LONGEST_RULE, empty=False)(node, where)
+    if text is None:
+        return None
+    text = text.strip()
+    for prefix in ("deny if ", "deny "):
+        text = text.removeprefix(prefix).strip()
+    try:
+        compile_expression(text)
+    except RuleNotCompiled as error:
+        message = f"{shown(where.key)} is no rule: {error}."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    return text
+
+
+def _pattern(node: Tree, where: Where) -> str | None:
+    text: str | None = plain_text(longest=filters.MAX_PATTERN, empty=False)(node, where)
+    fault = filters.name_pattern_fault(text) if text is not None else ""
+    if fault:
+        message = f"{shown(where.key)} can match no tool: {fault}."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    return text
+
+
+_RULE_KEYS: Final = {
+    "deny": Key("deny", _expression, "expression"),
+    "tools": Key("tools", list_of(_pattern, filters.MAX_PATTERNS), "tools"),
+}
+
+
+def tenants(node: Tree, where: Where) -> Tenants | None:
+    """Read `tenants:`; a mistake anywhere in it refuses the whole file."""
+    return _named(node, where, MAX_TENANTS, _TENANT_KEYS, "a tenant")
+
+
+def _agents(node: Tree, where: Where) -> Tenants | None:
+    return _named(node, where, MAX_AGENTS, _AGENT_KEYS, "an agent")
+
+
+def _named(
+    node: Tree, where: Where, most: int, keys: Mapping[str, Key], what: str
+) -> Tenants | None:
+    table = mapping(node, where)
+    if table is None:
+        return None
+    entries = unique_entries(table, where)
+    if len(entries) > most:
+        message = f"{shown(where.key)} has {len(entries)} entries; {most} are allowed."
+        where.error(node.at, IssueReason.TOO_LARGE, message)
+        return None
+    found = {}
+    for entry in entries:
+        place = where.child(entry.name, entry.value.at)
+        if not entry.name or not is_valid_key(entry.name):
+            message = f"{shown(entry.name)} can't be the name of {what}."
+            place.error(entry.at, IssueReason.BAD_VALUE, message)
+            continue
+        inner = mapping(entry.value, place)
+        if inner is not None:
+            values = read_table(unique_entries(inner, place), keys, place, what)
+            found[entry.name] = TenantConfig(**values)
+    return found
+
+
+def _granted(node: Tree, where: Where) -> Mapping[str, NameFilter] | None:
+    """Read granted servers: a list of ids, or a mapping of ids to filters."""
+    if isinstance(node, Table):
+        found: dict[str, NameFilter] = {}
+        for entry in unique_entries(node, where):
+            place = where.child(entry.name, entry.value.at)
+            empty = isinstance(entry.value, Leaf) and entry.value.value in (None, True)
+            inner = None if empty else mapping(entry.value, place)
+            values: dict[str, Any] = {}
+            if inner is not None:
+                values = read_table(unique_entries(inner, place), _GRANT_KEYS, place, "a grant")
+            found[entry.name] = values.get("tools", NO_FILTER)
+        return found
+    if isinstance(node, Leaf):
+        message = f"{shown(where.key)} must be a list of server ids, or a mapping of them."
+        where.error(node.at, IssueReason.WRONG_TYPE, message)
+        return None
+    ids = list_of(plain_text(longest=64, empty=False), 10_000)(node, where)
+    return None if ids is None else dict.fromkeys(ids, NO_FILTER)
+
+
+def _limits(node: Tree, where: Where) -> TenantLimits | None:
+    table = mapping(node, where)
+    if table is None:
+        return None
+    return TenantLimits(
+        **read_table(unique_entries(table, where), _LIMIT_KEYS, where, "'limits' of a tenant")
+    )
+
+
+_GRANT_KEYS: Final = {"tools": Key("tools", filters.tools, "tools")}
+_LIMIT_KEYS: Final = {
+    "calls": Key("calls", rate, "calls"),
+    "concurrent": Key("concurrent", integer(1, _MOST_CALLS), "concurrent"),
+}
+_AGENT_KEYS: Final = {"servers": Key("servers", _granted, "servers")}
+_TENANT_KEYS: Final = {
+    **_AGENT_KEYS,
+    "limits": Key("limits", _limits, "limits"),
+    "agents": Key("agents", _agents, "agents"),
+}
+
+__all__ = ["OTHERS", "TenantConfig", "Tenants", "rate", "risks", "rules", "tenants"]

@@ -1,0 +1,216 @@
+"""Whether a call may run: what is compiled for each tool, and what is counted for each tenant.
+
+Pure: time is a parameter. Of a server without a policy nothing is asked here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.spec.policy import Rate, Risk, ServerPolicy, TenantLimits
+from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression
+from leaseway.wire.errors import Fault, Reason
+
+_MOST_BUCKETS: Final = 10_000
+_MOST_REMEMBERED: Final = 20_000
+_BUSY_RETRY: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRule:
+    """One rule, with its number in the configuration."""
+
+    number: int
+    expression: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """All that one caller's calls of one tool are judged by.
+
+    Attributes:
+        risk: Of the tool.
+        rules: What denies a call.
+        rate: Calls of the server's external tools, or None for any number.
+        limits: Of the tenant, or None for none.
+
+    """
+
+    risk: Risk
+    rules: tuple[CompiledRule, ...] = ()
+    rate: Rate | None = None
+    limits: TenantLimits | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether calls are counted."""
+        return self.rate is not None or self.limits is not None
+
+
+class Judge:
+    """What one variant's policy says of each tool and caller, compiled when it is first asked.
+
+    Args:
+        policy: The policy.
+        tools: The tools that are exposed, by original name.
+
+    """
+
+    def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan]) -> None:
+        self.is_needed = bool(policy)
+        self._policy = policy
+        self._tools = tools
+        self._rules: dict[str, tuple[CompiledRule, ...]] = {}
+        self._known: dict[tuple[str, str, str], ToolPolicy | None] = {}
+
+    def exists(self, tenant: str, agent: str, tool: str) -> bool:
+        """Say whether a tool, by its original name, exists for a caller."""
+        return not self.is_needed or self._policy.allows(tenant, agent, tool)
+
+    def names(self, tenant: str, agent: str) -> list[str]:
+        """Return the tools that exist for a caller."""
+        return [name for name in self._tools if self.exists(tenant, agent, name)]
+
+    def tool(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
+        """Return what calls of a tool are judged by; None where it does not exist for a caller."""
+        key = tenant, agent, tool
+        try:
+            return self._known[key]
+        except KeyError:
+            pass
+        if len(self._known) >= _MOST_REMEMBERED:  # names are callers' to choose
+            self._known.clear()
+        found = self._known[key] = self._compiled(tenant, agent, tool)
+        return found
+
+    def _compiled(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
+        plan = self._tools.get(tool)
+        if plan is None or not self._policy.allows(tenant, agent, tool):
+            return None
+        risk = self._policy.risk_of(tool, _annotations(plan))
+        rate = self._policy.rate if risk == "external" else None
+        return ToolPolicy(risk, self._rules_of(tool), rate, self._policy.limits_of(tenant))
+
+    def _rules_of(self, tool: str) -> tuple[CompiledRule, ...]:
+        if tool not in self._rules:
+            self._rules[tool] = tuple(
+                CompiledRule(number, _expression(rule.expression))
+                for number, rule in enumerate(self._policy.rules, start=1)
+                if rule.is_for(tool)
+            )
+        return self._rules[tool]
+
+
+def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
+    hints = msgspec.json.decode(plan.definition).get("annotations")
+    return hints if isinstance(hints, dict) else {}
+
+
+def _expression(text: str) -> Expression:
+    try:
+        return compile_expression(text)
+    except RuleNotCompiled:  # the control plane lets none pass that it cannot compile
+        return DeniesAll()
+
+
+def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) -> None:
+    """Refuse a call that a rule denies.
+
+    Args:
+        policy: Of the tool.
+        facts: What expressions may name.
+        server_id: For the message.
+
+    Raises:
+        Fault: PERMISSION_DENIED; it names the rule by its number and holds no argument.
+
+    """
+    for rule in policy.rules:
+        if rule.expression.denies(facts):
+            raise Fault(
+                Reason.PERMISSION_DENIED,
+                f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "
+                "Other arguments may pass; ask whoever configures the server.",
+                metadata={"server": server_id, "rule": str(rule.number)},
+            )
+
+
+class Counts:
+    """How much each tenant uses of this worker."""
+
+    def __init__(self) -> None:
+        self._buckets = Buckets()
+        self._under_way: Counter[str] = Counter()
+
+    def take(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
+        """Count a call that is about to run; say whether `ended` must be told of its end.
+
+        Raises:
+            Fault: RATE_LIMITED, with the delay after which there is room; nothing was counted.
+
+        """
+        limits = policy.limits
+        most = limits.concurrent if limits is not None else None
+        if most is not None and self._under_way[tenant] >= most:
+            raise Fault(
+                Reason.RATE_LIMITED,
+                f"{most} calls of tenant {tenant} are under way on this worker, as many as it may "
+                "have. Wait for some to end.",
+                retry_delay=_BUSY_RETRY,
+            )
+        if limits is not None and limits.calls is not None:
+            self._take((tenant,), limits.calls, f"Tools of tenant {tenant}", now)
+        if policy.rate is not None:
+            what = f"External tools of server {server_id}"
+            self._take((tenant, server_id), policy.rate, what, now)
+        if most is not None:
+            self._under_way[tenant] += 1
+        return most is not None
+
+    def ended(self, tenant: str) -> None:
+        """Note that a call has ended which counts as under way."""
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
+
+    def _take(self, key: tuple[str, ...], rate: Rate, what: str, now: float) -> None:
+        wait = self._buckets.take(key, rate, now)
+        if wait > 0:
+            raise Fault(
+                Reason.RATE_LIMITED,
+                f"{what} may be called {rate.calls} times in {rate.seconds:g} s, and were. The "
+                f"next call may come in {wait:.2f} s.",
+                retry_delay=wait,
+            )
+
+
+class Buckets:
+    """Token buckets, one for each key in use; one that is full needs no memory."""
+
+    def __init__(self) -> None:
+        self._full_at: OrderedDict[tuple[str, ...], float] = OrderedDict()
+
+    def take(self, key: tuple[str, ...], rate: Rate, now: float) -> float:
+        """Take a token and return 0, or the seconds after which there is one.
+
+        What is kept of each bucket is the moment at which it is full again.
+        """
+        each = rate.seconds / rate.calls
+        full_at = max(self._full_at.get(key, now), now) + each
+        wait = full_at - now - rate.seconds
+        if wait > each * 1e-6:
+            return wait
+        self._full_at[key] = full_at
+        self._full_at.move_to_end(key)
+        while len(self._full_at) > _MOST_BUCKETS or next(iter(self._full_at.values())) <= now:
+            self._full_at.popitem(last=False)
+        return 0.0
+
+    def __len__(self) -> int:
+        return len(self._full_at)

@@ -1,0 +1,91 @@
+"""Policies to and from protobuf: the border of `leaseway.spec.policy`."""
+
+from __future__ import annotations
+
+from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.policy import (
+    RISKS,
+    ArgumentRule,
+    Grant,
+    Rate,
+    Risk,
+    ServerPolicy,
+    TenantLimits,
+)
+from leaseway.v1 import spec_pb2
+
+
+def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
+    """Return a policy as it travels."""
+    message = spec_pb2.ServerPolicy(
+        restricted=policy.grants is not None,
+        risks=[spec_pb2.RiskPattern(pattern=name, risk=risk) for name, risk in policy.risks],
+        rate=_rate_to_wire(policy.rate),
+        rules=[
+            spec_pb2.ArgumentRule(expression=rule.expression, tools=rule.tools)
+            for rule in policy.rules
+        ],
+    )
+    for tenant, grant in (policy.grants or {}).items():
+        entry = message.grants[tenant]
+        entry.tools.CopyFrom(_filter_to_wire(grant.tools))
+        for agent, tools in grant.agents.items():
+            if tools is None:
+                entry.agents[agent].withheld = True
+            else:
+                entry.agents[agent].tools.CopyFrom(_filter_to_wire(tools))
+    for tenant, limits in policy.limits.items():
+        message.limits[tenant].CopyFrom(
+            spec_pb2.TenantLimits(
+                calls=_rate_to_wire(limits.calls), concurrent=limits.concurrent or 0
+            )
+        )
+    return message
+
+
+def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
+    """Return the policy that a message carries."""
+    grants = None
+    if message.restricted:
+        grants = {tenant: _grant_from_wire(grant) for tenant, grant in message.grants.items()}
+    return ServerPolicy(
+        grants=grants,
+        limits={
+            tenant: TenantLimits(_rate_from_wire(limits.calls), limits.concurrent or None)
+            for tenant, limits in message.limits.items()
+        },
+        risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),
+        rate=_rate_from_wire(message.rate),
+        rules=tuple(ArgumentRule(rule.expression, tuple(rule.tools)) for rule in message.rules),
+    )
+
+
+def _grant_from_wire(message: spec_pb2.TenantGrant) -> Grant:
+    agents = {
+        agent: None if grant.withheld else _filter_from_wire(grant.tools)
+        for agent, grant in message.agents.items()
+    }
+    return Grant(_filter_from_wire(message.tools), agents)
+
+
+def _risk(word: str) -> Risk:
+    for risk in RISKS:
+        if risk == word:
+            return risk
+    return "mutating"  # a newer release's word
+
+
+def _filter_to_wire(names: NameFilter) -> spec_pb2.NamePatterns:
+    return spec_pb2.NamePatterns(whitelist=names.whitelist, blacklist=names.blacklist)
+
+
+def _filter_from_wire(message: spec_pb2.NamePatterns) -> NameFilter:
+    return NameFilter(tuple(message.whitelist), tuple(message.blacklist))
+
+
+def _rate_to_wire(rate: Rate | None) -> spec_pb2.CallRate | None:
+    return None if rate is None else spec_pb2.CallRate(calls=rate.calls, seconds=rate.seconds)
+
+
+def _rate_from_wire(message: spec_pb2.CallRate) -> Rate | None:
+    return Rate(message.calls, message.seconds) if message.calls and message.seconds > 0 else None

@@ -1,0 +1,132 @@
+"""`tenants:`, `risk`, `rate_limit` and `rules`: what they come to; a mistake opens nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import VariantKey
+from leaseway.spec.policy import NO_POLICY, ArgumentRule, Rate, ServerPolicy, TenantLimits
+
+SERVERS = """
+version: 1
+servers:
+  files: { transport: stdio, command: x }
+  web: { transport: stdio, command: x }
+"""
+
+
+def parse(text: str) -> ParsedConfig:
+    return parse_native(text, "mcp.yaml")
+
+
+def policy(parsed: ParsedConfig, server_id: str) -> ServerPolicy:
+    return parsed.servers[VariantKey(server_id)].policy
+
+
+def test_without_tenants_everything_is_everybodys() -> None:
+    assert policy(parse(SERVERS), "files") == NO_POLICY
+
+
+def test_grants_come_to_each_server() -> None:
+    parsed = parse(
+        SERVERS
+        + """
+tenants:
+  acme:
+    servers: { files: { tools: { whitelist: [read_*] } }, web: }
+    limits: { calls: 100/m, concurrent: 5 }
+    agents:
+      billing: { servers: [web] }
+  rival: { servers: [web] }
+  staff: {}
+"""
+    )
+    assert not parsed.issues
+    files, web = policy(parsed, "files"), policy(parsed, "web")
+    assert files.allows("acme", "", "read_a")
+    assert not files.allows("acme", "", "write_a")
+    assert not files.sees("acme", "billing")
+    assert web.allows("acme", "billing", "anything")
+    assert [each.sees("rival") for each in (files, web)] == [False, True]
+    assert [each.sees("staff") for each in (files, web)] == [True, True]
+    assert [each.sees("stranger") for each in (files, web)] == [False, False]
+    assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5)
+    assert web.limits_of("rival") is None
+
+
+@pytest.mark.parametrize(
+    "tenants",
+    [
+        "tenants: [acme]",
+        "tenants: { acme: { server: [web] } }",
+        "tenants: { acme: { servers: web } }",
+        "tenants: { acme: { servers: { web: { tools: { whitelst: [a] } } } } }",
+        "tenants: { acme: { limits: { calls: 5 } } }",
+        "tenants: { acme: { agents: { a: { limits: {} } } } }",
+        'tenants: { "": { servers: [web] } }',
+        "tenant: { acme: { servers: [web] } }",
+        "tenants: { acme: { servers: [web] } }\ntenants: {}",
+    ],
+)
+def test_a_mistake_in_grants_refuses_the_file_as_a_whole(tenants: str) -> None:
+    parsed = parse(f"{SERVERS}\n{tenants}\n")
+    assert parsed.broken
+    assert any(issue.severity == "error" for issue in parsed.issues)
+
+
+def test_a_grant_of_a_server_that_nobody_declares_is_told_with_the_nearest() -> None:
+    parsed = parse(SERVERS + "tenants: { acme: { servers: [wep] } }\n")
+    assert not parsed.broken
+    [issue] = parsed.issues
+    assert issue.severity == "warning"
+    assert "Did you mean 'web'" in issue.message
+    assert issue.line == 6
+
+
+def test_risks_rates_and_rules_are_read() -> None:
+    parsed = parse(
+        """
+version: 1
+servers:
+  files:
+    transport: stdio
+    command: x
+    risk: { read_*: read_only, '*': external }
+    rate_limit: 10/s
+    rules:
+      - deny if args.path.startsWith("/etc")
+      - { deny: 'tenant != "acme"', tools: [write_*] }
+"""
+    )
+    assert not parsed.issues
+    assert policy(parsed, "files") == ServerPolicy(
+        risks=(("read_*", "read_only"), ("*", "external")),
+        rate=Rate(10, 1.0),
+        rules=(
+            ArgumentRule('args.path.startsWith("/etc")'),
+            ArgumentRule('tenant != "acme"', ("write_*",)),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("rules: [ 'args.path +' ]", "is no rule: "),
+        ("rules: [ 'tennant == \"a\"' ]", "undeclared reference to 'tennant'"),
+        ("rules: [ { tools: [a] } ]", "needs 'deny'"),
+        ("risk: { a: financal }", "can't be 'financal'"),
+        ("risk: { 'a b': mutating }", "can match no tool"),
+        ("rate_limit: 10", "such as 10/s"),
+        ("rate_limit: 0/s", "such as 10/s"),
+    ],
+)
+def test_a_mistake_in_a_servers_rules_refuses_that_server(line: str, says: str) -> None:
+    parsed = parse(
+        f"version: 1\nservers:\n  files:\n    transport: stdio\n    command: x\n    {line}\n"
+    )
+    assert not parsed.broken
+    assert parsed.servers == {}
+    assert any(says in issue.message for issue in parsed.issues)

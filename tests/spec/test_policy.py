@@ -1,0 +1,155 @@
+"""Policies: who sees what, how risky it is, and how all of that travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.policy import (
+    NO_POLICY,
+    RISKS,
+    ArgumentRule,
+    Grant,
+    Rate,
+    ServerPolicy,
+    TenantLimits,
+)
+from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
+from leaseway.spec.rules import RuleNotCompiled, compile_expression
+
+READS = NameFilter(whitelist=("read_*",))
+
+
+def test_without_grants_everybody_sees_everything() -> None:
+    assert NO_POLICY.sees("anybody")
+    assert NO_POLICY.allows("anybody", "any", "tool")
+
+
+def test_with_grants_only_those_see_it_who_have_one() -> None:
+    policy = ServerPolicy(grants={"acme": Grant(READS), "open": Grant()})
+    assert policy.sees("acme")
+    assert policy.allows("acme", "", "read_file")
+    assert not policy.allows("acme", "", "write_file")
+    assert policy.allows("open", "", "write_file")
+    assert not policy.sees("rival")
+    assert not policy.allows("rival", "", "read_file")
+    assert not ServerPolicy(grants={}).sees("acme")
+
+
+def test_a_star_stands_for_the_tenants_that_are_not_named() -> None:
+    policy = ServerPolicy(grants={"acme": Grant(READS), "*": Grant()})
+    assert policy.allows("rival", "", "write_file")
+    assert not policy.allows("acme", "", "write_file")
+
+
+def test_an_agent_has_at_most_what_its_tenant_has() -> None:
+    agents = {"billing": NameFilter(whitelist=("*_file",)), "guest": None}
+    policy = ServerPolicy(grants={"acme": Grant(READS, agents)})
+    assert policy.allows("acme", "billing", "read_file")
+    assert not policy.allows("acme", "billing", "read_folder")
+    assert not policy.allows("acme", "billing", "write_file")
+    assert policy.allows("acme", "another", "read_folder")
+    assert not policy.sees("acme", "guest")
+    assert not policy.allows("acme", "guest", "read_file")
+
+
+def test_the_risk_is_as_configured_else_as_the_tool_says_of_itself() -> None:
+    policy = ServerPolicy(risks=(("read_*", "read_only"), ("*_web", "external")))
+    assert policy.risk_of("read_web", {}) == "read_only"
+    assert policy.risk_of("search_web", {"readOnlyHint": True}) == "external"
+    assert policy.risk_of("else", {}) == "mutating"
+    assert policy.risk_of("else", {"readOnlyHint": True}) == "read_only"
+    assert policy.risk_of("else", {"readOnlyHint": True, "openWorldHint": True}) == "external"
+    assert policy.risk_of("else", {"readOnlyHint": "yes"}) == "mutating"
+
+
+_NAMES = st.text("ab*_", min_size=1, max_size=5)
+_FILTERS = st.builds(
+    NameFilter,
+    st.lists(_NAMES, max_size=2).map(tuple),
+    st.lists(_NAMES, max_size=2).map(tuple),
+)
+_RATES = st.none() | st.builds(Rate, st.integers(1, 100), st.floats(1, 100))
+_POLICIES = st.builds(
+    ServerPolicy,
+    grants=st.none()
+    | st.dictionaries(
+        _NAMES,
+        st.builds(Grant, _FILTERS, st.dictionaries(_NAMES, st.none() | _FILTERS, max_size=2)),
+        max_size=3,
+    ),
+    limits=st.dictionaries(
+        _NAMES, st.builds(TenantLimits, _RATES, st.none() | st.integers(1, 9)), max_size=2
+    ),
+    risks=st.lists(st.tuples(_NAMES, st.sampled_from(RISKS)), max_size=3).map(tuple),
+    rate=_RATES,
+    rules=st.lists(
+        st.builds(ArgumentRule, _NAMES, st.lists(_NAMES, max_size=2).map(tuple)), max_size=2
+    ).map(tuple),
+)
+
+
+@given(_POLICIES)
+def test_what_travels_comes_back_equal(policy: ServerPolicy) -> None:
+    assert policy_from_wire(policy_to_wire(policy)) == policy
+
+
+@given(_POLICIES, _NAMES, _NAMES, _NAMES)
+def test_what_is_allowed_is_seen_and_an_agent_is_never_allowed_more(
+    policy: ServerPolicy, tenant: str, agent: str, tool: str
+) -> None:
+    if policy.allows(tenant, agent, tool):
+        assert policy.sees(tenant, agent)
+        assert policy.allows(tenant, "", tool) or "" in (policy.grants or {})
+
+
+def test_a_change_of_policy_needs_no_new_process_and_counts_as_a_change() -> None:
+    spec = ServerSpec(VariantKey("a"), "stdio", command="x")
+    granted = replace(spec, policy=ServerPolicy(grants={"acme": Grant(NO_FILTER)}))
+    assert granted.launch_hash == spec.launch_hash
+    assert granted.exposure_hash != spec.exposure_hash
+
+
+FACTS = {"tool": "read", "tenant": "acme", "agent": "", "session": "s"}
+
+
+@pytest.mark.parametrize(
+    ("expression", "arguments", "denied"),
+    [
+        ('args.path.startsWith("/etc")', {"path": "/etc/passwd"}, True),
+        ('args.path.startsWith("/etc")', {"path": "/home"}, False),
+        ('args.path.startsWith("/etc")', {}, True),
+        ('args.path.startsWith("/etc")', {"path": 7}, True),
+        ('has(args.path) && args.path.contains("..")', {}, False),
+        ('tenant != "acme"', {}, False),
+        ("args.n > 100", {"n": 101}, True),
+        ("args.n > 100", {"n": 2**70}, True),
+        ("args.flag", {"flag": "yes"}, True),
+        ("args.flag", {"flag": False}, False),
+        ('args.list.exists(x, x == "rm")', {"list": ["ls", "rm"]}, True),
+        ('args.path == "\\u0000"', {"path": "\ud800"}, True),
+    ],
+)
+def test_a_rule_denies_what_it_is_true_of_and_what_it_cannot_judge(
+    expression: str, arguments: dict[str, object], denied: bool
+) -> None:
+    assert compile_expression(expression).denies({**FACTS, "args": arguments}) is denied
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("args.path +", "mismatched input"),
+        ("arg.path == 1", "undeclared reference to 'arg"),
+        ("tenant", "STRING"),
+        ("tenant + 1", "no matching overload"),
+    ],
+)
+def test_what_is_no_rule_is_refused_with_the_reason(expression: str, says: str) -> None:
+    with pytest.raises(RuleNotCompiled, match=says):
+        compile_expression(expression)
