@@ -9,6 +9,7 @@
 #   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
+#   make runbook  write docs/runbook.md from its entries
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +18,7 @@ SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
 PEERS ?=
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak bench check fmt fmt-check lint types imports rooms protos generate legacy-servers \
+.PHONY: demo test soak bench check fmt fmt-check lint types imports rooms protos generate runbook legacy-servers \
         npm-servers k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -65,6 +66,9 @@ protos: .venv/dev.stamp .build/protos/stamp
 generate: .build/protos/stamp .venv/dev.stamp
 	tools/generate.sh
 	tools/kubernetes/generate.sh
+
+runbook: .venv/runtime.stamp
+	$(BIN)/python tools/write_runbook.py
 
 legacy-servers: .build/legacy/stamp
 

@@ -105,7 +105,7 @@ def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:
     measured.meters.reloaded(taken=True)
     assert measured.read("leaseway.workers")["connected",] == 1.0
     problems = measured.read("leaseway.problems")
-    assert problems["server", "error"] == 1.0
+    assert problems["server", "error", "EXITED"] == 1.0
     assert problems["workspace", "warning"] == 0.0
     assert measured.read("leaseway.config.reloads") == {("ok",): 2.0, ("refused",): 1.0}
     measured.state.worker_left("w1", START)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 import yaml
 from tests.conftest import BOUND
@@ -105,6 +106,7 @@ class System:
         servers: The `servers:` of its configuration.
         workers: How many workers it has.
         environment: Variables that its processes get on top of the test's own.
+        console: Whether the control plane serves its console, at `console`.
     """
 
     def __init__(
@@ -114,7 +116,9 @@ class System:
         *,
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
+        console: bool = False,
     ) -> None:
+        self.console = f"http://127.0.0.1:{free_port()}/" if console else ""
         self.config = folder / "mcp.yaml"
         self.write(servers)
         self._count = workers
@@ -171,6 +175,7 @@ class System:
             "control-plane",
             *("--config", str(self.config), "--listen", listen),
             *("--expect-workers", str(self._count)),
+            *(("--console", urlsplit(self.console).netloc) if self.console else ()),
         )
         self.address = self.control_plane.address
 

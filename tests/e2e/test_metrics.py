@@ -49,6 +49,7 @@ OF_A_WORKER = EVERYWHERE | {
     "leaseway_exchange_queue_size_bytes": "gauge",
     "leaseway_artifacts": "gauge",
     "leaseway_artifacts_size_bytes": "gauge",
+    "leaseway_artifacts_failed": "counter",
 }
 OF_A_CONTROL_PLANE = EVERYWHERE | {
     "leaseway_config_reloads": "counter",

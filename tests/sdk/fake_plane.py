@@ -284,6 +284,15 @@ class FakeControlPlane(
         self.on_problem(request.problem)
         return admin_pb2.ReportProblemResponse()
 
+    async def WatchEvents(self, request: Any, context: Any) -> Any:
+        yield admin_pb2.WatchEventsResponse(up_to_date=True)
+
+    async def ListCalls(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListCallsResponse()
+
+    async def GetTraffic(self, request: Any, context: Any) -> Any:
+        return admin_pb2.GetTrafficResponse()
+
     async def DrainWorker(self, request: Any, context: Any) -> Any:
         if request.worker_id not in [worker.id for worker in self.workers]:
             message = f"No worker '{request.worker_id}' is connected."

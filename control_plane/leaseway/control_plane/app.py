@@ -12,6 +12,7 @@ from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
+from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import ResourceStatus
@@ -53,6 +54,7 @@ class ControlPlaneOptions:
         authenticator: What they are checked by, or None for the shared key alone.
         expect_workers: How many workers will join; 0 means unknown.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
+        console: Where operators look at it, or None for nowhere.
     """
 
     config: Path | tuple[Source, ...]
@@ -61,6 +63,7 @@ class ControlPlaneOptions:
     authenticator: Authenticator | None = field(default=None, compare=False)
     expect_workers: int = 0
     metrics: MetricsListener | None = None
+    console: ConsoleListener | None = None
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -109,7 +112,8 @@ async def _run(
         async with measuring(options.metrics, _NAME) as meter:
             if meter is not None:
                 plane.meters = PlaneMeters(meter, plane.state)
-            await _serve(plane, options, authenticator, stopping)
+            async with serve_console(options.console, plane, options.key):
+                await _serve(plane, options, authenticator, stopping)
     finally:
         await health.shut_down()
         await server.stop(_GRACE)

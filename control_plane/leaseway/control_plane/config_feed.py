@@ -118,11 +118,14 @@ async def take_config(
                 "the configuration was refused; what was served goes on", extra=_at(files)
             )
             plane.act(lambda state, now: state.config_failed(problems, now))
+            plane.events.refused(files, problems, plane.clock().unix)
             return parsed
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
             _logger.warning("a configuration file is missing", extra=_at(files))
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
+        problems = [issue.problem for issue in parsed.issues]
+        plane.events.reloaded(parsed.servers, files, problems, plane.clock().unix)
         _hand_over(plane, parsed, span)
         return parsed
 

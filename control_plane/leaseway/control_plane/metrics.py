@@ -85,10 +85,11 @@ class PlaneMeters:
         meter.observe(
             "leaseway.problems",
             "{problem}",
-            "Open problems, by what they are about and how bad they are.",
+            "Open problems, by what they are about, how bad they are, and why they are there.",
             self._problems,
             Attr.SCOPE,
             Attr.SEVERITY,
+            Attr.REASON,
         )
         meter.observe(
             "leaseway.registry.version",
@@ -149,10 +150,13 @@ class PlaneMeters:
         counts = Counter(record.state for record in self._state.workers.values())
         return (((name,), float(counts[name])) for name in _STATES)
 
-    def _problems(self) -> Iterator[tuple[tuple[str, str], float]]:
+    def _problems(self) -> Iterator[tuple[tuple[str, str, str], float]]:
         found = Counter(
-            (each.problem.scope, each.problem.severity) for each in self._state.problems.open()
+            (each.problem.scope, each.problem.severity, str(each.problem.reason))
+            for each in self._state.problems.open()
         )
         for scope in get_args(Scope):
             for severity in get_args(Severity):
-                yield (scope, severity), float(found[scope, severity])
+                yield (scope, severity, ""), 0.0  # so that the number is there before a problem is
+        for labels, count in found.items():
+            yield labels, float(count)

@@ -19,8 +19,10 @@ from leaseway.control_plane.core.placement.wait_queue import Answer, Waiter
 from leaseway.control_plane.core.queries.place import serve_line
 from leaseway.control_plane.core.workers.actions import Action
 from leaseway.control_plane.core.workers.records import InForce
+from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
+from leaseway.v1 import sync_pb2
 
 T = TypeVar("T")
 
@@ -36,6 +38,9 @@ class WorkerStream(Protocol):
     def send(self, action: Action) -> None:
         """Queue an action; never blocks."""
 
+    def ask(self, question: sync_pb2.Inspect) -> None:
+        """Queue a question; never blocks."""
+
     def end(self, reason: str) -> None:
         """End the stream; the worker joins again and resyncs by hashes."""
 
@@ -46,6 +51,8 @@ class Plane:
     Attributes:
         meters: What measures it, or None where nobody wants that.
         lease_ends: How leases ended that are gone since a short while.
+        events: The history of what has happened.
+        acts: How many events the coordinator was given.
 
     Args:
         epoch: Fences control planes of the past.
@@ -62,6 +69,10 @@ class Plane:
         self.traces = ReloadTraces()
         self.meters: PlaneMeters | None = None
         self.lease_ends = LeaseEnds()
+        self.events = EventRecorder(int(clock().unix * 1e6))
+        self.acts = 0
+        self._questions: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
+        self._last_question = 0
         self._changed = asyncio.Event()
         # Apart from it, since every watcher of tools waits for this and most events change nothing
         # that they see.
@@ -78,11 +89,37 @@ class Plane:
             if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
             serve_line(self.state, self.clock())
+            self.acts += 1
+            self.events.observe(self.state, self.clock())
             self._send()
             self._notify()
             if self.state.in_force is not in_force:
                 self._in_force.set()
                 self._in_force = asyncio.Event()
+
+    def ask_worker(
+        self, worker_id: str, question: sync_pb2.Inspect
+    ) -> asyncio.Future[sync_pb2.Inspected]:
+        """Ask a worker something; who does not wait any longer cancels the answer."""
+        self._last_question = number = self._last_question + 1
+        answer: asyncio.Future[sync_pb2.Inspected] = asyncio.get_running_loop().create_future()
+        self._questions[number] = answer
+        answer.add_done_callback(lambda _: self._questions.pop(number, None))
+        asked = sync_pb2.Inspect()
+        asked.CopyFrom(question)
+        asked.id = number
+        stream = self.streams.get(worker_id)
+        if stream is None:
+            answer.cancel()
+        else:
+            stream.ask(asked)
+        return answer
+
+    def answered(self, answer: sync_pb2.Inspected) -> None:
+        """Take a worker's answer; one that nobody waits for any more is dropped."""
+        waiting = self._questions.get(answer.id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def counts(self) -> dict[str, int]:
         """Count what is known."""

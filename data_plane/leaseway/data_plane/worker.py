@@ -21,9 +21,11 @@ from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.core.lease_table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import Reports
@@ -37,6 +39,7 @@ from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Parking
 from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService
+from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
@@ -72,6 +75,7 @@ class WorkerOptions:
             own; None means the system's folder for temporary files.
         retention: What of them is kept.
         artifacts_http: Where pages that show them ask for them, or None for nowhere.
+        recent_calls: How many calls are remembered for operators; 0 for none.
 
     """
 
@@ -88,6 +92,7 @@ class WorkerOptions:
     artifacts: Path | None = None
     retention: Retention = field(default_factory=Retention)
     artifacts_http: ArtifactsListener | None = None
+    recent_calls: int = RECENT_CALLS
 
 
 _logger = logging.getLogger(__name__)
@@ -175,7 +180,10 @@ class Worker:
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
+        self.artifacts.on_disk = self._artifacts_on_disk
         self.executor.artifacts = self.artifacts
+        if options.recent_calls:
+            self.executor.recent = RecentCalls(options.recent_calls)
         if meters is not None:
             StateMeters(meters, self._state_readers())
         self.execution = ExecutionService(
@@ -204,11 +212,13 @@ class Worker:
             self.pool,
             self.leases,
             lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
+            Inspection(me, self.executor.recent, self.executor, self.leases).answer,
         )
 
     def _state_readers(self) -> StateReaders:
         pool, leases = self.pool, self.leases
         return StateReaders(
+            artifacts_failed=lambda: self.artifacts.failed,
             served=lambda: (each.key.server_id for each in pool.generations),
             ready=lambda: (
                 live for each in pool.generations for live in each.lives if live.is_ready
@@ -228,6 +238,17 @@ class Worker:
                 "leaseway.registry.version": lambda: pool.registry_version,
             },
         )
+
+    def _artifacts_on_disk(self, why: str) -> None:
+        message = (
+            f"Worker '{self.id}' cannot keep images and sounds of results: {why}. They stay in"
+            " their results. Make room on its disk, or name another folder with --artifacts."
+        )
+        problem = Problem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
+        if why:
+            self._reports.see(problem)
+        else:
+            self._reports.clear(problem)
 
     def counts(self) -> dict[str, int]:
         """Count what is held and under way."""

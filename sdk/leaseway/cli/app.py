@@ -27,6 +27,12 @@ COMMANDS: Final = {
     "mcp": "leaseway.cli.commands.mcp:mcp",
     "mcp-front": "leaseway.cli.commands.mcp:mcp_front",
     "wait": "leaseway.cli.commands.status:wait",
+    "status": "leaseway.cli.commands.observe:status",
+    "top": "leaseway.cli.commands.top:top",
+    "events": "leaseway.cli.commands.observe:events",
+    "trace": "leaseway.cli.commands.observe:trace",
+    "dump": "leaseway.cli.commands.dump:dump",
+    "runbook": "leaseway.cli.commands.runbook:runbook",
     "check": "leaseway.cli.commands.check:check",
     "config": "leaseway.cli.commands.config:config",
     "diff": "leaseway.cli.commands.config:diff",
@@ -60,7 +66,6 @@ _MEANT: Final = {
     "run": "up",
     "schema": "check --schema",
     "start": "up",
-    "status": "servers",
 }
 
 _logger = logging.getLogger(__name__)

@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from leaseway.v1 import catalog_pb2 as leaseway_dot_v1_dot_catalog__pb2
 from leaseway.v1 import leases_pb2 as leaseway_dot_v1_dot_leases__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17leaseway/v1/admin.proto\x12\x0bleaseway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\x80\x02\n\x07Problem\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\x12.\n\nfirst_seen\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_seen\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\t \x01(\x04\x12\x10\n\x08severity\x18\n \x01(\t\x12\x0f\n\x07subject\x18\x0b \x01(\t\";\n\x10GetStatusRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"\xe8\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08settling\x18\t \x01(\x08\"d\n\x12ListWorkersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Z\n\x13ListWorkersResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.WorkerStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x02\n\x0cWorkerStatus\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x0e\n\x06leases\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x14\n\x0csent_version\x18\x06 \x01(\x04\x12\x15\n\racked_version\x18\x07 \x01(\x04\x12\x12\n\nlast_error\x18\x08 \x01(\t\x12\x17\n\x0fpackage_version\x18\t \x01(\t\x12\x35\n\x06labels\x18\n \x03(\x0b\x32%.leaseway.v1.WorkerStatus.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"w\n\x15ListHeldLeasesRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\r\"{\n\x16ListHeldLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12$\n\x05\x65nded\x18\x02 \x03(\x0b\x32\x15.leaseway.v1.LeaseEnd\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"9\n\x08LeaseEnd\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\"e\n\x13ListProblemsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"W\n\x14ListProblemsResponse\x12&\n\x08problems\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"f\n\x14ReportProblemRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12%\n\x07problem\x18\x02 \x01(\x0b\x32\x14.leaseway.v1.Problem\"\x17\n\x15ReportProblemResponse\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\"6\n\x12RevokeLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"$\n\x13RevokeLeaseResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x32\xd8\x04\n\x0c\x41\x64minService\x12J\n\tGetStatus\x12\x1d.leaseway.v1.GetStatusRequest\x1a\x1e.leaseway.v1.GetStatusResponse\x12P\n\x0bListWorkers\x12\x1f.leaseway.v1.ListWorkersRequest\x1a .leaseway.v1.ListWorkersResponse\x12Y\n\x0eListHeldLeases\x12\".leaseway.v1.ListHeldLeasesRequest\x1a#.leaseway.v1.ListHeldLeasesResponse\x12S\n\x0cListProblems\x12 .leaseway.v1.ListProblemsRequest\x1a!.leaseway.v1.ListProblemsResponse\x12V\n\rReportProblem\x12!.leaseway.v1.ReportProblemRequest\x1a\".leaseway.v1.ReportProblemResponse\x12P\n\x0b\x44rainWorker\x12\x1f.leaseway.v1.DrainWorkerRequest\x1a .leaseway.v1.DrainWorkerResponse\x12P\n\x0bRevokeLease\x12\x1f.leaseway.v1.RevokeLeaseRequest\x1a .leaseway.v1.RevokeLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17leaseway/v1/admin.proto\x12\x0bleaseway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19leaseway/v1/catalog.proto\x1a\x18leaseway/v1/leases.proto\"\x80\x02\n\x07Problem\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x11\n\tworker_id\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\x12.\n\nfirst_seen\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\tlast_seen\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63ount\x18\t \x01(\x04\x12\x10\n\x08severity\x18\n \x01(\t\x12\x0f\n\x07subject\x18\x0b \x01(\t\";\n\x10GetStatusRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"\xe8\x01\n\x11GetStatusResponse\x12\r\n\x05ready\x18\x01 \x01(\x08\x12\x18\n\x10registry_version\x18\x02 \x01(\x04\x12\x34\n\x10\x63onfig_loaded_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07pending\x18\x04 \x03(\t\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x17\n\x0fpackage_version\x18\x06 \x01(\t\x12\x18\n\x10protocol_version\x18\x07 \x01(\r\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x10\n\x08settling\x18\t \x01(\x08\"d\n\x12ListWorkersRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"Z\n\x13ListWorkersResponse\x12*\n\x07workers\x18\x01 \x03(\x0b\x32\x19.leaseway.v1.WorkerStatus\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xba\x02\n\x0cWorkerStatus\x12&\n\x06worker\x18\x01 \x01(\x0b\x32\x16.leaseway.v1.WorkerRef\x12\r\n\x05state\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61pacity\x18\x03 \x01(\r\x12\x0e\n\x06leases\x18\x04 \x01(\r\x12\x11\n\tinstances\x18\x05 \x01(\r\x12\x14\n\x0csent_version\x18\x06 \x01(\x04\x12\x15\n\racked_version\x18\x07 \x01(\x04\x12\x12\n\nlast_error\x18\x08 \x01(\t\x12\x17\n\x0fpackage_version\x18\t \x01(\t\x12\x35\n\x06labels\x18\n \x03(\x0b\x32%.leaseway.v1.WorkerStatus.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"w\n\x15ListHeldLeasesRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\r\"{\n\x16ListHeldLeasesResponse\x12\"\n\x06leases\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Lease\x12$\n\x05\x65nded\x18\x02 \x03(\x0b\x32\x15.leaseway.v1.LeaseEnd\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\"9\n\x08LeaseEnd\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x0b\n\x03how\x18\x03 \x01(\t\"e\n\x13ListProblemsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x11\n\tpage_size\x18\x03 \x01(\r\"W\n\x14ListProblemsResponse\x12&\n\x08problems\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Problem\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"f\n\x14ReportProblemRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12%\n\x07problem\x18\x02 \x01(\x0b\x32\x14.leaseway.v1.Problem\"\x17\n\x15ReportProblemResponse\"\'\n\x12\x44rainWorkerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\"\x15\n\x13\x44rainWorkerResponse\"6\n\x12RevokeLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"$\n\x13RevokeLeaseResponse\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\"\x91\x02\n\x05\x45vent\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12\x10\n\x08severity\x18\x05 \x01(\t\x12\x0f\n\x07message\x18\x06 \x01(\t\x12\x0e\n\x06reason\x18\x07 \x01(\t\x12\x11\n\tserver_id\x18\x08 \x01(\t\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x11\n\tworker_id\x18\n \x01(\t\x12\x10\n\x08lease_id\x18\x0b \x01(\t\x12\x0f\n\x07session\x18\x0c \x01(\t\x12\x13\n\x0binstance_id\x18\r \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x0e \x03(\t\"\x8c\x01\n\x12WatchEventsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12\x11\n\tserver_id\x18\x02 \x01(\t\x12\r\n\x05kinds\x18\x03 \x03(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\x04\x12\x0c\n\x04last\x18\x05 \x01(\r\x12\x0e\n\x06\x66ollow\x18\x06 \x01(\x08\"^\n\x13WatchEventsResponse\x12\"\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x12.leaseway.v1.Event\x12\x12\n\nup_to_date\x18\x02 \x01(\x08\x12\x0f\n\x07\x64ropped\x18\x03 \x01(\x04\"\xec\x02\n\nCallRecord\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08trace_id\x18\x02 \x01(\t\x12\x11\n\tworker_id\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\x0c\n\x04tool\x18\x05 \x01(\t\x12\x0e\n\x06method\x18\x06 \x01(\t\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\r\n\x05\x61gent\x18\x08 \x01(\t\x12\x0f\n\x07session\x18\t \x01(\t\x12\x10\n\x08lease_id\x18\n \x01(\t\x12\x13\n\x0binstance_id\x18\x0b \x01(\t\x12.\n\nstarted_at\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x08\x64uration\x18\r \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07outcome\x18\x0e \x01(\t\x12\x0f\n\x07message\x18\x0f \x01(\t\x12&\n\x06phases\x18\x10 \x03(\x0b\x32\x16.leaseway.v1.CallPhase\"q\n\tCallPhase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x06offset\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64uration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x98\x01\n\x10ListCallsRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\x12-\n\tselection\x18\x02 \x01(\x0e\x32\x1a.leaseway.v1.CallSelection\x12\n\n\x02id\x18\x03 \x01(\t\x12\x11\n\tserver_id\x18\x04 \x01(\t\x12\r\n\x05limit\x18\x05 \x01(\r\"S\n\x11ListCallsResponse\x12&\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x17.leaseway.v1.CallRecord\x12\x16\n\x0esilent_workers\x18\x02 \x03(\t\"<\n\x11GetTrafficRequest\x12\'\n\x06\x63lient\x18\x01 \x01(\x0b\x32\x17.leaseway.v1.ClientInfo\"}\n\x12GetTrafficResponse\x12%\n\x07traffic\x18\x01 \x03(\x0b\x32\x14.leaseway.v1.Traffic\x12\x16\n\x0esilent_workers\x18\x02 \x03(\t\x12(\n\x04time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x98\x01\n\x07Traffic\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x11\n\tserver_id\x18\x03 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x0f\n\x07\x62uckets\x18\x07 \x03(\x04\x12\x11\n\tin_flight\x18\x08 \x01(\r*~\n\rCallSelection\x12\x1e\n\x1a\x43\x41LL_SELECTION_UNSPECIFIED\x10\x00\x12\x19\n\x15\x43\x41LL_SELECTION_RECENT\x10\x01\x12\x17\n\x13\x43\x41LL_SELECTION_SLOW\x10\x02\x12\x19\n\x15\x43\x41LL_SELECTION_FAILED\x10\x03\x32\xc7\x06\n\x0c\x41\x64minService\x12J\n\tGetStatus\x12\x1d.leaseway.v1.GetStatusRequest\x1a\x1e.leaseway.v1.GetStatusResponse\x12P\n\x0bListWorkers\x12\x1f.leaseway.v1.ListWorkersRequest\x1a .leaseway.v1.ListWorkersResponse\x12Y\n\x0eListHeldLeases\x12\".leaseway.v1.ListHeldLeasesRequest\x1a#.leaseway.v1.ListHeldLeasesResponse\x12S\n\x0cListProblems\x12 .leaseway.v1.ListProblemsRequest\x1a!.leaseway.v1.ListProblemsResponse\x12V\n\rReportProblem\x12!.leaseway.v1.ReportProblemRequest\x1a\".leaseway.v1.ReportProblemResponse\x12P\n\x0b\x44rainWorker\x12\x1f.leaseway.v1.DrainWorkerRequest\x1a .leaseway.v1.DrainWorkerResponse\x12P\n\x0bRevokeLease\x12\x1f.leaseway.v1.RevokeLeaseRequest\x1a .leaseway.v1.RevokeLeaseResponse\x12R\n\x0bWatchEvents\x12\x1f.leaseway.v1.WatchEventsRequest\x1a .leaseway.v1.WatchEventsResponse0\x01\x12J\n\tListCalls\x12\x1d.leaseway.v1.ListCallsRequest\x1a\x1e.leaseway.v1.ListCallsResponse\x12M\n\nGetTraffic\x12\x1e.leaseway.v1.GetTrafficRequest\x1a\x1f.leaseway.v1.GetTrafficResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,42 +37,64 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_WORKERSTATUS_LABELSENTRY']._loaded_options = None
   _globals['_WORKERSTATUS_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_PROBLEM']._serialized_start=127
-  _globals['_PROBLEM']._serialized_end=383
-  _globals['_GETSTATUSREQUEST']._serialized_start=385
-  _globals['_GETSTATUSREQUEST']._serialized_end=444
-  _globals['_GETSTATUSRESPONSE']._serialized_start=447
-  _globals['_GETSTATUSRESPONSE']._serialized_end=679
-  _globals['_LISTWORKERSREQUEST']._serialized_start=681
-  _globals['_LISTWORKERSREQUEST']._serialized_end=781
-  _globals['_LISTWORKERSRESPONSE']._serialized_start=783
-  _globals['_LISTWORKERSRESPONSE']._serialized_end=873
-  _globals['_WORKERSTATUS']._serialized_start=876
-  _globals['_WORKERSTATUS']._serialized_end=1190
-  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_start=1145
-  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_end=1190
-  _globals['_LISTHELDLEASESREQUEST']._serialized_start=1192
-  _globals['_LISTHELDLEASESREQUEST']._serialized_end=1311
-  _globals['_LISTHELDLEASESRESPONSE']._serialized_start=1313
-  _globals['_LISTHELDLEASESRESPONSE']._serialized_end=1436
-  _globals['_LEASEEND']._serialized_start=1438
-  _globals['_LEASEEND']._serialized_end=1495
-  _globals['_LISTPROBLEMSREQUEST']._serialized_start=1497
-  _globals['_LISTPROBLEMSREQUEST']._serialized_end=1598
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=1600
-  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1687
-  _globals['_REPORTPROBLEMREQUEST']._serialized_start=1689
-  _globals['_REPORTPROBLEMREQUEST']._serialized_end=1791
-  _globals['_REPORTPROBLEMRESPONSE']._serialized_start=1793
-  _globals['_REPORTPROBLEMRESPONSE']._serialized_end=1816
-  _globals['_DRAINWORKERREQUEST']._serialized_start=1818
-  _globals['_DRAINWORKERREQUEST']._serialized_end=1857
-  _globals['_DRAINWORKERRESPONSE']._serialized_start=1859
-  _globals['_DRAINWORKERRESPONSE']._serialized_end=1880
-  _globals['_REVOKELEASEREQUEST']._serialized_start=1882
-  _globals['_REVOKELEASEREQUEST']._serialized_end=1936
-  _globals['_REVOKELEASERESPONSE']._serialized_start=1938
-  _globals['_REVOKELEASERESPONSE']._serialized_end=1974
-  _globals['_ADMINSERVICE']._serialized_start=1977
-  _globals['_ADMINSERVICE']._serialized_end=2577
+  _globals['_CALLSELECTION']._serialized_start=3589
+  _globals['_CALLSELECTION']._serialized_end=3715
+  _globals['_PROBLEM']._serialized_start=159
+  _globals['_PROBLEM']._serialized_end=415
+  _globals['_GETSTATUSREQUEST']._serialized_start=417
+  _globals['_GETSTATUSREQUEST']._serialized_end=476
+  _globals['_GETSTATUSRESPONSE']._serialized_start=479
+  _globals['_GETSTATUSRESPONSE']._serialized_end=711
+  _globals['_LISTWORKERSREQUEST']._serialized_start=713
+  _globals['_LISTWORKERSREQUEST']._serialized_end=813
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=815
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=905
+  _globals['_WORKERSTATUS']._serialized_start=908
+  _globals['_WORKERSTATUS']._serialized_end=1222
+  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_start=1177
+  _globals['_WORKERSTATUS_LABELSENTRY']._serialized_end=1222
+  _globals['_LISTHELDLEASESREQUEST']._serialized_start=1224
+  _globals['_LISTHELDLEASESREQUEST']._serialized_end=1343
+  _globals['_LISTHELDLEASESRESPONSE']._serialized_start=1345
+  _globals['_LISTHELDLEASESRESPONSE']._serialized_end=1468
+  _globals['_LEASEEND']._serialized_start=1470
+  _globals['_LEASEEND']._serialized_end=1527
+  _globals['_LISTPROBLEMSREQUEST']._serialized_start=1529
+  _globals['_LISTPROBLEMSREQUEST']._serialized_end=1630
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_start=1632
+  _globals['_LISTPROBLEMSRESPONSE']._serialized_end=1719
+  _globals['_REPORTPROBLEMREQUEST']._serialized_start=1721
+  _globals['_REPORTPROBLEMREQUEST']._serialized_end=1823
+  _globals['_REPORTPROBLEMRESPONSE']._serialized_start=1825
+  _globals['_REPORTPROBLEMRESPONSE']._serialized_end=1848
+  _globals['_DRAINWORKERREQUEST']._serialized_start=1850
+  _globals['_DRAINWORKERREQUEST']._serialized_end=1889
+  _globals['_DRAINWORKERRESPONSE']._serialized_start=1891
+  _globals['_DRAINWORKERRESPONSE']._serialized_end=1912
+  _globals['_REVOKELEASEREQUEST']._serialized_start=1914
+  _globals['_REVOKELEASEREQUEST']._serialized_end=1968
+  _globals['_REVOKELEASERESPONSE']._serialized_start=1970
+  _globals['_REVOKELEASERESPONSE']._serialized_end=2006
+  _globals['_EVENT']._serialized_start=2009
+  _globals['_EVENT']._serialized_end=2282
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=2285
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=2425
+  _globals['_WATCHEVENTSRESPONSE']._serialized_start=2427
+  _globals['_WATCHEVENTSRESPONSE']._serialized_end=2521
+  _globals['_CALLRECORD']._serialized_start=2524
+  _globals['_CALLRECORD']._serialized_end=2888
+  _globals['_CALLPHASE']._serialized_start=2890
+  _globals['_CALLPHASE']._serialized_end=3003
+  _globals['_LISTCALLSREQUEST']._serialized_start=3006
+  _globals['_LISTCALLSREQUEST']._serialized_end=3158
+  _globals['_LISTCALLSRESPONSE']._serialized_start=3160
+  _globals['_LISTCALLSRESPONSE']._serialized_end=3243
+  _globals['_GETTRAFFICREQUEST']._serialized_start=3245
+  _globals['_GETTRAFFICREQUEST']._serialized_end=3305
+  _globals['_GETTRAFFICRESPONSE']._serialized_start=3307
+  _globals['_GETTRAFFICRESPONSE']._serialized_end=3432
+  _globals['_TRAFFIC']._serialized_start=3435
+  _globals['_TRAFFIC']._serialized_end=3587
+  _globals['_ADMINSERVICE']._serialized_start=3718
+  _globals['_ADMINSERVICE']._serialized_end=4557
 # @@protoc_insertion_point(module_scope)

@@ -5,9 +5,11 @@ What operators ask the control plane."""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from leaseway.v1 import catalog_pb2 as _catalog_pb2
 from leaseway.v1 import leases_pb2 as _leases_pb2
 import builtins as _builtins
@@ -20,6 +22,34 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _CallSelection:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CallSelectionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CallSelection.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CALL_SELECTION_UNSPECIFIED: _CallSelection.ValueType  # 0
+    """Not said; read as recent."""
+    CALL_SELECTION_RECENT: _CallSelection.ValueType  # 1
+    """The newest, the last one first."""
+    CALL_SELECTION_SLOW: _CallSelection.ValueType  # 2
+    """The slowest of the last 10 minutes, the slowest first."""
+    CALL_SELECTION_FAILED: _CallSelection.ValueType  # 3
+    """The newest that failed, the last one first."""
+
+class CallSelection(_CallSelection, metaclass=_CallSelectionEnumTypeWrapper):
+    """Which calls are wanted."""
+
+CALL_SELECTION_UNSPECIFIED: CallSelection.ValueType  # 0
+"""Not said; read as recent."""
+CALL_SELECTION_RECENT: CallSelection.ValueType  # 1
+"""The newest, the last one first."""
+CALL_SELECTION_SLOW: CallSelection.ValueType  # 2
+"""The slowest of the last 10 minutes, the slowest first."""
+CALL_SELECTION_FAILED: CallSelection.ValueType  # 3
+"""The newest that failed, the last one first."""
+Global___CallSelection: _TypeAlias = CallSelection  # noqa: Y015
 
 @_typing.final
 class Problem(_message.Message):
@@ -632,3 +662,467 @@ class RevokeLeaseResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevokeLeaseResponse: _TypeAlias = RevokeLeaseResponse  # noqa: Y015
+
+@_typing.final
+class Event(_message.Message):
+    """Something that has happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Counts the events of one source; grows with time."""
+    kind: _builtins.str
+    """What kind: `reload`, `commit`, `server`, `instance`, `worker`, `lease`,
+    `problem`, `approval`, `operator`.
+    """
+    action: _builtins.str
+    """What happened to it, such as `refused`, `started`, `ended`, `lost`."""
+    severity: _builtins.str
+    """`info`, `warning` or `error`."""
+    message: _builtins.str
+    """What happened, in a sentence."""
+    reason: _builtins.str
+    """Why, as a constant that programs can compare. Empty means none."""
+    server_id: _builtins.str
+    """The server. Empty where it is about none."""
+    tenant: _builtins.str
+    """The tenant. Empty where it is about none or all."""
+    worker_id: _builtins.str
+    """The worker. Empty where it is about none."""
+    lease_id: _builtins.str
+    """The lease. Empty where it is about none."""
+    session: _builtins.str
+    """The session that the lease belongs to."""
+    instance_id: _builtins.str
+    """The instance. Empty where it is about none."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When, by the clock of whoever saw it."""
+
+    @_builtins.property
+    def details(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Further lines, such as what a reload changed; at most 100."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        kind: _builtins.str = ...,
+        action: _builtins.str = ...,
+        severity: _builtins.str = ...,
+        message: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        session: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        details: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "details", b"details", "instance_id", b"instance_id", "kind", b"kind", "lease_id", b"lease_id", "message", b"message", "number", b"number", "reason", b"reason", "server_id", b"server_id", "session", b"session", "severity", b"severity", "tenant", b"tenant", "time", b"time", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    """Asks what has happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    KINDS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    server_id: _builtins.str
+    """Only events of this server. Empty means all."""
+    after: _builtins.int
+    """Only events with a greater number. Zero means from the oldest that is kept."""
+    last: _builtins.int
+    """At most so many of the history, the newest. Zero means all of it."""
+    follow: _builtins.bool
+    """Whether the stream goes on with further events."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    @_builtins.property
+    def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only events of these kinds. Empty means all."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        server_id: _builtins.str = ...,
+        kinds: _abc.Iterable[_builtins.str] | None = ...,
+        after: _builtins.int = ...,
+        last: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "client", b"client", "follow", b"follow", "kinds", b"kinds", "last", b"last", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsResponse(_message.Message):
+    """Events in the order in which the control plane learned of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    UP_TO_DATE_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    up_to_date: _builtins.bool
+    """Whether this is the last message of the history."""
+    dropped: _builtins.int
+    """How many events were dropped because they were too many for their reader."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """At most 500 of them."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___Event] | None = ...,
+        up_to_date: _builtins.bool = ...,
+        dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "events", b"events", "up_to_date", b"up_to_date"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsResponse: _TypeAlias = WatchEventsResponse  # noqa: Y015
+
+@_typing.final
+class CallRecord(_message.Message):
+    """A call that a worker remembers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TRACE_ID_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    METHOD_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PHASES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Names it: the worker's id, its run and a counter."""
+    trace_id: _builtins.str
+    """The trace that its caller sent. Empty means none."""
+    worker_id: _builtins.str
+    """The worker that ran it."""
+    server_id: _builtins.str
+    """The server."""
+    tool: _builtins.str
+    """The tool by its original name, or what another method names."""
+    method: _builtins.str
+    """The MCP method. Empty means `tools/call`."""
+    tenant: _builtins.str
+    """Whose call it was."""
+    agent: _builtins.str
+    """Which of the tenant's agents called."""
+    session: _builtins.str
+    """The session. Empty means none."""
+    lease_id: _builtins.str
+    """The lease that it ran on. Empty means that the server is shared."""
+    instance_id: _builtins.str
+    """The instance that ran it. Empty means that none was reached."""
+    outcome: _builtins.str
+    """`ok`, `tool_error` (the tool says that it failed) or the reason of the error."""
+    message: _builtins.str
+    """The error in a sentence. Empty where there is none."""
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp:
+        """When it came to the worker."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it took on the worker."""
+
+    @_builtins.property
+    def phases(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallPhase]:
+        """What it went through, in order of their starts."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        trace_id: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        method: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        session: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        instance_id: _builtins.str = ...,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+        outcome: _builtins.str = ...,
+        message: _builtins.str = ...,
+        phases: _abc.Iterable[Global___CallPhase] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "started_at", b"started_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "duration", b"duration", "id", b"id", "instance_id", b"instance_id", "lease_id", b"lease_id", "message", b"message", "method", b"method", "outcome", b"outcome", "phases", b"phases", "server_id", b"server_id", "session", b"session", "started_at", b"started_at", "tenant", b"tenant", "tool", b"tool", "trace_id", b"trace_id", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallRecord: _TypeAlias = CallRecord  # noqa: Y015
+
+@_typing.final
+class CallPhase(_message.Message):
+    """A part of a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DURATION_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What was done, such as `waiting for a lease` or `the server works`."""
+    @_builtins.property
+    def offset(self) -> _duration_pb2.Duration:
+        """When it began, from the start of the call."""
+
+    @_builtins.property
+    def duration(self) -> _duration_pb2.Duration:
+        """How long it took."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        offset: _duration_pb2.Duration | None = ...,
+        duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "offset", b"offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "name", b"name", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallPhase: _TypeAlias = CallPhase  # noqa: Y015
+
+@_typing.final
+class ListCallsRequest(_message.Message):
+    """Asks for calls that workers remember."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    SELECTION_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    selection: Global___CallSelection.ValueType
+    """Which ones."""
+    id: _builtins.str
+    """Only the call of this id, or those of this trace. Empty means all."""
+    server_id: _builtins.str
+    """Only calls of this server. Empty means all."""
+    limit: _builtins.int
+    """At most so many; at most 200. Zero means 50."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        selection: Global___CallSelection.ValueType = ...,
+        id: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "id", b"id", "limit", b"limit", "selection", b"selection", "server_id", b"server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCallsRequest: _TypeAlias = ListCallsRequest  # noqa: Y015
+
+@_typing.final
+class ListCallsResponse(_message.Message):
+    """Calls that workers remember."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    SILENT_WORKERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___CallRecord]:
+        """In the order that was asked for."""
+
+    @_builtins.property
+    def silent_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Workers that did not answer within 3 s."""
+
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___CallRecord] | None = ...,
+        silent_workers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "silent_workers", b"silent_workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListCallsResponse: _TypeAlias = ListCallsResponse  # noqa: Y015
+
+@_typing.final
+class GetTrafficRequest(_message.Message):
+    """Asks how many calls there were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTrafficRequest: _TypeAlias = GetTrafficRequest  # noqa: Y015
+
+@_typing.final
+class GetTrafficResponse(_message.Message):
+    """How many calls there were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    SILENT_WORKERS_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___Traffic]:
+        """One for each server and worker."""
+
+    @_builtins.property
+    def silent_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Workers that did not answer within 3 s."""
+
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp:
+        """When they were read."""
+
+    def __init__(
+        self,
+        *,
+        traffic: _abc.Iterable[Global___Traffic] | None = ...,
+        silent_workers: _abc.Iterable[_builtins.str] | None = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["silent_workers", b"silent_workers", "time", b"time", "traffic", b"traffic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTrafficResponse: _TypeAlias = GetTrafficResponse  # noqa: Y015
+
+@_typing.final
+class Traffic(_message.Message):
+    """What one server of one worker had to do since that worker started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    BUCKETS_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """The worker."""
+    incarnation: _builtins.str
+    """Which run of it."""
+    server_id: _builtins.str
+    """The server."""
+    calls: _builtins.int
+    """Calls that ended."""
+    failed: _builtins.int
+    """Those of them that failed; a tool that says that it failed counts."""
+    seconds: _builtins.float
+    """Seconds that all of them took together."""
+    in_flight: _builtins.int
+    """Calls under way on the worker, of all servers."""
+    @_builtins.property
+    def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many took at most 1, 2, 4, ... 65,536 ms, and longer: 18 numbers, each
+        without those before it.
+        """
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        buckets: _abc.Iterable[_builtins.int] | None = ...,
+        in_flight: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "calls", b"calls", "failed", b"failed", "in_flight", b"in_flight", "incarnation", b"incarnation", "seconds", b"seconds", "server_id", b"server_id", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Traffic: _TypeAlias = Traffic  # noqa: Y015

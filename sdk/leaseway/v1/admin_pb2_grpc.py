@@ -70,6 +70,21 @@ class AdminServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_admin__pb2.RevokeLeaseRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_admin__pb2.RevokeLeaseResponse.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/leaseway.v1.AdminService/WatchEvents',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.WatchEventsResponse.FromString,
+                _registered_method=True)
+        self.ListCalls = channel.unary_unary(
+                '/leaseway.v1.AdminService/ListCalls',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.ListCallsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.ListCallsResponse.FromString,
+                _registered_method=True)
+        self.GetTraffic = channel.unary_unary(
+                '/leaseway.v1.AdminService/GetTraffic',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -127,6 +142,28 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """Streams what has happened, the oldest first: the history that is still
+        kept, then, where it is followed, each further event as it comes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCalls(self, request, context):
+        """Asks all workers for calls that they remember: recent, slow or failed ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTraffic(self, request, context):
+        """Asks all workers how many calls their servers had since they started.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -164,6 +201,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RevokeLease,
                     request_deserializer=leaseway_dot_v1_dot_admin__pb2.RevokeLeaseRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_admin__pb2.RevokeLeaseResponse.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.WatchEventsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.WatchEventsResponse.SerializeToString,
+            ),
+            'ListCalls': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCalls,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.ListCallsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.ListCallsResponse.SerializeToString,
+            ),
+            'GetTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTraffic,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -356,6 +408,87 @@ class AdminService(object):
             '/leaseway.v1.AdminService/RevokeLease',
             leaseway_dot_v1_dot_admin__pb2.RevokeLeaseRequest.SerializeToString,
             leaseway_dot_v1_dot_admin__pb2.RevokeLeaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/leaseway.v1.AdminService/WatchEvents',
+            leaseway_dot_v1_dot_admin__pb2.WatchEventsRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.WatchEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCalls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/ListCalls',
+            leaseway_dot_v1_dot_admin__pb2.ListCallsRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.ListCallsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/GetTraffic',
+            leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.FromString,
             options,
             channel_credentials,
             insecure,

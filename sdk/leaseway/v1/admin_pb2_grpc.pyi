@@ -51,6 +51,14 @@ class AdminServiceStub:
     """Tells a worker to take no more work and to end."""
     RevokeLease: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RevokeLeaseRequest, _admin_pb2.RevokeLeaseResponse]
     """Ends a lease against its holder's will."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.WatchEventsResponse]
+    """Streams what has happened, the oldest first: the history that is still
+    kept, then, where it is followed, each further event as it comes.
+    """
+    ListCalls: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListCallsRequest, _admin_pb2.ListCallsResponse]
+    """Asks all workers for calls that they remember: recent, slow or failed ones."""
+    GetTraffic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTrafficRequest, _admin_pb2.GetTrafficResponse]
+    """Asks all workers how many calls their servers had since they started."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -75,6 +83,14 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Tells a worker to take no more work and to end."""
     RevokeLease: _aio.UnaryUnaryMultiCallable[_admin_pb2.RevokeLeaseRequest, _admin_pb2.RevokeLeaseResponse]  # type: ignore[assignment]
     """Ends a lease against its holder's will."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchEventsRequest, _admin_pb2.WatchEventsResponse]  # type: ignore[assignment]
+    """Streams what has happened, the oldest first: the history that is still
+    kept, then, where it is followed, each further event as it comes.
+    """
+    ListCalls: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListCallsRequest, _admin_pb2.ListCallsResponse]  # type: ignore[assignment]
+    """Asks all workers for calls that they remember: recent, slow or failed ones."""
+    GetTraffic: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTrafficRequest, _admin_pb2.GetTrafficResponse]  # type: ignore[assignment]
+    """Asks all workers how many calls their servers had since they started."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and steers a running system. Served by the control plane."""
@@ -138,5 +154,31 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RevokeLeaseResponse, _abc.Awaitable[_admin_pb2.RevokeLeaseResponse]]:
         """Ends a lease against its holder's will."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _admin_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_admin_pb2.WatchEventsResponse], _abc.AsyncIterator[_admin_pb2.WatchEventsResponse]]:
+        """Streams what has happened, the oldest first: the history that is still
+        kept, then, where it is followed, each further event as it comes.
+        """
+
+    @_abc_1.abstractmethod
+    def ListCalls(
+        self,
+        request: _admin_pb2.ListCallsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListCallsResponse, _abc.Awaitable[_admin_pb2.ListCallsResponse]]:
+        """Asks all workers for calls that they remember: recent, slow or failed ones."""
+
+    @_abc_1.abstractmethod
+    def GetTraffic(
+        self,
+        request: _admin_pb2.GetTrafficRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetTrafficResponse, _abc.Awaitable[_admin_pb2.GetTrafficResponse]]:
+        """Asks all workers how many calls their servers had since they started."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

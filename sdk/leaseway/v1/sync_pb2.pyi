@@ -37,6 +37,7 @@ class SyncRequest(_message.Message):
     PROBE_RESULT_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    INSPECTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -65,6 +66,10 @@ class SyncRequest(_message.Message):
     def part(self) -> Global___Part:
         """A part of a longer SyncRequest."""
 
+    @_builtins.property
+    def inspected(self) -> Global___Inspected:
+        """What an Inspect asked for."""
+
     def __init__(
         self,
         *,
@@ -75,12 +80,13 @@ class SyncRequest(_message.Message):
         probe_result: Global___ProbeResult | None = ...,
         report: Global___Report | None = ...,
         part: Global___Part | None = ...,
+        inspected: Global___Inspected | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -100,6 +106,7 @@ class SyncResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _builtins.int
     REVOKE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
+    INSPECT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -132,6 +139,10 @@ class SyncResponse(_message.Message):
     def part(self) -> Global___Part:
         """A part of a longer SyncResponse."""
 
+    @_builtins.property
+    def inspect(self) -> Global___Inspect:
+        """Asks for what operators want to see. A worker of before ignores it."""
+
     def __init__(
         self,
         *,
@@ -143,12 +154,13 @@ class SyncResponse(_message.Message):
         drain: Global___Drain | None = ...,
         revoke: Global___Revoke | None = ...,
         part: Global___Part | None = ...,
+        inspect: Global___Inspect | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -880,6 +892,7 @@ class Report(_message.Message):
     CALLS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     LEASE_ENDS_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
     instances_changed: _builtins.bool
     """Whether `instances` is set."""
     calls_in_flight: _builtins.int
@@ -912,6 +925,13 @@ class Report(_message.Message):
     def lease_ends(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.LeaseEnd]:
         """How the leases of `leases_lost` ended. A worker of before does not say."""
 
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.Event]:
+        """What has happened since the last report; in the first one of a stream, all
+        that the worker remembers. The control plane knows those it has by their
+        numbers.
+        """
+
     def __init__(
         self,
         *,
@@ -924,10 +944,11 @@ class Report(_message.Message):
         calls_in_flight: _builtins.int = ...,
         draining: _builtins.bool = ...,
         lease_ends: _abc.Iterable[_admin_pb2.LeaseEnd] | None = ...,
+        events: _abc.Iterable[_admin_pb2.Event] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "instances", b"instances", "instances_changed", b"instances_changed", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls_in_flight", b"calls_in_flight", "cleared", b"cleared", "draining", b"draining", "events", b"events", "instances", b"instances", "instances_changed", b"instances_changed", "lease_ends", b"lease_ends", "leases_gained", b"leases_gained", "leases_lost", b"leases_lost", "problems", b"problems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -980,3 +1001,113 @@ class Revoke(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Revoke: _TypeAlias = Revoke  # noqa: Y015
+
+@_typing.final
+class Inspect(_message.Message):
+    """Asks for what operators want to see."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    LEASE_IDS_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Names the question on its stream."""
+    traffic: _builtins.bool
+    """Whether traffic is wanted."""
+    @_builtins.property
+    def calls(self) -> _admin_pb2.ListCallsRequest:
+        """Which calls are wanted. Unset means none."""
+
+    @_builtins.property
+    def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Leases of which it is wanted how they are used; at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        calls: _admin_pb2.ListCallsRequest | None = ...,
+        traffic: _builtins.bool = ...,
+        lease_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "id", b"id", "lease_ids", b"lease_ids", "traffic", b"traffic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inspect: _TypeAlias = Inspect  # noqa: Y015
+
+@_typing.final
+class Inspected(_message.Message):
+    """Answers an Inspect."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The question."""
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.CallRecord]:
+        """The calls."""
+
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[_admin_pb2.Traffic]:
+        """The traffic, one for each server."""
+
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseUse]:
+        """How leases are used, those that are held and whose instance is up."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        calls: _abc.Iterable[_admin_pb2.CallRecord] | None = ...,
+        traffic: _abc.Iterable[_admin_pb2.Traffic] | None = ...,
+        leases: _abc.Iterable[Global___LeaseUse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "id", b"id", "leases", b"leases", "traffic", b"traffic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Inspected: _TypeAlias = Inspected  # noqa: Y015
+
+@_typing.final
+class LeaseUse(_message.Message):
+    """How a lease is used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    lease_id: _builtins.str
+    """The lease."""
+    calls: _builtins.int
+    """Calls under way on it."""
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """For how long no call has run on it. Zero while one does."""
+
+    def __init__(
+        self,
+        *,
+        lease_id: _builtins.str = ...,
+        idle: _duration_pb2.Duration | None = ...,
+        calls: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "idle", b"idle", "lease_id", b"lease_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaseUse: _TypeAlias = LeaseUse  # noqa: Y015

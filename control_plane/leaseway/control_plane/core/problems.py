@@ -91,9 +91,14 @@ _DROPPED_KEY: Final = Problem("workspace", PROBLEMS_DROPPED, "").key
 
 
 class ProblemTable:
-    """The open problems of one control plane, at most `MAX_PROBLEMS`."""
+    """The open problems of one control plane, at most `MAX_PROBLEMS`.
+
+    Attributes:
+        revision: Another number whenever a problem was opened or closed.
+    """
 
     def __init__(self) -> None:
+        self.revision = 0
         # In the order in which they were last seen, so that the oldest is the first.
         self._entries: dict[ProblemKey, _Entry] = {}
 
@@ -123,7 +128,7 @@ class ProblemTable:
             if all(want in (None, have) for want, have in zip(wanted, key[:-1], strict=True))
         ]
         for key in closed:
-            del self._entries[key]
+            self._close(key)
         self._forget_drops()
         return len(closed)
 
@@ -163,6 +168,7 @@ class ProblemTable:
         entry = self._entries.get(problem.key)
         if entry is None:
             self._put(_Entry(OpenProblem(problem, now, now, 1), frozenset({owner})))
+            self.revision += 1
             self._make_room(now)
             return
         if again or entry.open.problem != problem:
@@ -181,12 +187,16 @@ class ProblemTable:
         if owners:
             self._entries[key] = replace(entry, owners=owners)
         else:
-            del self._entries[key]
+            self._close(key)
+
+    def _close(self, key: ProblemKey) -> None:
+        del self._entries[key]
+        self.revision += 1
 
     def _make_room(self, now: float) -> None:
         while len(self._entries) > MAX_PROBLEMS:
             oldest = next(key for key in self._entries if key != _DROPPED_KEY)
-            del self._entries[oldest]
+            self._close(oldest)
             noted = self._entries.get(_DROPPED_KEY)
             dropped = (noted.open.count if noted else 0) + 1
             message = (
@@ -199,4 +209,4 @@ class ProblemTable:
     def _forget_drops(self) -> None:
         # Half empty again: what was dropped has had room to show itself since.
         if _DROPPED_KEY in self._entries and len(self._entries) <= MAX_PROBLEMS // 2:
-            del self._entries[_DROPPED_KEY]
+            self._close(_DROPPED_KEY)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import grpc
 
+from leaseway.control_plane.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import pages
@@ -17,6 +19,7 @@ from leaseway.identity.principal import Role
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.events import Event, concerns, event_to_wire
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
@@ -26,6 +29,9 @@ _CONFIRMED_WITHIN: Final = 5.0
 _LONGEST_REASON: Final = 512
 _SHOWN: Final = 128
 _LISTED: Final = 20
+_EVENTS_A_MESSAGE: Final = 200
+_CALLS: Final = 50
+_MOST_CALLS: Final = 200
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
@@ -33,6 +39,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._inspector = Inspector(plane)
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
@@ -132,6 +139,45 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
         return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
 
+    async def WatchEvents(  # noqa: N802
+        self, request: admin_pb2.WatchEventsRequest, context: _Context
+    ) -> AsyncIterator[admin_pb2.WatchEventsResponse]:
+        """Stream what has happened, then, where it is followed, what happens."""
+        await check_client(request.client, context)
+        kinds = frozenset(request.kinds)
+        recorder = self._plane.events
+        history = recorder.history
+        seen, server_id = history.last, request.server_id
+        past = history.select(
+            server_id=server_id, kinds=kinds, after=request.after, last=request.last
+        )
+        for begin in range(0, len(past), _EVENTS_A_MESSAGE):
+            yield _events(past[begin : begin + _EVENTS_A_MESSAGE])
+        yield admin_pb2.WatchEventsResponse(up_to_date=True)
+        while request.follow:
+            await recorder.changed(seen)
+            fresh = history.after(seen)
+            dropped = max(0, history.last - seen - len(fresh))
+            seen = history.last
+            wanted = [each for each in fresh if concerns(each, server_id=server_id, kinds=kinds)]
+            for begin in range(0, len(wanted), _EVENTS_A_MESSAGE):
+                yield _events(wanted[begin : begin + _EVENTS_A_MESSAGE], dropped)
+                dropped = 0
+
+    async def ListCalls(  # noqa: N802
+        self, request: admin_pb2.ListCallsRequest, context: _Context
+    ) -> admin_pb2.ListCallsResponse:
+        """Ask all workers for calls that they remember."""
+        await check_client(request.client, context)
+        return await self._inspector.calls(request, min(request.limit or _CALLS, _MOST_CALLS))
+
+    async def GetTraffic(  # noqa: N802
+        self, request: admin_pb2.GetTrafficRequest, context: _Context
+    ) -> admin_pb2.GetTrafficResponse:
+        """Ask all workers how many calls there were."""
+        await check_client(request.client, context)
+        return await self._inspector.traffic()
+
     async def _ended(self, lease_id: str, context: _Context) -> bool:
         until = self._plane.clock().mono + time_left(context, _CONFIRMED_WITHIN) * 0.9
         while lease_id in self._plane.state.placements.leases:
@@ -153,3 +199,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 def _where_only(worker: admin_pb2.WorkerStatus) -> admin_pb2.WorkerStatus:
     """Return what callers need to know of a worker: which run of it is where, and its state."""
     return admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)
+
+
+def _events(events: Sequence[Event], dropped: int = 0) -> admin_pb2.WatchEventsResponse:
+    return admin_pb2.WatchEventsResponse(events=map(event_to_wire, events), dropped=dropped)

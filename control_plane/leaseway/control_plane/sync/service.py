@@ -30,6 +30,7 @@ from leaseway.control_plane.sync.toolsets import (
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.wire.events import event_from_wire
 from leaseway.wire.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
@@ -46,12 +47,18 @@ class _Stream:
     def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
         self._plane = plane
         self._deltas = deltas
-        self._queue: asyncio.Queue[Action] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[Action | sync_pb2.Inspect] = asyncio.Queue(_QUEUE)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def send(self, action: Action) -> None:
+        self._put(action)
+
+    def ask(self, question: sync_pb2.Inspect) -> None:
+        self._put(question)
+
+    def _put(self, what: Action | sync_pb2.Inspect) -> None:
         try:
-            self._queue.put_nowait(action)
+            self._queue.put_nowait(what)
         except asyncio.QueueFull:
             self.end(f"The worker is too slow: {_QUEUE} messages wait for it.")
 
@@ -65,7 +72,10 @@ class _Stream:
             for message in self._messages(action):
                 await context.write(message)
 
-    def _messages(self, action: Action) -> Iterator[sync_pb2.SyncResponse]:
+    def _messages(self, action: Action | sync_pb2.Inspect) -> Iterator[sync_pb2.SyncResponse]:
+        if isinstance(action, sync_pb2.Inspect):
+            yield sync_pb2.SyncResponse(inspect=action)
+            return
         if isinstance(action, PushDelta):
             yield from self._deltas.messages(action, self._plane.state.epoch)
             return
@@ -200,13 +210,23 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 act(lambda state, now: state.content_received(worker_id, variants, now))
             case "probe_result":
                 self._take_probe_result(message.probe_result)
+            case "inspected":
+                self._plane.answered(message.inspected)
             case "report":
                 mono = self._plane.clock().mono
+                self._take_events(worker_id, message.report)
                 self._plane.lease_ends.note(lease_ends_from_wire(message.report), mono)
                 report = report_from_wire(message.report, worker_id, mono)
                 act(lambda state, now: state.reported(worker_id, report, now))
             case _:
                 raise MalformedMessage("A worker sent a message that only opens a stream.")
+
+    def _take_events(self, worker_id: str, report: sync_pb2.Report) -> None:
+        record = self._plane.state.workers.get(worker_id)
+        if report.events and record is not None:
+            incarnation = record.hello.address.incarnation
+            events = map(event_from_wire, report.events)
+            self._plane.events.take(worker_id, incarnation, events)
 
     def _take_probe_result(self, result: sync_pb2.ProbeResult) -> None:
         outcome: Listing | Problem

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import BinaryIO, Final, Protocol
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
@@ -63,6 +63,10 @@ class ArtifactStore:
         background: Runs what nobody waits for.
         retention: What may be kept.
 
+    Attributes:
+        failed: How many images and sounds the disk did not take.
+        on_disk: Told why the disk did not take something, or with an empty text that it did.
+
     """
 
     def __init__(
@@ -84,6 +88,8 @@ class ArtifactStore:
         self._gone: list[str] = []
         self._removing: asyncio.Task[None] | None = None
         self._readers = 0
+        self.failed = 0
+        self.on_disk: Callable[[str], None] = lambda _why: None
 
     @property
     def held(self) -> int:
@@ -122,6 +128,9 @@ class ArtifactStore:
             payload = await self._disk.run(replace_media, outcome.payload, keeping)
             for media, kept in keeping.kept:
                 self._note(ending.call, media, kept)
+            self.failed += keeping.refused
+            if keeping.kept or keeping.refused:
+                self.on_disk(keeping.why if keeping.refused else "")
         except Exception:
             # The bytes in place are a result, too.
             _logger.exception("The media of %s stay in its result.", keeping.what)
@@ -261,6 +270,8 @@ class _Keeping:
         retention: Retention,
     ) -> None:
         self.kept: list[tuple[Media, Kept]] = []
+        self.refused = 0  # by the disk
+        self.why = ""
         self.what = f"{call.server_id}:{call.tool}"
         self._storage = storage
         self._call = call
@@ -278,7 +289,12 @@ class _Keeping:
         )
         try:
             kept = Kept(ref, self._storage.write(ref, self._bounded(media)))
-        except (BadMedia, OSError) as error:
+        except BadMedia as error:
+            self._say_why_not(media, str(error))
+            return None
+        except OSError as error:
+            self.refused += 1
+            self.why = error.strerror or str(error)
             self._say_why_not(media, str(error))
             return None
         self.kept.append((media, kept))

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.lease_table import Lease
@@ -25,6 +28,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 _numbers: Final = itertools.count(1)
@@ -195,6 +199,8 @@ class Run:
         asks: What the server has asked and nobody answered yet, or None where it asked nothing.
         timer: Takes the duration of the server's work, where that is measured.
         sent_at: When the server was sent the call, as `time.perf_counter` counts.
+        began: When it came, on the same clock; 0 where nobody remembers calls.
+        marks: What it went through since, and when; None where that was nothing but the server.
 
     """
 
@@ -204,12 +210,14 @@ class Run:
         "_sink",
         "arguments",
         "asks",
+        "began",
         "call",
         "has_deadline",
         "is_counted",
         "is_new_lease",
         "lease",
         "live",
+        "marks",
         "number",
         "over",
         "policy",
@@ -245,6 +253,21 @@ class Run:
         self.trace: CallTrace | None = None
         self.timer: ToolTimer | None = None
         self.sent_at = 0.0
+        self.began = 0.0
+        self.marks: list[tuple[str, float]] | None = None
+
+    def event(self, name: str) -> None:
+        """Note what the call goes through, in its trace and for those who look at it later."""
+        if self.trace is not None:
+            self.trace.event(name)
+        self.mark(name)
+
+    def mark(self, name: str) -> None:
+        """Note what the call goes through, for those who look at it later."""
+        if self.began:
+            if self.marks is None:
+                self.marks = []
+            self.marks.append((name, time.perf_counter()))
 
     def sent(self, pending: PendingCall) -> None:
         """Note that the instance has the call."""
@@ -260,6 +283,7 @@ class Run:
             self.fail(self._owner.explain(self, fault))
         elif not self.over:
             if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
+                self.mark("keeping images and sounds")
                 self._pending = self._owner.keep_media(self, outcome)
                 if self._pending is None:  # else `finish` follows
                     self.finish(outcome.payload, outcome.is_error)
@@ -346,21 +370,45 @@ class Run:
             self.asks = OpenAsks(lambda ask_id: self._sink.withdraw_ask(self, ask_id))
         ask_id = self.asks.add(ask)
         if ask_id:
-            if self.trace is not None:
-                self.trace.event(f"the caller is asked: {ask.method}")
+            self.event(f"the caller is asked: {ask.method}")
             self._sink.ask(self, ask_id, ask)
 
     def answer(self, answer: execution_pb2.Answer) -> None:
         """Pass on what the caller answers."""
         if self.asks is not None:
-            if self.trace is not None:
-                self.trace.event("the caller has answered")
+            self.event("the caller has answered")
             self.asks.settle(answer)
 
     def refuse(self, ask_id: int, why: str) -> None:
         """Tell the server that the caller can't be asked."""
         if self.asks is not None:
             self.asks.refuse(ask_id, why)
+
+    def past(self, fault: Fault | None, is_error: bool) -> PastCall:
+        """Return what is remembered of the call, now that it has ended."""
+        took = time.perf_counter() - self.began
+        marks = [("the worker admits it", self.began), *(self.marks or ())]
+        if self.sent_at:
+            marks.append(("the server works", self.sent_at))
+            marks.sort(key=_second)
+        call, live, lease = self.call, self.live, self.lease
+        return PastCall(
+            self.number,
+            time.time() - took,
+            took,
+            call.server_id,
+            call.tool,
+            call.method,
+            call.tenant or DEFAULT_TENANT,
+            call.agent,
+            call.session,
+            lease.id if lease is not None else "",
+            live.instance.id if live is not None else "",
+            call.traceparent,
+            fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
+            fault.message if fault is not None else "",
+            tuple((name, at - self.began) for name, at in marks),
+        )
 
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True
@@ -369,6 +417,9 @@ class Run:
         if self.trace is not None:
             self.trace.end(fault, is_error)
         self._owner.ended(self, fault, is_error)
+
+
+_second = itemgetter(1)
 
 
 class RunOwner(Protocol):

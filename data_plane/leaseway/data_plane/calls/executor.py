@@ -16,6 +16,7 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
 from leaseway.data_plane.calls.call import Run, Sink, parse_input
+from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
@@ -50,6 +51,7 @@ class Executor:
     Attributes:
         meters: What is measured, or None where nobody wants that.
         artifacts: Keeps the media of results, or None where they stay in place.
+        recent: The calls that are remembered, or None where none is.
 
     """
 
@@ -64,6 +66,7 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self.meters = pool.context.meters
         self.artifacts: ArtifactStore | None = None
+        self.recent: RecentCalls | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
@@ -86,6 +89,8 @@ class Executor:
         """Start a call; how it ends goes to the sink, perhaps before this returns."""
         self._last_number = number = self._last_number + 1
         run = self._runs[number] = Run(self, number, call, arguments, sink)
+        if self.recent is not None:
+            run.began = time.perf_counter()
         if self._traced and wants_trace(call):
             run.trace = CallTrace(call, self._worker_id)
         try:
@@ -193,7 +198,7 @@ class Executor:
             request.passes_input, request.continuation = True, parse_input(call.input)
         if self.meters is not None:
             run.timer = self.meters.timer(live.spec, label)
-            run.sent_at = time.perf_counter()
+        run.sent_at = time.perf_counter()
         if request.method == SUBSCRIBE and isinstance(plan, Asked):
             if self.draining:  # by now: it would go on for as long as its caller likes
                 raise self.leaving()
@@ -236,8 +241,7 @@ class Executor:
 
     async def _reach_version(self, run: Run) -> None:
         if run.call.registry_version > self._pool.registry_version:
-            if run.trace is not None:
-                run.trace.event("waiting for the registry version")
+            run.event("waiting for the registry version")
             await self._pool.wait_version(run.call.registry_version)
 
     async def _obtain(self, run: Run, generation: Generation) -> LiveInstance:
@@ -246,7 +250,7 @@ class Executor:
             return live
         if generation.is_shared and not run.call.lease_id:
             return await self._obtain_shared(run, generation)
-        self._event(run, "waiting for a lease")
+        run.event("waiting for a lease")
         ttl = seconds(run.call.lease_ttl) if run.call.HasField("lease_ttl") else None
         key = _lease_key(run.call)
         if run.call.lease_id:
@@ -254,7 +258,7 @@ class Executor:
         lease, created = await self._leases.acquire(
             key, agent=run.call.agent, acquirer=run.call.acquirer, ttl=ttl
         )
-        self._event(run, "the lease is held")
+        run.event("the lease is held")
         live = self._leases.live(lease)
         if live is None:
             raise self._leases.ended_fault(lease.id)
@@ -263,7 +267,7 @@ class Executor:
         return live
 
     async def _obtain_shared(self, run: Run, generation: Generation) -> LiveInstance:
-        self._event(run, "waiting for the instance to start")
+        run.event("waiting for the instance to start")
         while True:
             try:
                 live = await generation.wait_shared("" if run.call.method else run.call.tool)
@@ -274,19 +278,16 @@ class Executor:
                     raise
                 generation = newer
             else:
-                self._event(run, "the instance is up")
+                run.event("the instance is up")
                 return live
-
-    @staticmethod
-    def _event(run: Run, name: str) -> None:
-        if run.trace is not None:
-            run.trace.event(name)
 
     def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended."""
         del self._runs[run.number]
         if self.meters is not None:
             self.meters.call_ended(run.timer, run.sent_at, fault, is_error)
+        if self.recent is not None and run.call.method != SUBSCRIBE:  # that one lasts by design
+            self.recent.note(run.past(fault, is_error))
         if run.live is not None:
             run.live.end_call()
         if run.lease is not None:

@@ -111,6 +111,11 @@ class LiveInstance:
         """What of its past decides about its end."""
         return Times(self.up_since or 0.0, self.idle_since, self.calls + self.followers)
 
+    @property
+    def idle_for(self) -> float:
+        """For how long no call has run on it, in seconds; since it was taken into use at most."""
+        return self._loop.time() - self.idle_since
+
     def taken(self, lease_id: str) -> None:
         """Note that a lease has it from now on."""
         self.lease_id = lease_id

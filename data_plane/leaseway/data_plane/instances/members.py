@@ -140,7 +140,14 @@ class LiveInstances:
                 self._problems.fault(error)
 
     def _came_up(self, live: LiveInstance) -> None:
-        self._context.hooks.instance_started(live, again=self.restart.failures > 0)
+        again = self.restart.failures > 0
+        self._context.hooks.instance_started(live, again=again)
+        self._context.reports.instance_event(
+            self.key,
+            live.instance.id,
+            "restarted" if again else "started",
+            f"An instance of server {self.key} is up{' again' if again else ''}.",
+        )
         self.restart = self.restart.came_up(self._loop.time())
         self.last_fault = None
         live.compare(self.variant.toolset)
@@ -168,6 +175,16 @@ class LiveInstances:
             return
         if live.up_since is not None:
             self._context.hooks.instance_ended(live, how)
+            why = live.fault
+            self._context.reports.instance_event(
+                self.key,
+                live.instance.id,
+                "ended",
+                why.message
+                if why is not None
+                else f"An instance of server {self.key} ended: {how}.",
+                why.reason.value if why is not None else "",
+            )
         self._context.population.remove(live)
         self._context.logs.keep(self.key, live.instance, how)
         self._context.reports.instances_changed()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.lease_table import How, Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
+from leaseway.spec.model import VariantKey
+from leaseway.wire.events import Event, History
 
 _logger = logging.getLogger(__name__)
 _MOST_ENDS: Final = 4096
 """Ends of leases that are reported of a time without a control plane, the newest."""
+_RARE_EVENTS: Final = 200
+_FREQUENT_EVENTS: Final = 1000
 
 
 class LeaseEnd(NamedTuple):
@@ -32,6 +37,8 @@ class Reports:
 
     def __init__(self) -> None:
         self.problems = ProblemBook()
+        self._history = History(rare=_RARE_EVENTS, frequent=_FREQUENT_EVENTS)
+        self._events_told = 0
         self._gained: dict[str, Lease] = {}
         self._lost: dict[str, LeaseEnd] = {}
         self._instances_changed = False
@@ -72,6 +79,51 @@ class Reports:
         self._instances_changed = True
         self._changed.set()
 
+    def lease_event(self, lease: Lease, action: str, message: str, severity: str = "info") -> None:
+        """Remember what happened to a lease, for those who watch."""
+        key = lease.key
+        self._happened(
+            Event(
+                "lease",
+                action,
+                message,
+                time.time(),
+                severity,
+                server_id=key.server_id,
+                tenant=key.tenant,
+                lease_id=lease.id,
+                session=key.session,
+            )
+        )
+
+    def instance_event(
+        self, variant: VariantKey, instance_id: str, action: str, message: str, reason: str = ""
+    ) -> None:
+        """Remember what happened to an instance; with a reason it ended by itself."""
+        self._happened(
+            Event(
+                "instance",
+                action,
+                message,
+                time.time(),
+                "warning" if reason else "info",
+                reason,
+                server_id=variant.server_id,
+                tenant=variant.tenant,
+                instance_id=instance_id,
+            )
+        )
+
+    def _happened(self, event: Event) -> None:
+        self._history.add(event)
+        self._changed.set()
+
+    def take_events(self) -> list[Event]:
+        """Return what has happened since the last time."""
+        events = self._history.after(self._events_told)
+        self._events_told = self._history.last
+        return events
+
     async def wait(self) -> None:
         """Wait until there is something to report."""
         await self._changed.wait()
@@ -95,6 +147,7 @@ class Reports:
         How leases ended meanwhile is reported all the same, for those who watched them.
         """
         _gained, lost, _ = self.take()
+        self._events_told = 0
         self._lost = {end.lease_id: end for end in tuple(lost)[-_MOST_ENDS:]}
         self.problems.reopen()
         self._instances_changed = True

@@ -189,6 +189,9 @@ class LeaseKeeper:
     def _is_up(self, lease: Lease, generation: Generation) -> None:
         self.end_call(lease)
         self._context.reports.lease_gained(lease)
+        key = lease.key
+        message = f"Session {key.session} leases server {key.server_id} on this worker."
+        self._context.reports.lease_event(lease, "granted", message)
         if generation.draining:  # replaced while the instance was starting
             self.follow()
 
@@ -284,8 +287,11 @@ class LeaseKeeper:
     def _clean_up(self, lease: Lease, how: How) -> None:
         if self._context.meters is not None:
             self._context.meters.lease_ended(lease, how)
-        self._instances.end(lease.id, self.ended_fault(lease.id))
+        ended = self.ended_fault(lease.id)
+        self._instances.end(lease.id, ended)
         self._context.reports.lease_lost(lease, how)
+        severity = "warning" if how == "lost" else "info"
+        self._context.reports.lease_event(lease, how, ended.message, severity)
         self._line.serve()
 
     def _tick(self) -> None:

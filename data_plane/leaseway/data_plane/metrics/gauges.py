@@ -24,6 +24,7 @@ class StateReaders:
         instance_states: (server id, state) of every instance.
         leases: The server id of every lease that is held.
         totals: Single numbers, each by the name of its instrument in `TOTALS`.
+        artifacts_failed: How many artifacts the disk did not take.
 
     """
 
@@ -32,6 +33,7 @@ class StateReaders:
     instance_states: Callable[[], Iterable[tuple[str, str]]]
     leases: Callable[[], Iterable[str]]
     totals: Mapping[str, Callable[[], float]]
+    artifacts_failed: Callable[[], float]
 
 
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
@@ -82,6 +84,13 @@ class StateMeters:
             self._instances,
             Attr.SERVER,
             Attr.STATE,
+        )
+        meter.observe(
+            "leaseway.artifacts.failed",
+            "{artifact}",
+            "Images and sounds that the disk did not take; they stay in their results.",
+            lambda: _single(readers.artifacts_failed),
+            kind="counter",
         )
         for name, read in readers.totals.items():
             unit, description = TOTALS[name]

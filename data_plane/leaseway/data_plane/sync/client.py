@@ -50,6 +50,10 @@ class _StreamEnded(Exception):
     """Why this side ends the stream, in a sentence."""
 
 
+def _nothing_to_see(question: sync_pb2.Inspect) -> sync_pb2.Inspected:
+    return sync_pb2.Inspected(id=question.id)
+
+
 class SyncClient:
     """Keeps a worker joined.
 
@@ -59,6 +63,7 @@ class SyncClient:
         pool: What is served.
         leases: What is held.
         on_drain: Called with a reason when the control plane wants the worker to end.
+        inspect: Answers what operators want to see.
 
     Attributes:
         joined: Set once a control plane has welcomed this worker.
@@ -73,12 +78,14 @@ class SyncClient:
         pool: Pool,
         leases: LeaseKeeper,
         on_drain: Callable[[str], None],
+        inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected] = _nothing_to_see,
     ) -> None:
         self._me = introduction
         self._status = status
         self._pool = pool
         self._leases = leases
         self._on_drain = on_drain
+        self._inspect = inspect
         self._reports = pool.context.reports
         self._prober = Prober(pool, self._send_probe_result)
         self._highest_epoch = 0
@@ -243,6 +250,8 @@ class SyncClient:
                 self._on_drain(message.drain.reason or "the control plane asked for it")
             case "revoke":
                 self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
+            case "inspect":
+                self._send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

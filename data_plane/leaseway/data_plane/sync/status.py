@@ -12,6 +12,7 @@ from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.events import event_to_wire
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 
@@ -120,6 +121,7 @@ class WorkerStatus:
             cleared=[convert.problem_message(problem, worker_id) for problem in mended],
             calls_in_flight=self._in_flight(),
             draining=self.leaving or self._draining(),
+            events=[event_to_wire(event) for event in self._reports.take_events()],
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:

@@ -29,7 +29,7 @@ STOP_TIMEOUT: Final = 35.0
 _READY_TIMEOUT: Final = 60.0
 _HEALTHY_AFTER: Final = 30.0  # a child that lived this long starts its backoff anew
 _READY: Final = "ready "
-_PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts"}
+_PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts", "--console": "console"}
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Child:
     Attributes:
         name: What it is called in messages.
         address: Where the current process listens; empty before the first start.
-        pages: Where it serves `metrics` and `artifacts`, as far as it was asked to.
+        pages: Where it serves `metrics`, `artifacts` and `console`, as far as it was asked to.
 
     """
 

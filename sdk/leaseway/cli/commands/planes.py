@@ -21,6 +21,7 @@ from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
     ENDPOINT,
     LogOptions,
+    console_option,
     examples,
     log_options,
     metrics_option,
@@ -33,6 +34,7 @@ from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
+    from leaseway.control_plane.console.server import ConsoleListener
     from leaseway.identity.principal import Role
     from leaseway.telemetry.http_listener import Admit, ArtifactsListener, HttpListener
     from leaseway.telemetry.prometheus_http import MetricsListener
@@ -80,6 +82,7 @@ exit_with_stdin_option = click.option(
 )
 @identity_options
 @metrics_option
+@console_option
 @exit_with_stdin_option
 @log_options
 def control_plane(
@@ -88,20 +91,24 @@ def control_plane(
     expect_workers: int,
     credentials: Credentials,
     metrics: Endpoint | None,
+    console: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
     """Run a control plane.
 
     It watches the configuration, has workers probe servers, and places leases. Prints
-    `ready ADDRESS` once it listens, then `metrics URL` where metrics are served.
+    `ready ADDRESS` once it listens, then `metrics URL` and `console URL` where these are served.
     """
     credentials.require_for(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, run
 
     sources = sources_of(config)
     alone = len(sources) == 1 and sources[0].kind == "native"
-    with _metrics_listener(metrics, credentials) as listener:
+    with (
+        _metrics_listener(metrics, credentials) as listener,
+        _console_listener(console, credentials) as page,
+    ):
         options = ControlPlaneOptions(
             config=sources[0].path if alone else sources,
             listen=listen,
@@ -109,12 +116,13 @@ def control_plane(
             authenticator=credentials.authenticator,
             expect_workers=expect_workers,
             metrics=listener,
+            console=page,
         )
         return serve(
             "control-plane",
             "",
             log,
-            lambda: run(options, ready=_announcer(listener)),
+            lambda: run(options, ready=_announcer(listener, page)),
             exit_with_stdin,
         )
 
@@ -158,6 +166,13 @@ def control_plane(
 )
 @vault_option
 @artifact_options
+@click.option(
+    "--recent-calls",
+    type=click.IntRange(0, 100_000),
+    default=1_000,
+    show_default=True,
+    help="How many calls, and how many failed ones, it remembers for `trace`; 0: none.",
+)
 @identity_options
 @metrics_option
 @exit_with_stdin_option
@@ -172,6 +187,7 @@ def worker(
     vault: VaultPlace,
     artifacts: ArtifactOptions,
     credentials: Credentials,
+    recent_calls: int,
     metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -204,6 +220,7 @@ def worker(
             artifacts=artifacts.folder,
             retention=Retention(artifacts.age, artifacts.space),
             artifacts_http=pictures,
+            recent_calls=recent_calls,
         )
         return serve(
             "worker",
@@ -264,6 +281,20 @@ def _metrics_listener(
     from leaseway.telemetry.prometheus_http import MetricsListener
 
     with _listening(MetricsListener, endpoint, credentials, Role.OPERATOR) as listener:
+        yield listener
+
+
+@contextmanager
+def _console_listener(
+    endpoint: Endpoint | None, credentials: Credentials
+) -> Iterator[ConsoleListener | None]:
+    if endpoint is None:
+        yield None
+        return
+    from leaseway.control_plane.console.server import ConsoleListener
+    from leaseway.identity.principal import Role
+
+    with _listening(ConsoleListener, endpoint, credentials, Role.OPERATOR) as listener:
         yield listener
 
 

@@ -24,6 +24,7 @@ from leaseway.cli.options.common import (
     ENDPOINT,
     Connection,
     LogOptions,
+    console_option,
     examples,
     log_options,
     metrics_option,
@@ -52,6 +53,7 @@ class _Options:
     advertise: str
     trace_file: Path | None
     metrics: Endpoint | None
+    console: Endpoint | None
     capacity: int
     vault: list[str]
     artifacts: ArtifactOptions
@@ -101,6 +103,7 @@ class _Options:
     help="Serve MCP clients at http://HOST:PORT/mcp, too; port 0 takes any free port.",
 )
 @metrics_option
+@console_option
 @vault_words
 @artifact_options
 @identity_options
@@ -113,6 +116,7 @@ def up(
     capacity: int,
     trace_file: Path | None,
     metrics: Endpoint | None,
+    console: Endpoint | None,
     vault: list[str],
     artifacts: ArtifactOptions,
     mcp: Endpoint | None,
@@ -125,7 +129,8 @@ def up(
     plane serves its metrics at that port and each worker at one of the next; `metrics URL NAME`
     says so for each. With --artifacts-http the first worker serves artifacts at that port and the
     others at the next; `artifacts URL NAME` says so. With --mcp a front serves MCP clients;
-    `mcp URL front` says so.
+    `mcp URL front` says so. With --console the control plane serves a page for operators;
+    `console URL` says where.
     """
     credentials.require_for(listen)
     if mcp is not None:
@@ -147,6 +152,7 @@ def up(
         advertise or "",
         trace_file,
         metrics,
+        console,
         capacity,
         vault,
         artifacts,
@@ -239,6 +245,8 @@ class _Up:
             raise CliFailure(str(error)) from None
 
     def _announce_pages(self) -> None:
+        if "console" in self._control_plane.pages:
+            click.echo(f"console {self._control_plane.pages['console']}")
         for noun in ("metrics", "artifacts"):
             for child in (self._control_plane, *self._workers):
                 if noun in child.pages:
@@ -256,6 +264,9 @@ class _Up:
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
             *self._metrics_arguments(0, self._control_plane),
+            *_page_arguments(
+                "--console", self._options.console, 0, self._control_plane.pages.get("console", "")
+            ),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

@@ -138,6 +138,14 @@ metrics_option = click.option(
 """`--metrics`, as the argument `metrics`."""
 
 
+console_option = click.option(
+    "--console",
+    type=ENDPOINT,
+    help="Serve the console for operators at http://HOST:PORT/; port 0 takes any free port.",
+)
+"""`--console`, as the argument `console`."""
+
+
 def root_options(command: Command) -> Command:
     """Accept the shared options before the subcommand's name, too."""
 

@@ -51,6 +51,18 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         answer.config_loaded_at.GetCurrentTime()
         return answer
 
+    async def WatchEvents(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say that nothing has happened: a fake keeps no history."""
+        yield admin_pb2.WatchEventsResponse(up_to_date=True)
+
+    async def ListCalls(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Remember no calls."""
+        return admin_pb2.ListCallsResponse()
+
+    async def GetTraffic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Count no calls."""
+        return admin_pb2.GetTrafficResponse()
+
     async def ListWorkers(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List the one worker."""
         held = len(self._leases.held)

@@ -1,0 +1,124 @@
+"""Who may look at the console, and who may steer from it.
+
+Without credentials the console listens on loopback only, and whoever reaches it may do what the
+command line may do there. With credentials, a page signs in with one of an operator and holds a
+session in a cookie that scripts cannot read; programs send `Authorization: Bearer`. The credential
+is checked again at each request, so that one that was revoked ends its sessions. What changes
+something is only taken from the page itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from leaseway.identity.principal import LOOPBACK, Principal
+from leaseway.telemetry.http_listener import Admit
+from leaseway.wire.errors import Fault, Reason
+
+COOKIE: Final = "leaseway_console"
+MARK: Final = "X-Leaseway-Console"
+"""A header that other sites' pages cannot send along."""
+
+_SESSION_LASTS: Final = 12 * 3600.0
+_MOST_SESSIONS: Final = 1_000
+_MOST_WRONG: Final = 10
+_WRONG_FOR: Final = 60.0
+
+
+class Access:
+    """Checks requests.
+
+    Args:
+        admit: Says who sent an operator's credential, or refuses it; None where none is wanted.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, admit: Admit | None, clock: Callable[[], float]) -> None:
+        self._admit = admit
+        self._clock = clock
+        self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        self._wrong: list[float] = []
+
+    async def check(self, request: web.Request) -> Principal:
+        """Return who asks.
+
+        Raises:
+            web.HTTPException: It may not look; with a sentence.
+        """
+        if request.method not in ("GET", "HEAD"):
+            check_origin(request)
+        if self._admit is None:
+            _check_host(request)
+            return LOOPBACK
+        try:
+            return await self._who(self._authorization(request))
+        except Fault as fault:
+            if fault.reason is Reason.PERMISSION_DENIED:
+                raise web.HTTPForbidden(text=fault.message) from None
+            raise web.HTTPUnauthorized(text=fault.message) from None
+
+    async def sign_in(self, credential: str) -> str | None:
+        """Return a new session for an operator's credential; None where none is wanted.
+
+        Raises:
+            web.HTTPException: It is not good enough, or too many were not.
+        """
+        if self._admit is None:
+            return None
+        now = self._clock()
+        self._wrong = [at for at in self._wrong if now - at < _WRONG_FOR]
+        if len(self._wrong) >= _MOST_WRONG:
+            raise web.HTTPTooManyRequests(text="Too many wrong credentials. Wait a minute.")
+        authorization = f"Bearer {credential}"
+        try:
+            await self._who(authorization)
+        except Fault as fault:
+            self._wrong.append(now)
+            raise web.HTTPForbidden(text=fault.message) from None
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = now + _SESSION_LASTS, authorization
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    async def _who(self, authorization: str | None) -> Principal:
+        assert self._admit is not None
+        who = await self._admit(authorization)
+        assert isinstance(who, Principal)
+        return who
+
+    def _authorization(self, request: web.Request) -> str | None:
+        sent = request.headers.get("Authorization")
+        if sent:
+            return sent
+        ends_at, authorization = self._sessions.get(request.cookies.get(COOKIE, ""), (0.0, None))
+        return authorization if self._clock() < ends_at else None
+
+
+def check_origin(request: web.Request) -> None:
+    """Refuse a request that another site's page has made.
+
+    Raises:
+        web.HTTPForbidden: It may be one.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "same-origin")
+    if MARK not in request.headers or site not in ("same-origin", "none"):
+        raise web.HTTPForbidden(text=f"Only the console itself may ask for this ({MARK}).")
+
+
+def _check_host(request: web.Request) -> None:
+    """Refuse a name that another site could have pointed at this machine."""
+    host = urlsplit(f"//{request.host}").hostname or ""
+    try:
+        known = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        known = host == "localhost" or host.endswith(".localhost")
+    if not known:
+        raise web.HTTPForbidden(text="Ask for the console as 127.0.0.1 or localhost.")

@@ -1,0 +1,204 @@
+"""What the console does to a system: revoke a lease, drain a worker, try a tool, read a log."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from leaseway.control_plane.console.records import Json
+from leaseway.control_plane.core.catalog.variants import Served
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.queries.place import ask_for_room, variants_of, workers_for
+from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.control_plane.plane import Plane
+from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
+from leaseway.wire.auth import bearer_metadata
+from leaseway.wire.events import Event
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.status import fault_from_rpc_error
+from leaseway.wire.version import PROTOCOL_VERSION, user_agent
+
+_LONGEST_TRY: Final = 120.0
+_RELEASE_WITHIN: Final = 5.0
+_LOG_WITHIN: Final = 5.0
+_CONFIRMED_WITHIN: Final = 5.0
+_AGENT: Final = "console"
+_LOG_LINES: Final = 200
+
+
+class Refused(Exception):
+    """Why something was not done, in a sentence."""
+
+
+class Actions:
+    """Does what an operator asks for on the page, and notes it in the history.
+
+    Args:
+        plane: What is steered.
+        key: What workers want of callers, or None.
+    """
+
+    def __init__(self, plane: Plane, key: str | None) -> None:
+        self._plane = plane
+        self._key = key
+
+    async def revoke(self, lease_id: str) -> Json:
+        """End a lease.
+
+        Raises:
+            Refused: There is no such lease.
+        """
+        plane = self._plane
+        if not plane.act(lambda state, _: state.revoke_lease(lease_id, "an operator revoked it")):
+            raise Refused("No worker holds this lease any more.")
+        self._note("revoked a lease", f"Lease {lease_id} was revoked in the console.")
+        until = plane.clock().mono + _CONFIRMED_WITHIN
+        while lease_id in plane.state.placements.leases:
+            left = until - plane.clock().mono
+            if left <= 0:
+                return {"message": "Its worker was told and has not confirmed yet."}
+            await plane.changed(left)
+        return {"message": "It has ended."}
+
+    def drain(self, worker_id: str) -> Json:
+        """Have a worker finish and end.
+
+        Raises:
+            Refused: No such worker is connected.
+        """
+        if not self._plane.act(lambda state, now: state.drain_worker(worker_id, now)):
+            raise Refused("No such worker is connected.")
+        self._note("drained a worker", f"Worker {worker_id} was told to end in the console.")
+        return {"message": "It takes no more work and ends."}
+
+    async def try_tool(self, server_id: str, tool: str, tenant: str, arguments: Json) -> Json:
+        """Call a tool and return its result; a leased server's lease is given back at once.
+
+        Raises:
+            Refused: It was not called, or failed.
+        """
+        tenant = tenant or DEFAULT_TENANT
+        session = f"console-{secrets.token_hex(8)}"
+        served = self._plane.state.visible.view(tenant).servers.get(server_id)
+        if served is None:
+            raise Refused(f"Server '{server_id}' serves nothing to tenant '{tenant}' now.")
+        record = self._worker_for(served, LeaseKey(tenant, session, server_id))
+        request = execution_pb2.CallToolRequest(
+            client=catalog_pb2.ClientInfo(
+                protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=_AGENT
+            ),
+            server_id=server_id,
+            tool=tool,
+            tenant=tenant,
+            session="" if served.spec.truely_stateless else session,
+        )
+        try:
+            ParseDict(arguments, request.arguments)
+        except ParseError as error:
+            raise Refused(f"The arguments are not a JSON object: {error}") from None
+        self._note("tried a tool", f"{server_id}:{tool} was called in the console.", server_id)
+        began = time.perf_counter()
+        async with self._channel(record) as channel:
+            response = await self._call(
+                channel, request, min(served.spec.call_timeout, _LONGEST_TRY)
+            )
+            took = time.perf_counter() - began
+            if response.HasField("new_lease"):
+                await self._release(channel, response.new_lease)
+        result = MessageToDict(response, preserving_proto_field_name=True)
+        result.pop("new_lease", None)
+        return {
+            "worker": record.id,
+            "seconds": took,
+            "is_error": response.is_error,
+            "result": result,
+        }
+
+    async def logs(self, server_id: str, tenant: str) -> Json:
+        """Return the last stderr lines of a server's instances on all workers.
+
+        Raises:
+            Refused: There is no such server.
+        """
+        tenant = tenant or DEFAULT_TENANT
+        if server_id not in variants_of(self._plane.state, tenant):
+            raise Refused(f"There is no server '{server_id}'.")
+        records = [record for record in self._plane.state.workers.values() if record.connected]
+        answers = await asyncio.gather(*(self._log_of(one, server_id, tenant) for one in records))
+        return {"instances": [instance for answer in answers for instance in answer]}
+
+    async def _log_of(self, record: WorkerRecord, server_id: str, tenant: str) -> list[Json]:
+        request = execution_pb2.ReadLogsRequest(
+            server_id=server_id, tenant=tenant, lines=_LOG_LINES
+        )
+        async with self._channel(record) as channel:
+            stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
+            try:
+                answer = await stub.ReadLogs(
+                    request, metadata=bearer_metadata(self._key), timeout=_LOG_WITHIN
+                )
+            except grpc.aio.AioRpcError:
+                return []
+        return [
+            {"worker": record.id, "instance": one.instance_id, "lines": list(one.lines)}
+            for one in answer.instances
+        ]
+
+    def _worker_for(self, served: Served, key: LeaseKey) -> WorkerRecord:
+        state = self._plane.state
+        if served.spec.truely_stateless:
+            able = [record for record in workers_for(state, served) if record.takes_work]
+            if not able:
+                raise Refused(f"No worker serves '{key.server_id}' now.")
+            return able[0]
+        outcome = self._plane.act(
+            lambda state, now: ask_for_room(state, key, frozenset(), now, wait=False)
+        )
+        if isinstance(outcome, Placement):
+            return state.workers[outcome.worker_id]
+        raise Refused(outcome.message if isinstance(outcome, Denied) else "It is still starting.")
+
+    async def _call(
+        self, channel: grpc.aio.Channel, request: execution_pb2.CallToolRequest, timeout: float
+    ) -> execution_pb2.CallToolResponse:
+        stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
+        try:
+            response = await stub.CallTool(
+                request, metadata=bearer_metadata(self._key), timeout=timeout
+            )
+        except grpc.aio.AioRpcError as error:
+            fault = fault_from_rpc_error(error)
+            if fault is None:
+                raise Refused(error.details() or str(error.code())) from None
+            raise Refused(f"{fault.reason.value}: {fault.message}") from None
+        assert isinstance(response, execution_pb2.CallToolResponse)
+        return response
+
+    async def _release(self, channel: grpc.aio.Channel, lease: leases_pb2.Lease) -> None:
+        stub: Any = leases_pb2_grpc.LeaseServiceStub(channel)
+        request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id)
+        try:
+            await stub.ReleaseLease(
+                request, metadata=bearer_metadata(self._key), timeout=_RELEASE_WITHIN
+            )
+        except grpc.aio.AioRpcError:
+            return  # it was not renewed by anybody and expires by itself
+
+    @asynccontextmanager
+    async def _channel(self, record: WorkerRecord) -> AsyncIterator[grpc.aio.Channel]:
+        address = record.hello.address.address
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            yield channel
+
+    def _note(self, action: str, message: str, server_id: str = "") -> None:
+        at = self._plane.clock().unix
+        self._plane.events.note(Event("operator", action, message, at, server_id=server_id))

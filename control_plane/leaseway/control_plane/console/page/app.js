@@ -1,0 +1,194 @@
+// The shell: where we are, what is live, and which view is shown.
+import { render } from "./vendor/preact-htm.js";
+import { Failure, ago, get, html, post, useEffect, useRef, useState } from "./parts.js";
+import { Calls } from "./calls.js";
+import { Leases, Workers } from "./leases.js";
+import { Overview } from "./overview.js";
+import { History, Problems } from "./problems.js";
+import { ServerPage, Servers } from "./servers.js";
+import { ToolPage, Tools } from "./tools.js";
+
+const SAMPLES = 60;
+
+const VIEWS = [
+  ["", "Overview", Overview],
+  ["servers", "Servers", Servers],
+  ["tools", "Tools", Tools],
+  ["leases", "Leases", Leases],
+  ["workers", "Workers", Workers],
+  ["calls", "Calls", Calls],
+  ["problems", "Problems", Problems],
+  ["history", "History", History],
+];
+const PAGES = { server: ServerPage, tool: ToolPage };
+
+function useRoute() {
+  const now = () => location.hash.replace(/^#\/?/, "");
+  const [route, setRoute] = useState(now());
+  useEffect(() => {
+    const moved = () => {
+      setRoute(now());
+      document.querySelector("main")?.focus();
+    };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  const [name, ...rest] = route.split("/");
+  return { name, words: rest.map(decodeURIComponent) };
+}
+
+// Follows the control plane. The browser opens the stream again by itself, also after a restart
+// of the control plane; until then the page says that what it shows is old.
+function useLive(onRefused) {
+  const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
+  const [traffic, setTraffic] = useState({ rows: [], silent: [] });
+  const before = useRef(new Map());
+  useEffect(() => {
+    let source = null;
+    let timer = 0;
+    const open = () => {
+      source = new EventSource("api/live");
+      source.addEventListener("state", (message) => {
+        const { overview, revisions } = JSON.parse(message.data);
+        setLive((old) => ({ ...old, overview, revisions, connected: true, clockGap: overview.now - Date.now() / 1000 }));
+      });
+      source.addEventListener("events", (message) => {
+        const fresh = JSON.parse(message.data);
+        setLive((old) => {
+          const known = new Set(old.events.map((event) => event.number));
+          const added = fresh.filter((event) => !known.has(event.number)).reverse();
+          return { ...old, events: [...added, ...old.events].slice(0, 200) };
+        });
+      });
+      source.addEventListener("traffic", (message) => setTraffic(rates(JSON.parse(message.data), before.current)));
+      source.onerror = () => {
+        setLive((old) => ({ ...old, connected: false }));
+        source.close();
+        timer = setTimeout(retry, 1000);
+      };
+    };
+    const retry = () =>
+      get("api/session").then(open, (error) => {
+        if (error.status === 401) onRefused();
+        else timer = setTimeout(retry, 1000);
+      });
+    open();
+    return () => {
+      clearTimeout(timer);
+      source?.close();
+    };
+  }, []);
+  return { ...live, traffic };
+}
+
+// Turns counts since a worker's start into what happened since the last message.
+function rates(message, before) {
+  const servers = new Map();
+  for (const one of message.traffic) {
+    const key = `${one.worker}\n${one.incarnation}\n${one.server}`;
+    const was = before.get(key);
+    const seen = before.get(`server\n${one.server}`) ?? { history: [] };
+    const row = servers.get(one.server) ??
+      { server: one.server, calls: 0, failed: 0, seconds: 0, buckets: [], total: 0, history: seen.history };
+    row.total += one.calls;
+    if (was && message.time > was.time) {
+      const passed = message.time - was.time;
+      row.calls += (one.calls - was.calls) / passed;
+      row.failed += (one.failed - was.failed) / passed;
+      one.buckets.forEach((count, at) => {
+        row.buckets[at] = (row.buckets[at] ?? 0) + count - was.buckets[at];
+      });
+    }
+    servers.set(one.server, row);
+    before.set(key, { ...one, time: message.time });
+  }
+  for (const row of servers.values()) {
+    row.history = [...row.history, row.calls].slice(-SAMPLES);
+    row.p50 = quantile(row.buckets, 0.5);
+    row.p95 = quantile(row.buckets, 0.95);
+    before.set(`server\n${row.server}`, { history: row.history });
+  }
+  return { rows: [...servers.values()].sort((a, b) => b.calls - a.calls || b.total - a.total), silent: message.silent };
+}
+
+// The upper bound of the bucket (powers of two, in ms) that holds a share of the calls, in seconds.
+function quantile(buckets, share) {
+  const all = buckets.reduce((sum, count) => sum + count, 0);
+  let below = 0;
+  for (let at = 0; at < buckets.length && all > 0; at += 1) {
+    below += buckets[at];
+    if (below >= all * share) return 2 ** at / 1000;
+  }
+  return null;
+}
+
+function Login({ onDone }) {
+  const [key, setKey] = useState("");
+  const [error, setError] = useState("");
+  const send = (event) => {
+    event.preventDefault();
+    post("api/session", { key }).then(onDone, (problem) => setError(problem.message));
+  };
+  return html`<main class="login"><form onSubmit=${send}>
+    <h1>Leaseway</h1>
+    <label>Credential <input type="password" autocomplete="current-password" value=${key}
+      onInput=${(event) => setKey(event.target.value)} autofocus required /></label>
+    <p class="quiet">An API key or a token with the role operator, or the shared key (LEASEWAY_KEY).</p>
+    <${Failure} error=${error} />
+    <button class="primary">Sign in</button>
+  </form></main>`;
+}
+
+function Shell({ onRefused }) {
+  const route = useRoute();
+  const live = useLive(onRefused);
+  const [runbook, setRunbook] = useState({});
+  const [tick, setTick] = useState(0);
+  useEffect(() => {
+    get("api/runbook").then(setRunbook, () => {});
+    const timer = setInterval(() => setTick((old) => old + 1), 5000);
+    return () => clearInterval(timer);
+  }, []);
+  const now = Date.now() / 1000 + (live.clockGap ?? 0);
+  const View = PAGES[route.name] ?? VIEWS.find(([name]) => name === route.name)?.[2] ?? Overview;
+  const here = { server: "servers", tool: "tools" }[route.name] ?? route.name;
+  const { overview } = live;
+  const counts = { problems: overview?.problems.error, servers: overview?.servers.failed };
+  return html`<a class="skip" href="#content" onClick=${(event) => {
+      event.preventDefault();
+      document.querySelector("main")?.focus();
+    }}>To the content</a>
+    <header>
+      <a class="brand" href="#/"><img src="icon.svg" alt="" width="22" height="22" /> Leaseway</a>
+      ${overview && html`<span class="where">${overview.package_version}</span>`}
+      <${Pulse} live=${live} now=${now} />
+    </header>
+    <nav class="views" aria-label="Views"><ul>${VIEWS.map(
+      ([name, title]) => html`<li><a href=${`#/${name}`} aria-current=${name === here ? "page" : null}>${title}${
+        counts[name] ? html` <span class="count" aria-label=${`${counts[name]} failed`}>${counts[name]}</span>` : ""}</a></li>`,
+    )}</ul></nav>
+    <main id="content" tabindex="-1" key=${route.name + route.words.join("/")} data-tick=${tick % 2}>${
+      overview
+        ? html`<${View} live=${live} overview=${overview} words=${route.words} runbook=${runbook} now=${now} />`
+        : html`<p class="empty" role="status">Asking the control plane …</p>`
+    }</main>`;
+}
+
+function Pulse({ live, now }) {
+  if (live.connected) return html`<span class="pulse good" role="status"><i></i> live</span>`;
+  if (!live.overview) return html`<span class="pulse" role="status"><i></i> connecting</span>`;
+  return html`<span class="pulse bad" role="status"><i></i> no answer; as of ${ago(live.overview.now, now)}</span>`;
+}
+
+function App() {
+  const [known, setKnown] = useState(null);
+  useEffect(() => {
+    get("api/session").then(() => setKnown(true), (error) => setKnown(error.status !== 401));
+  }, []);
+  if (known === null) return null;
+  return known
+    ? html`<${Shell} onRefused=${() => setKnown(false)} />`
+    : html`<${Login} onDone=${() => setKnown(true)} />`;
+}
+
+render(html`<${App} />`, document.getElementById("page"));

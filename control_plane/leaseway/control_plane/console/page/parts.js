@@ -1,0 +1,192 @@
+// What all views are made of. Text of servers and callers only ever becomes text nodes.
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+
+export { html, useEffect, useRef, useState };
+
+export async function get(path) {
+  const answer = await fetch(path, { headers: { Accept: "application/json" } });
+  return read(answer);
+}
+
+export async function post(path, body) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json", "X-Leaseway-Console": "1" },
+    body: JSON.stringify(body),
+  });
+  return read(answer);
+}
+
+async function read(answer) {
+  let body = null;
+  try {
+    body = await answer.json();
+  } catch {
+    // A proxy's page, or a connection that was cut: the status says enough.
+  }
+  if (answer.ok && body !== null) return body;
+  const error = new Error(body?.error ?? `The control plane answered ${answer.status}.`);
+  error.status = answer.status;
+  throw error;
+}
+
+// Fetches a path when it, or a revision that it depends on, changes; keeps what was there meanwhile.
+export function useFetched(path, revision) {
+  const [state, setState] = useState({ path: "", data: null, error: "" });
+  const newest = useRef(0);
+  useEffect(() => {
+    if (!path) return;
+    const mine = ++newest.current;
+    get(path).then(
+      (data) => mine === newest.current && setState({ path, data, error: "" }),
+      (error) => mine === newest.current && setState((old) => ({ ...old, path, error: error.message })),
+    );
+  }, [path, revision]);
+  return state;
+}
+
+export function useDebounced(value, milliseconds = 200) {
+  const [late, setLate] = useState(value);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(value), milliseconds);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return late;
+}
+
+export const number = (value) => value.toLocaleString("en");
+
+export function seconds(value) {
+  if (value < 0.001) return `${(value * 1e6).toFixed(0)} µs`;
+  if (value < 1) return `${(value * 1000).toFixed(value < 0.1 ? 1 : 0)} ms`;
+  if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  if (value < 3600) return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+  if (value < 86400) return `${Math.floor(value / 3600)} h ${Math.floor((value % 3600) / 60)} min`;
+  return `${Math.floor(value / 86400)} d ${Math.floor((value % 86400) / 3600)} h`;
+}
+
+export function ago(unix, now) {
+  return unix ? `${seconds(Math.max(0, Math.round(now - unix)))} ago` : "never";
+}
+
+export function clock(unix) {
+  const at = new Date(unix * 1000);
+  const day = at.toDateString() === new Date().toDateString() ? "" : `${at.toLocaleDateString("en-CA")} `;
+  return day + at.toLocaleTimeString("en-GB");
+}
+
+const TONES = {
+  ready: "good", connected: "good", ok: "good", info: "", up: "good",
+  degraded: "warn", pending: "warn", warning: "warn", draining: "warn", tool_error: "warn", starting: "warn",
+  backoff: "bad", failed: "bad", lost: "bad", error: "bad", disconnected: "bad",
+};
+
+export function Badge({ text, tone }) {
+  return html`<span class=${`badge ${tone ?? TONES[text] ?? ""}`}>${text}</span>`;
+}
+
+export function Empty({ children }) {
+  return html`<p class="empty">${children}</p>`;
+}
+
+export function Failure({ error }) {
+  return error ? html`<p class="failure" role="alert">${error}</p>` : null;
+}
+
+// A table that becomes a list of cards where the page is narrow: each cell knows its column's name.
+export function Table({ columns, rows, label, rowKey, onSort, sort }) {
+  return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">
+    <table>
+      <caption class="hidden">${label}</caption>
+      <thead><tr>${columns.map(
+        (column) => html`<th scope="col" class=${column.numeric ? "numeric" : ""}
+          aria-sort=${sort && sort === column.sort ? "descending" : null}>${
+            column.sort && onSort
+              ? html`<button class="plain" onClick=${() => onSort(column.sort)}>${column.title}${
+                  sort === column.sort ? " ▾" : ""}</button>`
+              : column.title
+          }</th>`,
+      )}</tr></thead>
+      <tbody>${rows.map(
+        (row) => html`<tr key=${rowKey(row)}>${columns.map(
+          (column) => html`<td data-title=${column.title} class=${column.numeric ? "numeric" : ""}>${column.cell(row)}</td>`,
+        )}</tr>`,
+      )}</tbody>
+    </table>
+  </div>`;
+}
+
+export function Pager({ total, offset, limit, onOffset }) {
+  if (total <= limit) return null;
+  const last = Math.min(total, offset + limit);
+  return html`<nav class="pager" aria-label="Pages">
+    <button disabled=${offset === 0} onClick=${() => onOffset(Math.max(0, offset - limit))}>Previous</button>
+    <span>${number(offset + 1)}–${number(last)} of ${number(total)}</span>
+    <button disabled=${last >= total} onClick=${() => onOffset(offset + limit)}>Next</button>
+  </nav>`;
+}
+
+export function Search({ value, onInput, label }) {
+  return html`<input type="search" aria-label=${label} placeholder=${label} value=${value}
+    onInput=${(event) => onInput(event.target.value)} />`;
+}
+
+// A button that asks once more before it does what cannot be undone.
+export function Sure({ label, what, onYes, disabled }) {
+  const [asked, setAsked] = useState(false);
+  const [told, setTold] = useState("");
+  const [busy, setBusy] = useState(false);
+  if (told) return html`<span role="status">${told}</span>`;
+  if (!asked) return html`<button class="danger" disabled=${disabled} onClick=${() => setAsked(true)}>${label}</button>`;
+  const act = () => {
+    setBusy(true);
+    onYes().then(
+      (answer) => setTold(answer.message ?? "Done."),
+      (error) => setTold(error.message),
+    );
+  };
+  return html`<span class="sure" role="alertdialog" aria-label=${what}>${what}
+    <button class="danger" disabled=${busy} onClick=${act}>Yes</button>
+    <button disabled=${busy} onClick=${() => setAsked(false)}>No</button></span>`;
+}
+
+export function Spark({ values, label }) {
+  if (values.length < 2) return html`<span class="quiet">…</span>`;
+  const most = Math.max(...values, 1e-9);
+  const step = 100 / (values.length - 1);
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(22 - (value / most) * 20).toFixed(1)}`).join(" ");
+  return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>
+    <polyline points=${points} /></svg>`;
+}
+
+// Problems and errors say what to do: their entry of the runbook.
+export function WhatToDo({ reason, runbook }) {
+  const entry = runbook?.[reason];
+  if (!entry) return null;
+  return html`<details class="what"><summary>What to do</summary>
+    <dl><dt>Cause</dt><dd>${coded(entry.cause)}</dd>
+      <dt>Look at</dt><dd>${coded(entry.look)}</dd>
+      <dt>Do</dt><dd>${coded(entry.do)}</dd></dl></details>`;
+}
+
+function coded(text) {
+  return text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
+}
+
+export function EventList({ events, label }) {
+  if (!events.length) return html`<${Empty}>Nothing has happened yet.<//>`;
+  return html`<ol class="events" aria-label=${label}>${events.map(
+    (event) => html`<li key=${event.number} class=${event.severity}>
+      <time>${clock(event.time)}</time>
+      <${Badge} text=${`${event.kind} ${event.action}`} tone=${TONES[event.severity] ?? ""} />
+      <span class="words">${event.message}</span>
+      ${event.details.length > 0 && html`<details><summary>${event.details.length === 1 ? "1 line" : `${event.details.length} lines`}</summary>
+        <pre>${event.details.join("\n")}</pre></details>`}
+    </li>`,
+  )}</ol>`;
+}
+
+export function query(values) {
+  const words = Object.entries(values).filter(([, value]) => value !== "" && value !== 0 && value != null);
+  return new URLSearchParams(words).toString();
+}

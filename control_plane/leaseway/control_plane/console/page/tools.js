@@ -1,0 +1,128 @@
+// Tools: all of them, and one with its schema and a form made from it.
+import { Empty, Failure, Pager, Search, Table, html, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
+
+const LIMIT = 100;
+
+export function Tools({ live }) {
+  const [words, setWords] = useState("");
+  const [tenant, setTenant] = useState("");
+  const [offset, setOffset] = useState(0);
+  const q = useDebounced(words);
+  const who = useDebounced(tenant);
+  const { data, error } = useFetched(`api/tools?${query({ q, tenant: who, offset, limit: LIMIT })}`, live.revisions.tools);
+  return html`<h1>Tools</h1>
+    <div class="tools"><${Search} label="Find a tool" value=${words} onInput=${(value) => { setOffset(0); setWords(value); }} />
+      <label>Tenant <input value=${tenant} placeholder="default" onInput=${(event) => { setOffset(0); setTenant(event.target.value); }} /></label></div>
+    <${Failure} error=${error} />
+    ${data && !data.items.length && html`<${Empty}>${q ? "No tool matches." : "No tool can be called yet."}<//>`}
+    ${data && data.items.length > 0 && html`<${Table} label="Tools" rows=${data.items} rowKey=${(row) => row.name} columns=${[
+      { title: "Tool", cell: (row) => html`<a href=${`#/tool/${encodeURIComponent(row.name)}/${encodeURIComponent(who)}`}>${row.name}</a>` },
+      { title: "Server", cell: (row) => html`<a href=${`#/server/${encodeURIComponent(row.server)}/`}>${row.server}</a>` },
+      { title: "Kind", cell: (row) => (row.shared ? "shared" : "leased") },
+      { title: "What it does", cell: (row) => html`<span class="words clip">${row.title || row.description}</span>` },
+    ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
+}
+
+export function ToolPage({ live, words, overview }) {
+  const [name, tenant = ""] = words;
+  const { data, error } = useFetched(`api/tool?${query({ name, tenant })}`, live.revisions.tools);
+  if (error) return html`<h1 class="name">${name}</h1><${Failure} error=${error} />`;
+  if (!data) return null;
+  return html`<h1 class="name">${data.name}</h1>
+    ${data.title && html`<p>${data.title}</p>`}
+    <p class="words">${data.description}</p>
+    <dl class="facts"><dt>Server</dt><dd><a href=${`#/server/${encodeURIComponent(data.server)}/${encodeURIComponent(tenant)}`}>${data.server}</a></dd>
+      <dt>Its name there</dt><dd>${data.original_name}</dd>
+      <dt>Kind</dt><dd>${data.shared ? "shared" : "leased: a call here takes a lease of its own and gives it back"}</dd></dl>
+    <section><h2>Try it</h2>${overview.operator
+      ? html`<${TryForm} key=${data.name} tool=${data} tenant=${tenant} />`
+      : html`<${Empty}>You may look, not call.<//>`}</section>
+    <section><h2>Schema of the arguments</h2><pre tabindex="0">${JSON.stringify(data.input_schema, null, 2)}</pre></section>
+    ${data.output_schema && html`<section><h2>Schema of the result</h2><pre tabindex="0">${JSON.stringify(data.output_schema, null, 2)}</pre></section>`}`;
+}
+
+const SIMPLE = new Set(["string", "number", "integer", "boolean"]);
+
+function fieldsOf(schema) {
+  const properties = schema && typeof schema.properties === "object" && schema.properties !== null ? schema.properties : {};
+  const required = new Set(Array.isArray(schema?.required) ? schema.required : []);
+  return Object.entries(properties).map(([name, about]) => {
+    const facts = about !== null && typeof about === "object" ? about : {};
+    const type = SIMPLE.has(facts.type) ? facts.type : "json";
+    const choices = Array.isArray(facts.enum) ? facts.enum : null;
+    return { name, type, choices, required: required.has(name), note: String(facts.description ?? ""), initial: facts.default };
+  });
+}
+
+function TryForm({ tool, tenant }) {
+  const fields = fieldsOf(tool.input_schema);
+  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, written(field.initial)])));
+  const [answer, setAnswer] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const send = (event) => {
+    event.preventDefault();
+    let args;
+    try {
+      args = gather(fields, values);
+    } catch (problem) {
+      setAnswer({ error: problem.message });
+      return;
+    }
+    setBusy(true);
+    setAnswer(null);
+    post("api/try", { server: tool.server, tool: tool.original_name, tenant, arguments: args })
+      .then(setAnswer, (problem) => setAnswer({ error: problem.message }))
+      .finally(() => setBusy(false));
+  };
+  const set = (name) => (event) => setValues({ ...values, [name]: event.target.value });
+  return html`<form class="try" onSubmit=${send}>
+    ${fields.map((field) => html`<label key=${field.name}><span><span class="name">${field.name}</span>${field.required ? " (needed)" : ""} <span class="quiet">${field.type}</span></span>
+      <${Field} field=${field} value=${values[field.name]} onInput=${set(field.name)} />
+      ${field.note && html`<span class="quiet words">${field.note}</span>`}</label>`)}
+    ${!fields.length && html`<p class="quiet">It takes no arguments.</p>`}
+    <button class="primary" disabled=${busy}>${busy ? "Calling …" : "Call it"}</button>
+    <div aria-live="polite">${answer && html`<${Answer} answer=${answer} />`}</div>
+  </form>`;
+}
+
+function Field({ field, value, onInput }) {
+  if (field.choices || field.type === "boolean") {
+    const choices = field.choices ?? [true, false];
+    return html`<select value=${value} onChange=${onInput} required=${field.required}>
+      <option value=""></option>${choices.map((choice) => html`<option value=${written(choice)}>${written(choice)}</option>`)}</select>`;
+  }
+  if (field.type === "json") {
+    return html`<textarea rows="3" value=${value} onInput=${onInput} required=${field.required} placeholder="JSON"></textarea>`;
+  }
+  const kind = field.type === "string" ? "text" : "number";
+  return html`<input type=${kind} step=${field.type === "integer" ? "1" : "any"} value=${value} onInput=${onInput} required=${field.required} />`;
+}
+
+function written(value) {
+  if (value === undefined) return "";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function gather(fields, values) {
+  const args = {};
+  for (const field of fields) {
+    const text = values[field.name] ?? "";
+    if (text === "" && !(field.required && field.type === "string")) continue;
+    if (field.choices) args[field.name] = field.choices.find((choice) => written(choice) === text);
+    else if (field.type === "string") args[field.name] = text;
+    else {
+      try {
+        args[field.name] = JSON.parse(text);
+      } catch {
+        throw new Error(`${field.name} is not JSON.`);
+      }
+    }
+  }
+  return args;
+}
+
+function Answer({ answer }) {
+  if (answer.error) return html`<p class="failure words" role="alert">${answer.error}</p>`;
+  return html`<p>${answer.is_error ? "The tool says that it failed" : "Done"} in ${seconds(answer.seconds)} on ${answer.worker}.</p>
+    <pre class=${answer.is_error ? "failure" : ""} tabindex="0">${JSON.stringify(answer.result, null, 2)}</pre>`;
+}

@@ -1,0 +1,369 @@
+"""What the console shows, as JSON objects read from a plane's state.
+
+Lists come by search, order and page, so that neither 500 servers nor 5,000 leases have to travel
+or be drawn at once. Values of the configuration are not among it: they may be secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.placement.table import HeldLease
+from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.queries.place import variants_of
+from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
+from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services import messages as answers
+from leaseway.control_plane.services import messages as offered
+from leaseway.spec.model import VariantKey
+from leaseway.v1 import admin_pb2, catalog_pb2
+from leaseway.wire.events import Event
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.version import user_agent
+
+Json = dict[str, Any]
+
+_FAILED_SHOWN: Final = 8
+_PROBLEMS_SHOWN: Final = 200
+_EVENTS_SHOWN: Final = 50
+_DEFAULT_LIMIT: Final = 100
+_STATES: Final = {
+    catalog_pb2.SERVER_STATE_PENDING: "pending",
+    catalog_pb2.SERVER_STATE_READY: "ready",
+    catalog_pb2.SERVER_STATE_DEGRADED: "degraded",
+    catalog_pb2.SERVER_STATE_FAILED: "failed",
+}
+
+
+def overview(plane: Plane, *, operator: bool = False) -> Json:
+    """Return whether all is well, in numbers."""
+    state = plane.state
+    rows = _server_rows(plane)
+    states = Counter(row["state"] for row in rows)
+    severities = Counter(each.problem.severity for each in state.problems.open())
+    fleet = Counter(record.state for record in state.workers.values())
+    able = [record for record in state.workers.values() if record.connected]
+    reload = plane.events.reload
+    return {
+        "now": plane.clock().unix,
+        "ready": state.ready,
+        "settling": not state.settled,
+        "registry_version": state.visible.version,
+        "config_loaded_at": state.config_loaded_at,
+        "package_version": user_agent(),
+        "operator": operator,
+        "servers": {name: states[name] for name in _STATES.values()} | {"total": len(rows)},
+        "workers": {name: fleet[name] for name in ("connected", "draining", "lost")},
+        "leases": {
+            "held": len(state.placements.leases),
+            "capacity": sum(record.hello.capacity for record in able),
+            "waiting": len(state.line),
+        },
+        "problems": {"error": severities["error"], "warning": severities["warning"]},
+        "failed": [row for row in rows if row["state"] in ("failed", "degraded")][:_FAILED_SHOWN],
+        "last_reload": event(reload) if reload is not None else None,
+    }
+
+
+def servers(plane: Plane, query: Json) -> Json:
+    """Return a page of servers; failed ones first."""
+    rows = _server_rows(plane)
+    if query.get("state"):
+        rows = [row for row in rows if row["state"] == query["state"]]
+    rows = _matching(rows, query, ("id", "tenant", "description", "transport"))
+    rows.sort(key=lambda row: (_WORST_FIRST.index(row["state"]), row["id"], row["tenant"]))
+    page = _page(rows, query)
+    instances = answers.instances_by_variant(plane.state)
+    for row in page["items"]:
+        found = instances.get(VariantKey(row["id"], row["tenant"]), ())
+        row["instances_text"] = _instances_text(found)
+    return page
+
+
+_WORST_FIRST: Final = ("failed", "degraded", "pending", "ready", "")
+
+
+def _server_rows(plane: Plane) -> list[Json]:
+    state = plane.state
+    errors = answers.errors_by_server(state)
+    now = plane.clock()
+    keys = sorted({*(state.servers.desired or {}), *state.servers.goods, *state.servers.refused})
+    return [_server_row(answers.server(state, key, now, (), errors)) for key in keys]
+
+
+def _server_row(status: catalog_pb2.ServerStatus) -> Json:
+    return {
+        "id": status.server_id,
+        "tenant": status.tenant,
+        "state": _STATES.get(status.state, ""),
+        "transport": status.transport,
+        "shared": status.shared,
+        "tools": status.tool_count,
+        "problem": status.problem,
+        "description": status.description,
+        "failures": status.failures,
+    }
+
+
+def _instances_text(instances: Iterable[InstanceInfo]) -> str:
+    counts = Counter(one.role or one.state if one.is_live else one.state for one in instances)
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+
+
+def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
+    """Return one server with all that is known of it; None where there is none."""
+    state = plane.state
+    key = VariantKey(server_id, tenant)
+    if key not in {*(state.servers.desired or {}), *state.servers.goods, *state.servers.refused}:
+        found = variants_of(state, tenant or DEFAULT_TENANT).get(server_id)
+        if found is None:
+            return None
+        key = found
+    instances = answers.instances_by_variant(state).get(key, ())
+    status = answers.server(state, key, plane.clock(), (), answers.errors_by_server(state))
+    named = state.visible.view(tenant or DEFAULT_TENANT).tools
+    mine = [(name, target) for name, target in named.items() if target.served.key == key]
+    open_problems = state.problems.open()
+    return _server_row(status) | {
+        "protocol_version": status.protocol_version,
+        "workers": list(status.workers),
+        "next_try_at": status.next_try_at.ToSeconds() if status.HasField("next_try_at") else None,
+        "instances": [
+            _instance(one) for one in sorted(instances, key=lambda i: (i.worker_id, i.id))
+        ],
+        "tools": [_tool_row(offered.tool(name, target)) for name, target in sorted(mine)],
+        "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
+        "events": [
+            event(each)
+            for each in reversed(
+                plane.events.history.select(server_id=server_id, last=_EVENTS_SHOWN)
+            )
+        ],
+    }
+
+
+def _instance(one: InstanceInfo) -> Json:
+    return {
+        "id": one.id,
+        "worker": one.worker_id,
+        "state": one.state,
+        "role": one.role,
+        "pid": one.pid,
+        "starts": one.starts,
+        "failures": one.failures,
+        "lease_id": one.lease_id,
+    }
+
+
+def tools(plane: Plane, query: Json) -> Json:
+    """Return a page of the tools that a tenant sees, by name."""
+    named = plane.state.visible.view(query.get("tenant") or DEFAULT_TENANT).tools
+    words = str(query.get("q", "")).casefold()
+    names = [
+        name
+        for name, target in named.items()
+        if words in name.casefold() or words in target.served.key.server_id.casefold()
+    ]
+    page = _page(sorted(names), query)
+    page["items"] = [_tool_row(offered.tool(name, named[name])) for name in page["items"]]
+    return page
+
+
+def _tool_row(one: catalog_pb2.Tool) -> Json:
+    return {
+        "name": one.name,
+        "server": one.server_id,
+        "title": one.title,
+        "description": one.description[:500],
+        "shared": one.shared,
+    }
+
+
+def tool(plane: Plane, name: str, tenant: str) -> Json | None:
+    """Return one tool with its schemas; None where the tenant sees none of that name."""
+    target = plane.state.visible.view(tenant or DEFAULT_TENANT).tools.get(name)
+    if target is None:
+        return None
+    one = offered.tool(name, target)
+    return _tool_row(one) | {
+        "original_name": one.original_name,
+        "description": one.description,
+        "input_schema": json.loads(one.input_schema or b"{}"),
+        "output_schema": json.loads(one.output_schema) if one.output_schema else None,
+    }
+
+
+def leases(plane: Plane, query: Json) -> Json:
+    """Return a page of leases, the oldest first unless asked otherwise."""
+    now = plane.clock().mono
+    held = list(plane.state.placements.leases.values())
+    words = str(query.get("q", "")).casefold()
+    if words:
+        held = [lease for lease in held if any(words in text.casefold() for text in _texts(lease))]
+    order = _LEASE_ORDERS.get(str(query.get("sort", "")), _LEASE_ORDERS["age"])
+    page = _page(sorted(held, key=order), query)
+    page["items"] = [_lease(one, now) for one in page["items"]]
+    page["sessions"] = len({(lease.key.tenant, lease.key.session) for lease in held})
+    return page
+
+
+_LEASE_ORDERS: Final[dict[str, Callable[[HeldLease], Any]]] = {
+    "age": lambda lease: (lease.granted_at, lease.id),
+    "session": lambda lease: (lease.key.session, lease.id),
+    "server": lambda lease: (lease.key.server_id, lease.id),
+}
+
+
+def _texts(lease: HeldLease) -> tuple[str, ...]:
+    key = lease.key
+    return key.session, key.server_id, key.tenant, lease.agent, lease.worker_id, lease.id
+
+
+def _lease(one: HeldLease, now: float) -> Json:
+    return {
+        "id": one.id,
+        "session": one.key.session,
+        "server": one.key.server_id,
+        "tenant": one.key.tenant,
+        "agent": one.agent,
+        "worker": one.worker_id,
+        "instance_id": one.instance_id,
+        "age": max(0.0, now - one.granted_at),
+        "ttl": one.ttl,
+    }
+
+
+def workers(plane: Plane) -> Json:
+    """Return all workers."""
+    state = plane.state
+    records = [record for _, record in sorted(state.workers.items())]
+    return {"items": [_worker(state, record) for record in records], "total": len(records)}
+
+
+def _worker(state: Coordinator, record: WorkerRecord) -> Json:
+    return {
+        "id": record.id,
+        "state": record.state,
+        "address": record.hello.address.address,
+        "capacity": record.hello.capacity,
+        "leases": state.placements.held_by(record.id),
+        "instances": sum(one.is_live for one in record.instances),
+        "behind": record.subscription.pending is not None,
+        "last_error": record.subscription.last_error,
+        "package_version": record.hello.package_version,
+        "labels": dict(record.hello.labels),
+    }
+
+
+def problems(plane: Plane, query: Json) -> Json:
+    """Return open problems, errors first, then the newest first."""
+    found = sorted(
+        plane.state.problems.open(), key=lambda each: (each.problem.severity, -each.last_seen)
+    )
+    words = str(query.get("q", "")).casefold()
+    rows = [
+        each
+        for each in found
+        if words
+        in f"{each.problem.message} {each.problem.reason} {each.problem.server_id}".casefold()
+    ]
+    return {"items": [_problem(each) for each in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
+
+
+def _problem(one: OpenProblem) -> Json:
+    what = one.problem
+    return {
+        "key": "\n".join(what.key),
+        "scope": what.scope,
+        "severity": what.severity,
+        "reason": what.reason,
+        "message": what.message,
+        "server": what.server_id,
+        "tenant": what.tenant,
+        "worker": what.worker_id,
+        "first_seen": one.first_seen,
+        "last_seen": one.last_seen,
+        "count": one.count,
+    }
+
+
+def event(one: Event) -> Json:
+    """Return one event."""
+    return {
+        "number": one.number,
+        "time": one.at,
+        "kind": one.kind,
+        "action": one.action,
+        "severity": one.severity,
+        "message": one.message,
+        "reason": one.reason,
+        "server": one.server_id,
+        "worker": one.worker_id,
+        "session": one.session,
+        "details": list(one.details),
+    }
+
+
+def call(one: admin_pb2.CallRecord) -> Json:
+    """Return one call that a worker remembers."""
+    return {
+        "id": one.id,
+        "trace_id": one.trace_id,
+        "worker": one.worker_id,
+        "server": one.server_id,
+        "tool": one.tool,
+        "method": one.method,
+        "tenant": one.tenant,
+        "agent": one.agent,
+        "session": one.session,
+        "lease_id": one.lease_id,
+        "instance_id": one.instance_id,
+        "started_at": one.started_at.ToNanoseconds() / 1e9,
+        "duration": one.duration.ToNanoseconds() / 1e9,
+        "outcome": one.outcome,
+        "message": one.message,
+        "phases": [
+            {
+                "name": phase.name,
+                "offset": phase.offset.ToNanoseconds() / 1e9,
+                "duration": phase.duration.ToNanoseconds() / 1e9,
+            }
+            for phase in one.phases
+        ],
+    }
+
+
+def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
+    """Return how many calls there were since the workers started."""
+    return {
+        "time": answer.time.ToNanoseconds() / 1e9,
+        "silent": list(answer.silent_workers),
+        "traffic": [
+            {
+                "worker": one.worker_id,
+                "incarnation": one.incarnation,
+                "server": one.server_id,
+                "calls": one.calls,
+                "failed": one.failed,
+                "seconds": one.seconds,
+                "buckets": list(one.buckets),
+            }
+            for one in answer.traffic
+        ],
+    }
+
+
+def _matching(rows: list[Json], query: Json, keys: Sequence[str]) -> list[Json]:
+    words = str(query.get("q", "")).casefold()
+    if not words:
+        return rows
+    return [row for row in rows if any(words in str(row[key]).casefold() for key in keys)]
+
+
+def _page(rows: Sequence[Any], query: Json) -> Json:
+    offset, limit = query.get("offset", 0), query.get("limit", _DEFAULT_LIMIT)
+    return {"items": list(rows[offset : offset + limit]), "total": len(rows)}

@@ -1,0 +1,358 @@
+"""The console's HTTP: its page, what it asks for as JSON, and the stream that keeps it live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+from importlib.resources import files
+from typing import Any, Final
+
+from aiohttp import web
+
+from leaseway.control_plane.console import records
+from leaseway.control_plane.console.access import COOKIE, Access, check_origin
+from leaseway.control_plane.console.actions import Actions, Refused
+from leaseway.control_plane.console.live import Live, TooManyPages
+from leaseway.control_plane.console.records import Json
+from leaseway.control_plane.inspector import Inspector
+from leaseway.control_plane.plane import Plane
+from leaseway.identity.principal import Principal, Role
+from leaseway.runbook import entries
+from leaseway.telemetry.http_listener import HttpListener
+from leaseway.v1 import admin_pb2
+from leaseway.wire.bounds import KIB, MIB
+from leaseway.wire.errors import Fault
+
+_PAGES: Final = {
+    "": ("index.html", "text/html"),
+    "app.js": ("app.js", "text/javascript"),
+    "parts.js": ("parts.js", "text/javascript"),
+    "overview.js": ("overview.js", "text/javascript"),
+    "servers.js": ("servers.js", "text/javascript"),
+    "tools.js": ("tools.js", "text/javascript"),
+    "leases.js": ("leases.js", "text/javascript"),
+    "problems.js": ("problems.js", "text/javascript"),
+    "calls.js": ("calls.js", "text/javascript"),
+    "vendor/preact-htm.js": ("vendor/preact-htm.js", "text/javascript"),
+    "vendor/LICENSES.txt": ("vendor/LICENSES.txt", "text/plain"),
+    "style.css": ("style.css", "text/css"),
+    "icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_SAFE: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "leaseway",
+}
+_SELECTIONS: Final = {
+    "recent": admin_pb2.CALL_SELECTION_RECENT,
+    "slow": admin_pb2.CALL_SELECTION_SLOW,
+    "failed": admin_pb2.CALL_SELECTION_FAILED,
+}
+_MOST_CONNECTIONS: Final = 256
+_MOST_ROWS: Final = 500
+_MOST_EVENTS: Final = 1_000
+_LONGEST_WORD: Final = 256
+_BEAT: Final = 10.0
+_IDLE: Final = 60.0
+_SHUTDOWN: Final = 1.0
+_LARGEST_BODY: Final = MIB
+_LARGEST_KEY: Final = 16 * KIB
+_who: ContextVar[Principal] = ContextVar("who asks")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ConsoleListener(HttpListener):
+    """Where the console is."""
+
+    noun = "console"
+    option = "--console"
+    path = "/"
+
+
+@contextlib.asynccontextmanager
+async def serve_console(
+    listener: ConsoleListener | None, plane: Plane, key: str | None = None
+) -> AsyncIterator[None]:
+    """Serve the console while the block runs; None serves nothing.
+
+    Args:
+        listener: Where.
+        plane: What is shown.
+        key: What this process sends to workers, or None.
+    """
+    if listener is None:
+        yield
+        return
+    inspector = Inspector(plane)
+    live = Live(plane, inspector)
+    site = _Site(plane, inspector, live, Access(listener.admit, time.monotonic), key)
+    app = web.Application(middlewares=[site.guard], client_max_size=_LARGEST_BODY)
+    site.add_routes(app)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=_IDLE
+    )
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(_connect, runner), sock=listener.socket)
+    following = asyncio.create_task(live.run(), name="console")
+    try:
+        yield
+    finally:
+        server.close()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await runner.cleanup()
+
+
+def _connect(runner: web.AppRunner) -> asyncio.Protocol:
+    server = runner.server
+    assert server is not None
+    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class _Site:
+    def __init__(
+        self, plane: Plane, inspector: Inspector, live: Live, access: Access, key: str | None
+    ) -> None:
+        self._plane = plane
+        self._inspector = inspector
+        self._live = live
+        self._access = access
+        self._actions = Actions(plane, key)
+        folder = files("leaseway.control_plane.console") / "page"
+        self._files = {
+            path: (folder.joinpath(name).read_bytes(), kind)
+            for path, (name, kind) in _PAGES.items()
+        }
+
+    def add_routes(self, app: web.Application) -> None:
+        """Say what is where."""
+        router = app.router
+        router.add_get("/api/session", self._session)
+        router.add_post("/api/session", self._sign_in)
+        router.add_get("/api/live", self._stream)
+        router.add_get("/api/overview", self._read(lambda q: records.overview(self._plane)))
+        router.add_get("/api/servers", self._read(lambda q: records.servers(self._plane, q)))
+        router.add_get("/api/server", self._read(self._server))
+        router.add_get("/api/tools", self._read(lambda q: records.tools(self._plane, q)))
+        router.add_get("/api/tool", self._read(self._tool))
+        router.add_get("/api/leases", self._leases)
+        router.add_get("/api/workers", self._read(lambda q: records.workers(self._plane)))
+        router.add_get("/api/problems", self._read(lambda q: records.problems(self._plane, q)))
+        router.add_get("/api/events", self._read(self._events))
+        router.add_get("/api/runbook", self._read(_runbook))
+        router.add_get("/api/calls", self._calls)
+        router.add_get("/api/logs", self._logs)
+        router.add_post("/api/revoke", self._revoke)
+        router.add_post("/api/drain", self._drain)
+        router.add_post("/api/try", self._try)
+        router.add_get("/{path:.*}", self._file)
+
+    @web.middleware
+    async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check who asks, turn every failure into a sentence, and say what a browser may do."""
+        try:
+            if request.path.startswith("/api/") and not _signs_in(request):
+                _who.set(await self._access.check(request))
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = _json({"error": error.text or error.reason}, error.status)
+        except Refused as error:
+            response = _json({"error": str(error)}, 409)
+        if not response.prepared:
+            response.headers.update(_SAFE)
+        return response
+
+    async def _file(self, request: web.Request) -> web.Response:
+        found = self._files.get(request.match_info["path"])
+        if found is None:
+            raise web.HTTPNotFound(text="There is no such page.")
+        body, kind = found
+        return web.Response(body=body, content_type=kind, charset="utf-8")
+
+    async def _session(self, request: web.Request) -> web.Response:
+        return _json({"operator": _may_operate(_who.get())})
+
+    async def _sign_in(self, request: web.Request) -> web.Response:
+        check_origin(request)
+        body = await _body(request, _LARGEST_KEY)
+        session = await self._access.sign_in(_text(body, "key", _LARGEST_KEY))
+        response = _json({"operator": True})
+        if session is not None:
+            response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
+        return response
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_SAFE, "Content-Type": "text/event-stream"})
+        try:
+            with self._live.page(operator=_may_operate(_who.get())) as queue:
+                await response.prepare(request)
+                while True:
+                    try:
+                        async with asyncio.timeout(_BEAT):
+                            text = await queue.get()
+                    except TimeoutError:
+                        text = b": still here\n\n"
+                    if text is None:
+                        break
+                    await response.write(text)
+        except TooManyPages:
+            raise web.HTTPServiceUnavailable(text="Too many pages are open.") from None
+        except ConnectionResetError:
+            pass
+        return response
+
+    def _read(self, answer: Callable[[Json], Json | None]) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            found = answer(_query(request))
+            if found is None:
+                raise web.HTTPNotFound(text="There is no such thing any more.")
+            return _json(found)
+
+        return handler
+
+    def _server(self, query: Json) -> Json | None:
+        return records.server(self._plane, query.get("id", ""), query.get("tenant", ""))
+
+    def _tool(self, query: Json) -> Json | None:
+        return records.tool(self._plane, query.get("name", ""), query.get("tenant", ""))
+
+    def _events(self, query: Json) -> Json:
+        kinds = (query["kind"],) if query.get("kind") else ()
+        last = min(query.get("last", _MOST_EVENTS) or _MOST_EVENTS, _MOST_EVENTS)
+        found = self._plane.events.history.select(
+            server_id=query.get("server", ""), kinds=kinds, last=last
+        )
+        return {"items": [records.event(each) for each in reversed(found)]}
+
+    async def _leases(self, request: web.Request) -> web.Response:
+        page = records.leases(self._plane, _query(request))
+        uses = await self._inspector.lease_uses(item["id"] for item in page["items"])
+        for item in page["items"]:
+            use = uses.get(item["id"])
+            item["idle"] = use.idle.ToNanoseconds() / 1e9 if use is not None else None
+        return _json(page)
+
+    async def _calls(self, request: web.Request) -> web.Response:
+        query = _query(request)
+        wanted = admin_pb2.ListCallsRequest(
+            selection=_SELECTIONS.get(query.get("select", ""), admin_pb2.CALL_SELECTION_RECENT),
+            id=query.get("id", ""),
+            server_id=query.get("server", ""),
+        )
+        answer = await self._inspector.calls(wanted, min(query.get("limit", 50), 200))
+        items = [records.call(each) for each in answer.calls]
+        return _json({"items": items, "silent": list(answer.silent_workers)})
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        _check_operator()
+        query = _query(request)
+        return _json(await self._actions.logs(query.get("id", ""), query.get("tenant", "")))
+
+    async def _revoke(self, request: web.Request) -> web.Response:
+        _check_operator()
+        return _json(await self._actions.revoke(_text(await _body(request), "lease")))
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        _check_operator()
+        return _json(self._actions.drain(_text(await _body(request), "worker")))
+
+    async def _try(self, request: web.Request) -> web.Response:
+        _check_operator()
+        who = _who.get()
+        if not who.has({Role.CALLER}):
+            raise web.HTTPForbidden(text="This credential may not call: it lacks the role caller.")
+        body = await _body(request)
+        arguments = body.get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise web.HTTPBadRequest(text="`arguments` is a JSON object.")
+        return _json(
+            await self._actions.try_tool(
+                _text(body, "server"),
+                _text(body, "tool"),
+                _tenant(who, _text(body, "tenant")),
+                arguments,
+            )
+        )
+
+
+def _tenant(who: Principal, wanted: str) -> str:
+    try:
+        return who.tenant_for(wanted)
+    except Fault as fault:
+        raise web.HTTPForbidden(text=fault.message) from None
+
+
+def _signs_in(request: web.Request) -> bool:
+    return request.path == "/api/session" and request.method == "POST"
+
+
+def _may_operate(who: Principal) -> bool:
+    return who.has({Role.OPERATOR})
+
+
+def _check_operator() -> None:
+    if not _may_operate(_who.get()):
+        raise web.HTTPForbidden(text="You may look, not steer.")
+
+
+def _runbook(_query: Json) -> Json:
+    return {
+        reason: {"cause": entry.cause, "look": entry.look, "do": entry.do}
+        for reason, entry in entries().items()
+    }
+
+
+def _query(request: web.Request) -> Json:
+    """Return the query's words and numbers, within bounds."""
+    found: Json = {name: text[:_LONGEST_WORD] for name, text in request.query.items()}
+    for name in ("offset", "limit", "last"):
+        if name in found:
+            if not found[name].isdecimal():
+                raise web.HTTPBadRequest(text=f"`{name}` is a number.")
+            found[name] = int(found[name])
+    found["limit"] = min(found.get("limit", 100), _MOST_ROWS)
+    return found
+
+
+async def _body(request: web.Request, largest: int = _LARGEST_BODY) -> Json:
+    if (request.content_length or 0) > largest:
+        raise web.HTTPRequestEntityTooLarge(largest, request.content_length or 0)
+    try:
+        body: Any = json.loads(await request.read())
+    except ValueError:
+        raise web.HTTPBadRequest(text="The body is not JSON.") from None
+    if not isinstance(body, dict):
+        raise web.HTTPBadRequest(text="The body is not a JSON object.")
+    return body
+
+
+def _text(body: Json, name: str, longest: int = _LONGEST_WORD) -> str:
+    value = body.get(name, "")
+    if not isinstance(value, str) or len(value) > longest:
+        raise web.HTTPBadRequest(text=f"`{name}` is a text of at most {longest} characters.")
+    return value
+
+
+def _json(content: object, status: int = 200) -> web.Response:
+    return web.Response(
+        text=json.dumps(content), status=status, content_type="application/json", charset="utf-8"
+    )

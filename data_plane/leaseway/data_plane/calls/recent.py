@@ -1,0 +1,196 @@
+"""The calls that a worker remembers, so that an operator can look at one without a collector.
+
+Three rings with a bound each: the newest calls, the newest that failed, and the slowest of the last
+ten minutes; and for each server how many calls there were and how long they took. Arguments and
+results are not kept. Pure of clocks: whoever notes a call says when it was.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+OK: Final = "ok"
+TOOL_ERROR: Final = "tool_error"
+
+Selection = Literal["recent", "slow", "failed"]
+
+BUCKETS: Final = 18
+"""Durations are counted by powers of two: below 1 ms, 2 ms ... 65,536 ms, and longer."""
+
+RECENT_CALLS: Final = 1_000
+"""How many of the newest calls a worker remembers, and of the newest that failed."""
+
+_KEPT_SLOW: Final = 64
+_SLOW_FOR: Final = 600.0
+_PRUNE_EVERY: Final = 10.0
+_MOST_SERVERS: Final = 2_000
+_OTHER: Final = "other"
+_LONGEST_MESSAGE: Final = 500
+_NO_SERVER: Final = frozenset({"TOOL_NOT_FOUND"})
+"""Outcomes of calls whose server may be any text."""
+
+
+class Phase(NamedTuple):
+    """A part of a call, in seconds from its start."""
+
+    name: str
+    offset: float
+    duration: float
+
+
+class PastCall(NamedTuple):
+    """A call that has ended.
+
+    Attributes:
+        number: Counts the worker's calls.
+        started_at: When it came, Unix time in seconds.
+        duration: How long it took, in seconds.
+        server_id: The server.
+        tool: The tool by its original name, or what another method names.
+        method: The MCP method, or empty for `tools/call`.
+        tenant: Whose call it was.
+        agent: Which of the tenant's agents called.
+        session: The session, or empty.
+        lease_id: The lease that it ran on, or empty.
+        instance_id: The instance that ran it, or empty.
+        traceparent: The trace context that its caller sent, or empty.
+        outcome: `ok`, `tool_error` or the reason of the error.
+        message: The error in a sentence, or empty.
+        marks: What began when, in seconds from the start; each lasts until the next one.
+    """
+
+    number: int
+    started_at: float
+    duration: float
+    server_id: str
+    tool: str
+    method: str
+    tenant: str
+    agent: str
+    session: str
+    lease_id: str
+    instance_id: str
+    traceparent: str
+    outcome: str
+    message: str
+    marks: tuple[tuple[str, float], ...]
+
+    @property
+    def trace_id(self) -> str:
+        """The id of its trace, or empty."""
+        return self.traceparent[3:35]
+
+    @property
+    def phases(self) -> Iterator[Phase]:
+        """Its parts, in order."""
+        for (name, began), (_next, ended) in pairwise((*self.marks, ("", self.duration))):
+            yield Phase(name, began, max(0.0, ended - began))
+
+
+class Traffic:
+    """What one server had to do since the worker started."""
+
+    __slots__ = ("buckets", "calls", "failed", "seconds")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.failed = 0
+        self.seconds = 0.0
+        self.buckets = [0] * BUCKETS
+
+
+class RecentCalls:
+    """The calls of a worker, as far as they are remembered.
+
+    Args:
+        kept: How many of the newest calls, and how many of the newest that failed.
+        kept_slow: How many of the slowest.
+
+    Attributes:
+        traffic: How much there was, by server.
+    """
+
+    def __init__(self, kept: int = RECENT_CALLS, kept_slow: int = _KEPT_SLOW) -> None:
+        self.traffic: dict[str, Traffic] = {}
+        self._recent: deque[PastCall] = deque(maxlen=kept)
+        self._failed: deque[PastCall] = deque(maxlen=kept)
+        self._slow: list[tuple[float, int, PastCall]] = []  # the slowest is the last
+        self._kept_slow = kept_slow
+        self._pruned_at = 0.0
+
+    def note(self, call: PastCall) -> None:
+        """Remember a call that has just ended."""
+        if len(call.message) > _LONGEST_MESSAGE:
+            call = call._replace(message=call.message[: _LONGEST_MESSAGE - 1] + "…")
+        self._recent.append(call)
+        failed = call.outcome != OK
+        if failed:
+            self._failed.append(call)
+        self._keep_slow(call)
+        if call.outcome not in _NO_SERVER:
+            self._count(call, failed)
+
+    def select(
+        self, selection: Selection, *, limit: int, now: float, server_id: str = "", name: str = ""
+    ) -> list[PastCall]:
+        """Return remembered calls: the newest first, or the slowest first.
+
+        Args:
+            selection: Which ones. With a name, all that are remembered are looked through.
+            limit: At most so many.
+            now: Unix time in seconds.
+            server_id: Only of this server, or empty for all.
+            name: Only of this trace id or call number, or empty for all.
+        """
+        found: list[PastCall] = []
+        for call in self._named(name) if name else self._of(selection, now):
+            if server_id in ("", call.server_id):
+                found.append(call)
+                if len(found) == limit:
+                    break
+        return found
+
+    def _named(self, name: str) -> Iterator[PastCall]:
+        seen: set[int] = set()
+        slow = (call for _took, _number, call in self._slow)
+        for call in (*reversed(self._recent), *reversed(self._failed), *slow):
+            if name in (call.trace_id, str(call.number)) and call.number not in seen:
+                seen.add(call.number)
+                yield call
+
+    def _of(self, selection: Selection, now: float) -> Iterable[PastCall]:
+        if selection == "failed":
+            return reversed(self._failed)
+        if selection == "recent":
+            return reversed(self._recent)
+        self._forget_slow(now)
+        return [call for _took, _number, call in reversed(self._slow)]
+
+    def _keep_slow(self, call: PastCall) -> None:
+        ended_at = call.started_at + call.duration
+        if ended_at - self._pruned_at > _PRUNE_EVERY:
+            self._forget_slow(ended_at)
+        if len(self._slow) >= self._kept_slow:
+            if not self._slow or call.duration <= self._slow[0][0]:
+                return
+            del self._slow[0]
+        insort(self._slow, (call.duration, call.number, call))
+
+    def _forget_slow(self, now: float) -> None:
+        self._pruned_at = now
+        self._slow = [each for each in self._slow if now - each[2].started_at < _SLOW_FOR]
+
+    def _count(self, call: PastCall, failed: bool) -> None:
+        traffic = self.traffic.get(call.server_id)
+        if traffic is None:
+            server_id = call.server_id if len(self.traffic) < _MOST_SERVERS else _OTHER
+            traffic = self.traffic.setdefault(server_id, Traffic())
+        traffic.calls += 1
+        traffic.failed += failed
+        traffic.seconds += call.duration
+        bucket = int(call.duration * 1_000).bit_length()
+        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1

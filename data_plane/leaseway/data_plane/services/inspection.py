@@ -1,0 +1,112 @@
+"""What a worker tells operators of its calls and leases, when the control plane asks for it."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from leaseway.data_plane.calls.executor import Executor
+from leaseway.data_plane.calls.recent import PastCall, RecentCalls, Selection
+from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
+from leaseway.wire.durations import duration, timestamp
+
+_MOST: Final = 200
+_MOST_LEASES: Final = 1_000
+_SELECTIONS: Final[dict[int, Selection]] = {
+    admin_pb2.CALL_SELECTION_SLOW: "slow",
+    admin_pb2.CALL_SELECTION_FAILED: "failed",
+}
+
+
+class Inspection:
+    """Answers the control plane's questions.
+
+    Args:
+        me: The worker.
+        recent: The calls that are remembered, or None where none is.
+        executor: What is in flight.
+        leases: What is held.
+    """
+
+    def __init__(
+        self,
+        me: catalog_pb2.WorkerRef,
+        recent: RecentCalls | None,
+        executor: Executor,
+        leases: LeaseKeeper,
+    ) -> None:
+        self._me = me
+        self._recent = recent
+        self._executor = executor
+        self._leases = leases
+
+    def answer(self, question: sync_pb2.Inspect) -> sync_pb2.Inspected:
+        """Return what is asked for."""
+        answer = sync_pb2.Inspected(id=question.id)
+        if question.HasField("calls") and self._recent is not None:
+            answer.calls.extend(map(self._call, self._calls(self._recent, question.calls)))
+        if question.traffic and self._recent is not None:
+            answer.traffic.extend(self._traffic(self._recent))
+        for lease_id in question.lease_ids[:_MOST_LEASES]:
+            lease = self._leases.get(lease_id)
+            live = self._leases.live(lease) if lease is not None else None
+            if lease is not None and live is not None:
+                idle = 0.0 if lease.calls else max(0.0, live.idle_for)
+                answer.leases.add(lease_id=lease_id, calls=lease.calls, idle=duration(idle))
+        return answer
+
+    def _calls(self, recent: RecentCalls, wanted: admin_pb2.ListCallsRequest) -> list[PastCall]:
+        mine = f"{self._me.id}/{self._me.incarnation}/"
+        if "/" in wanted.id and not wanted.id.startswith(mine):
+            return []  # the name of a call of another worker, or of another run
+        return recent.select(
+            _SELECTIONS.get(wanted.selection, "recent"),
+            limit=min(wanted.limit or _MOST, _MOST),
+            now=time.time(),
+            server_id=wanted.server_id,
+            name=wanted.id.removeprefix(mine),
+        )
+
+    def _call(self, call: PastCall) -> admin_pb2.CallRecord:
+        return admin_pb2.CallRecord(
+            id=f"{self._me.id}/{self._me.incarnation}/{call.number}",
+            trace_id=call.trace_id,
+            worker_id=self._me.id,
+            server_id=call.server_id,
+            tool=call.tool,
+            method=call.method,
+            tenant=call.tenant,
+            agent=call.agent,
+            session=call.session,
+            lease_id=call.lease_id,
+            instance_id=call.instance_id,
+            started_at=timestamp(call.started_at),
+            duration=duration(call.duration),
+            outcome=call.outcome,
+            message=call.message,
+            phases=[
+                admin_pb2.CallPhase(
+                    name=phase.name,
+                    offset=duration(phase.offset),
+                    duration=duration(phase.duration),
+                )
+                for phase in call.phases
+            ],
+        )
+
+    def _traffic(self, recent: RecentCalls) -> list[admin_pb2.Traffic]:
+        in_flight = self._executor.in_flight
+        return [
+            admin_pb2.Traffic(
+                worker_id=self._me.id,
+                incarnation=self._me.incarnation,
+                server_id=server_id,
+                calls=traffic.calls,
+                failed=traffic.failed,
+                seconds=traffic.seconds,
+                buckets=traffic.buckets,
+                in_flight=in_flight,
+            )
+            for server_id, traffic in recent.traffic.items()
+        ]

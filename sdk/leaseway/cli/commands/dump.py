@@ -1,0 +1,201 @@
+"""`leaseway dump`: one archive that tells others enough to help, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import re
+import tarfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.options.common import Connection, client_options, examples, shared_key
+from leaseway.cli.options.config import ConfiguredCommand
+from leaseway.cli.options.connection import ask
+from leaseway.cli.output.tables import plain
+from leaseway.wire.redaction import hide, redact
+from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient
+
+_MOST_LOGS: Final = 100
+_LARGEST_PAGE: Final = 32 * 1024 * 1024
+_PAGE_WITHIN: Final = 10.0
+_CREDENTIAL: Final = re.compile(
+    r"(?i)\b(bearer\s+|(?:api[-_]?key|token|secret|password|passwd|authorization|credential)s?"
+    r"[\"']?\s*[=:]\s*[\"']?)([^\s\"',;]{4,})"
+)
+_TOKEN: Final = re.compile(
+    r"\b(sk-[\w-]{8,}|gh[pousr]_\w{20,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+_IN_URL: Final = re.compile(r"(://)[^/\s@:]+:[^/\s@]+@")
+_HIDDEN: Final = "[redacted]"
+
+
+@click.command(
+    cls=ConfiguredCommand,
+    epilog=examples(
+        "leaseway dump",
+        "leaseway dump --config .minds/mcp.yaml --metrics http://127.0.0.1:9464/metrics",
+    ),
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The archive to write (.tar.gz); else leaseway-dump-TIME.tar.gz here.",
+)
+@click.option("--config", "config", multiple=True, help="A configuration to say what it comes to.")
+@click.option("--metrics", "pages", multiple=True, metavar="URL", help="A page of metrics to add.")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@client_options
+def dump(
+    output: Path | None,
+    config: tuple[str, ...],
+    pages: tuple[str, ...],
+    force: bool,
+    connection: Connection,
+) -> None:
+    """Write what is known of a running system into one archive.
+
+    Status, servers, workers, leases, problems, events, slow and failed calls, traffic, the last
+    stderr lines of each server, versions; with --config the effective configuration, with --metrics
+    pages of metrics. Credentials are replaced by [redacted], as far as they can be told; look at it
+    before you pass it on.
+    """
+    target = output or Path(f"leaseway-dump-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
+    if target.exists() and not force:
+        raise CliFailure(f"{target} exists already; --force replaces it.", USAGE)
+    _hide_environment()
+    found: dict[str, str] = {"versions.json": _json(_versions())}
+    found |= ask(connection, _ask_all)
+    if config:
+        found["configuration.json"] = _configuration(config)
+    for number, url in enumerate(pages, start=1):
+        found[f"metrics-{number}.txt"] = _page(url)
+    _write(target, found)
+    click.echo(f"{target}: {len(found)} files. Look at it before you pass it on.")
+
+
+async def _ask_all(client: AsyncClient) -> dict[str, str]:
+    from leaseway.sdk.operators import observe
+
+    found = {
+        "status.json": _json(await client.status()),
+        "servers.json": _json(await client.servers()),
+        "workers.json": _json(await client.workers()),
+        "leases.json": _json(await client.leases()),
+        "problems.json": _json(await client.problems()),
+    }
+    events = await observe.fetch_events(client)
+    found["events.jsonl"] = "".join(json.dumps(plain(each)) + "\n" for each in events)
+    for selection in ("failed", "slow", "recent"):
+        calls, _silent = await observe.fetch_calls(client, selection, limit=200)
+        found[f"calls-{selection}.json"] = _json(calls)
+    found["traffic.json"] = _json(await observe.fetch_traffic(client))
+    for server in (await client.servers())[:_MOST_LOGS]:
+        found[f"logs/{server.id}.txt"] = await _log(client, server.id)
+    return found
+
+
+async def _log(client: AsyncClient, server_id: str) -> str:
+    from leaseway.sdk import LeasewayError
+
+    try:
+        logs = await client.logs(server_id, 100)
+    except LeasewayError as error:
+        return f"{error}\n"
+    return "".join(
+        f"== {log.instance_id or 'worker'} on {log.worker} ({log.state})\n"
+        + "".join(f"{line}\n" for line in log.lines)
+        for log in logs
+    )
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "taken_at": datetime.now(UTC),
+        "package_version": PACKAGE_VERSION,
+        "protocol_version": PROTOCOL_VERSION,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def _configuration(words: tuple[str, ...]) -> str:
+    """Return the effective configuration; literal values of `env` and `headers` are hidden."""
+    from leaseway.cli.options.config import existing_sources
+    from leaseway.control_plane.config.effective import effective_values
+    from leaseway.control_plane.config.loading import load_sources
+
+    sources = existing_sources(words)
+    parsed = load_sources(sources)
+    issues = [str(issue) for issue in parsed.issues]
+    values = [] if parsed.broken else effective_values(parsed, sources)
+    rows = [plain(one) for one in values]
+    for row in rows:
+        parts = str(row.get("key", "")).split(".")
+        if {"env", "headers"} & set(parts) and isinstance(row.get("value"), str):
+            row["value"] = _HIDDEN
+    return _json({"issues": issues, "values": rows})
+
+
+def _page(url: str) -> str:
+    import urllib.request
+
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise CliFailure(f"{url} is no http:// or https:// address.", USAGE)
+    request = urllib.request.Request(url)  # noqa: S310 - checked above
+    key = shared_key()
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=_PAGE_WITHIN) as answer:  # noqa: S310
+            body: bytes = answer.read(_LARGEST_PAGE)
+    except OSError as error:
+        raise CliFailure(f"The metrics at {url} cannot be read: {error}.", FAILED) from None
+    return body.decode("utf-8", "replace")
+
+
+def _hide_environment() -> None:
+    """Keep this process's own secrets out of the archive, whatever shows them."""
+    secret = re.compile(r"(?i)key|token|secret|password|passwd|credential")
+    hide(value for name, value in os.environ.items() if secret.search(name) and value)
+
+
+def redacted(text: str) -> str:
+    """Return a text without what looks like a credential."""
+    text = redact(text)
+    text = _IN_URL.sub(rf"\1{_HIDDEN}@", text)
+    text = _TOKEN.sub(_HIDDEN, text)
+    return _CREDENTIAL.sub(rf"\1{_HIDDEN}", text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), indent=1) + "\n"
+
+
+def _write(target: Path, found: dict[str, str]) -> None:
+    try:
+        with tarfile.open(target, "w:gz") as archive:
+            for name, text in _ordered(found):
+                body = redacted(text).encode("utf-8", "replace")
+                entry = tarfile.TarInfo(f"leaseway-dump/{name}")
+                entry.size, entry.mtime, entry.mode = len(body), int(time.time()), 0o600
+                archive.addfile(entry, io.BytesIO(body))
+    except OSError as error:
+        raise CliFailure(f"{target} cannot be written: {error.strerror}.", FAILED) from None
+
+
+def _ordered(found: dict[str, str]) -> Iterator[tuple[str, str]]:
+    yield from sorted(found.items())

@@ -1,0 +1,330 @@
+"""What goes on: `leaseway status`, `events` and `trace`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.options.common import Connection, client_options, examples, json_option
+from leaseway.cli.options.connection import ask
+from leaseway.cli.output.tables import one_line, plain, print_json, print_table
+from leaseway.wire.events import KINDS
+
+if TYPE_CHECKING:
+    from leaseway.sdk import (
+        AsyncClient,
+        LeaseInfo,
+        ProblemInfo,
+        ServerInfo,
+        WorkerInfo,
+    )
+    from leaseway.sdk import Status as SystemStatus
+    from leaseway.sdk.operators.observe import CallInfo, EventInfo, Selection
+
+_BAR: Final = 40
+_SHOWN: Final = 10
+_DETAILS: Final = 20
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What `status` shows."""
+
+    status: SystemStatus
+    servers: Sequence[ServerInfo]
+    workers: Sequence[WorkerInfo]
+    leases: Sequence[LeaseInfo]
+    problems: Sequence[ProblemInfo]
+    last_reload: EventInfo | None
+
+
+@click.command(epilog=examples("leaseway status", "leaseway status --json | jq .status.ready"))
+@json_option
+@client_options
+def status(as_json: bool, connection: Connection) -> None:
+    """Show on one screen how the system is.
+
+    Whether it is ready, which servers are up and why others are not, workers, leases, problems and
+    the last reload. The exit status is 1 where a server or a worker is not up, or an error is open.
+    """
+    overview = ask(connection, _overview)
+    if as_json:
+        print_json(overview)
+    else:
+        for line in _status_lines(overview):
+            click.echo(line)
+    if not _is_well(overview):
+        raise SystemExit(FAILED)
+
+
+async def _overview(client: AsyncClient) -> Overview:
+    from leaseway.sdk.operators.observe import fetch_events
+
+    reloads = await fetch_events(client, kinds=("reload",), last=1)
+    return Overview(
+        await client.status(),
+        await client.servers(),
+        await client.workers(),
+        await client.leases(),
+        await client.problems(),
+        reloads[-1] if reloads else None,
+    )
+
+
+def _is_well(overview: Overview) -> bool:
+    return (
+        overview.status.ready
+        and all(server.state == "ready" for server in overview.servers)
+        and all(worker.state != "lost" for worker in overview.workers)
+        and all(problem.severity != "error" for problem in overview.problems)
+    )
+
+
+def _status_lines(overview: Overview) -> Iterator[str]:
+    now = overview.status
+    ready = (
+        "ready"
+        if now.ready
+        else "not ready" + (f" ({', '.join(now.pending)})" if now.pending else "")
+    )
+    yield f"system    {ready}, {now.package_version}, registry {now.registry_version}"
+    yield f"servers   {_counted(server.state for server in overview.servers)}"
+    down = [server for server in overview.servers if server.state != "ready"]
+    for server in down[:_SHOWN]:
+        why = _line(server.problem) or "it is being tried"
+        yield f"          {server.id} {server.state}: {why}"
+    yield from _more(down)
+    yield f"workers   {_counted(worker.state for worker in overview.workers)}"
+    for worker in overview.workers[:_SHOWN]:
+        yield (
+            f"          {worker.id} {worker.state}, {worker.leases} of {worker.capacity} leases, "
+            f"{worker.instances} instances"
+        )
+    yield from _more(overview.workers)
+    sessions = len({lease.session for lease in overview.leases})
+    yield f"leases    {len(overview.leases)} of {sessions} sessions"
+    yield f"problems  {_counted(problem.severity for problem in overview.problems)}"
+    for problem in sorted(overview.problems, key=lambda each: each.severity)[:_SHOWN]:
+        place = problem.server_id or problem.worker or problem.scope
+        yield f"          {problem.severity} {problem.reason} {place}: {_line(problem.message)}"
+    yield from _more(overview.problems)
+    reload = overview.last_reload
+    yield "reload    none yet" if reload is None else f"reload    {_event_line(reload)}"
+    errors = [each for each in overview.problems if each.severity == "error"]
+    if errors:
+        yield f"What to do: leaseway runbook {errors[0].reason}"
+
+
+def _more(items: Sequence[object]) -> Iterator[str]:
+    if len(items) > _SHOWN:
+        yield f"          and {len(items) - _SHOWN} more"
+
+
+def _counted(words: Iterator[str] | Any) -> str:
+    counts = Counter(words)
+    return ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "none"
+
+
+@click.command(
+    epilog=examples(
+        "leaseway events --last 20",
+        "leaseway events --server files --follow",
+        "leaseway events --kind reload --json",
+    )
+)
+@click.option("--server", default="", help="Only events of this server.")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind.")
+@click.option(
+    "--last", type=click.IntRange(1, 6_000), default=100, show_default=True, help="How many."
+)
+@click.option("--follow", is_flag=True, help="Go on with further ones until Ctrl-C.")
+@json_option
+@client_options
+def events(
+    server: str,
+    kinds: tuple[str, ...],
+    last: int,
+    follow: bool,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Print what has happened, the oldest first.
+
+    Reloads with what they changed, commits, servers, instances, workers, leases, problems, and what
+    operators did in the console. With --json one object a line.
+    """
+
+    async def question(client: AsyncClient) -> None:
+        from leaseway.sdk.operators.observe import fetch_events, follow_events
+
+        if not follow:
+            for event in await fetch_events(client, server_id=server, kinds=kinds, last=last):
+                _print_event(event, as_json)
+            return
+        stream = follow_events(
+            client, server_id=server, kinds=kinds, last=last, on_lost=_tell_once()
+        )
+        async for event in stream:
+            _print_event(event, as_json)
+
+    try:
+        ask(connection, question)
+    except KeyboardInterrupt:
+        return  # how following ends
+
+
+def _tell_once() -> Callable[[], None]:
+    told: list[bool] = []
+
+    def tell() -> None:
+        if not told:
+            told.append(True)
+            click.echo("leaseway: The control plane is unreachable; waiting for it.", err=True)
+
+    return tell
+
+
+def _print_event(event: EventInfo, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(plain(event), ensure_ascii=False))
+        return
+    click.echo(_event_line(event))
+    for line in event.details[:_DETAILS]:
+        click.echo(f"    {_line(line)}")
+    if len(event.details) > _DETAILS:
+        click.echo(f"    and {len(event.details) - _DETAILS} more lines (--json has them)")
+
+
+def _event_line(event: EventInfo) -> str:
+    mark = "" if event.severity == "info" else f" {event.severity}"
+    place = f" {event.worker}:" if event.worker else ""
+    return f"{_clock(event.time)} {event.kind} {event.action}{mark}{place} {_line(event.message)}"
+
+
+@click.command(
+    epilog=examples(
+        "leaseway trace --last",
+        "leaseway trace --slow --server search",
+        "leaseway trace 4bf92f3577b34da6a3ce929d0e0e4736",
+    )
+)
+@click.argument("name", metavar="[ID]", default="")
+@click.option("--last", "which", flag_value="last", help="The newest call.")
+@click.option("--slow", "which", flag_value="slow", help="The slowest of the last ten minutes.")
+@click.option("--failed", "which", flag_value="failed", help="The newest that failed.")
+@click.option("--server", default="", help="Only calls of this server.")
+@click.option(
+    "--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many."
+)
+@json_option
+@client_options
+def trace(
+    name: str,
+    which: str | None,
+    server: str,
+    limit: int,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Show calls that the workers remember.
+
+    With an ID of a call or of a trace, or --last: what the call went through, and how long each
+    part took. With --slow or --failed: a list, and the first of it in full. A worker remembers its
+    last 1,000 calls, its last 1,000 failures and its slowest calls; neither arguments nor results.
+    """
+    if bool(name) is bool(which):
+        raise click.UsageError("Name a call or a trace, or use one of --last, --slow, --failed.")
+    selection: Selection = (
+        "slow" if which == "slow" else "failed" if which == "failed" else "recent"
+    )
+    most = 1 if which == "last" else limit
+
+    async def question(client: AsyncClient) -> tuple[list[CallInfo], tuple[str, ...]]:
+        from leaseway.sdk.operators.observe import fetch_calls
+
+        return await fetch_calls(client, selection, name=name, server_id=server, limit=most)
+
+    calls, silent = ask(connection, question)
+    if silent:
+        click.echo(f"leaseway: No answer of {', '.join(silent)}.", err=True)
+    if as_json:
+        print_json(calls)
+    elif calls:
+        _print_calls(calls)
+    if not calls:
+        raise CliFailure(f"No worker remembers {_wanted(name, which)}.", FAILED)
+
+
+def _wanted(name: str, which: str | None) -> str:
+    if name:
+        return f"a call or trace '{name}'"
+    return {"last": "any call", "slow": "a slow call"}.get(which or "", "a failed call")
+
+
+def _print_calls(calls: Sequence[CallInfo]) -> None:
+    if len(calls) > 1:
+        print_table(
+            ("TIME", "CALL", "SERVER", "TOOL", "OUTCOME", "TOOK", "SESSION"),
+            [
+                (
+                    _clock(call.started_at),
+                    call.id,
+                    call.server_id,
+                    call.tool or call.method,
+                    call.outcome,
+                    _took(call.duration),
+                    call.session,
+                )
+                for call in calls
+            ],
+            "",
+        )
+        click.echo()
+    for line in _waterfall(calls[0]):
+        click.echo(line)
+
+
+def _waterfall(call: CallInfo) -> Iterator[str]:
+    yield (
+        f"{_clock(call.started_at)} {call.server_id}:{_line(call.tool or call.method)} "
+        f"{call.outcome} in {_took(call.duration)}"
+    )
+    yield f"call {call.id}" + (f", trace {call.trace_id}" if call.trace_id else "")
+    facts = {
+        "instance": call.instance_id,
+        "tenant": call.tenant,
+        "agent": call.agent,
+        "session": call.session,
+        "lease": call.lease_id,
+    }
+    yield ", ".join(f"{what} {_line(value)}" for what, value in facts.items() if value)
+    if call.message:
+        yield _line(call.message)
+    whole = max(call.duration, 1e-9)
+    width = max((len(phase.name) for phase in call.phases), default=0)
+    for phase in call.phases:
+        begin = min(_BAR - 1, int(_BAR * phase.offset / whole))
+        length = max(1, min(_BAR - begin, round(_BAR * phase.duration / whole)))
+        bar = " " * begin + "█" * length
+        yield f"  {_line(phase.name).ljust(width)}  {bar.ljust(_BAR)}  {_took(phase.duration)}"
+
+
+def _took(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _clock(at: datetime) -> str:
+    return at.astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
+
+
+def _line(text: str) -> str:
+    return " ".join(one_line(text).split())

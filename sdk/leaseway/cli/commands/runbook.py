@@ -1,0 +1,40 @@
+"""`leaseway runbook`: what a reason of a problem or an error means, and what to do."""
+
+from __future__ import annotations
+
+import click
+
+from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.options.common import examples, json_option
+from leaseway.cli.output.tables import print_json, print_table
+from leaseway.runbook import entries
+from leaseway.wire.names import nearest
+
+
+@click.command(epilog=examples("leaseway runbook COMMAND_NOT_FOUND", "leaseway runbook"))
+@click.argument("reason", default="")
+@json_option
+def runbook(reason: str, as_json: bool) -> None:
+    """Say what a reason means and what to do.
+
+    Without REASON, list all that problems and errors have.
+    """
+    known = entries()
+    if not reason:
+        if as_json:
+            print_json(list(known.values()))
+        else:
+            rows = [(entry.reason, entry.cause) for entry in known.values()]
+            print_table(("REASON", "CAUSE"), rows, "")
+        return
+    entry = known.get(reason.upper())
+    if entry is None:
+        near = nearest(reason.upper(), known, limit=1)
+        hint = f" Did you mean {near[0]}?" if near else " See: leaseway runbook"
+        raise CliFailure(f"There is no reason '{reason}'.{hint}", FAILED)
+    if as_json:
+        print_json(entry)
+        return
+    click.echo(f"{entry.reason} ({entry.group})")
+    for title, text in (("Cause", entry.cause), ("Look at", entry.look), ("Do", entry.do)):
+        click.echo(f"  {title:8} {text}")

@@ -1,0 +1,236 @@
+"""The console's HTTP: who may ask, what a browser may do, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.control_plane.console.conftest import Open
+from tests.control_plane.core.builders import hello, spec
+
+from leaseway.control_plane.console.server import ConsoleListener
+from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.model import VariantKey
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.events import Event
+
+_KEY = "a-key-that-nobody-guesses"
+
+
+async def test_the_page_and_all_it_loads_may_only_run_its_own_scripts(console: Open) -> None:
+    _plane, asker = await console(None)
+    async with asker.session.get(asker.url) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        page = await answer.text()
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    for name in ("app.js", "style.css", "vendor/preact-htm.js"):
+        async with asker.session.get(asker.url + name) as answer:
+            assert answer.status == 200
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+async def test_no_file_of_the_page_writes_markup_of_others_or_loads_from_elsewhere(
+    console: Open,
+) -> None:
+    _plane, asker = await console(None)
+    own = ("app", "parts", "overview", "servers", "tools", "leases", "problems", "calls")
+    for name in own:
+        async with asker.session.get(f"{asker.url}{name}.js") as answer:
+            text = await answer.text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "eval(",
+            "http://",
+            "https://",
+        ):
+            assert word not in text, f"{name}.js: {word}"
+
+
+async def test_a_path_outside_of_the_page_is_not_found(console: Open) -> None:
+    _plane, asker = await console(None)
+    status, answer = await asker.get("../server.py")
+    assert (status, "error" in answer) == (404, True)
+
+
+async def test_without_the_key_nothing_is_told(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    for path in (
+        "api/session",
+        "api/overview",
+        "api/leases",
+        "api/events",
+        "api/live",
+        "api/calls",
+    ):
+        status, answer = await asker.get(path)
+        assert status == 401, path
+        assert _KEY not in json.dumps(answer)
+    status, _ = await asker.post("api/revoke", {"lease": "x"})
+    assert status == 401
+
+
+async def test_the_key_opens_a_session_that_scripts_cannot_read(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    status, _ = await asker.post("api/session", {"key": "wrong"})
+    assert status == 403
+    sent = {"X-Leaseway-Console": "1"}
+    async with asker.session.post(
+        asker.url + "api/session", json={"key": _KEY}, headers=sent
+    ) as answer:
+        cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert _KEY not in cookie
+    assert (await asker.get("api/overview"))[0] == 200
+
+
+async def test_a_program_sends_the_key_as_everywhere(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    bearer = {"Authorization": f"Bearer {_KEY}"}
+    assert (await asker.get("api/overview", headers=bearer))[0] == 200
+    assert (await asker.get("api/overview", headers={"Authorization": "Bearer x"}))[0] == 401
+
+
+async def test_guessing_the_key_is_stopped(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    statuses = [(await asker.post("api/session", {"key": f"no-{n}"}))[0] for n in range(12)]
+    assert statuses == [403] * 10 + [429] * 2
+    assert (await asker.post("api/session", {"key": _KEY}))[0] == 429
+
+
+async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
+    console: Open,
+) -> None:
+    plane, asker = await console(None)
+    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    async with asker.session.post(asker.url + "api/drain", json={"worker": "w1"}) as answer:
+        assert answer.status == 403
+    crossed = {"Sec-Fetch-Site": "cross-site"}
+    assert (await asker.post("api/drain", {"worker": "w1"}, **crossed))[0] == 403
+    status, _ = await asker.get("api/overview", headers={"Host": "evil.example:7656"})
+    assert status == 403
+    assert not plane.state.workers["w1"].draining
+
+
+def test_beyond_this_machine_it_wants_a_key() -> None:
+    with pytest.raises(ValueError, match="LEASEWAY_KEY"):
+        ConsoleListener(Endpoint("0.0.0.0", 0), None)
+
+
+async def test_a_drain_is_done_and_noted_in_the_history(console: Open) -> None:
+    plane, asker = await console(None)
+    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    status, _ = await asker.post("api/drain", {"worker": "w1"})
+    assert status == 200
+    assert plane.state.workers["w1"].draining
+    _, history = await asker.get("api/events?kind=operator")
+    assert "w1" in history["items"][0]["message"]
+    status, answer = await asker.post("api/drain", {"worker": "nobody"})
+    assert (status, answer["error"]) == (409, "No such worker is connected.")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("api/revoke", []),
+        ("api/revoke", {"lease": 7}),
+        ("api/revoke", {"lease": "x" * 1_000}),
+        ("api/try", {"server": "a", "tool": "b", "arguments": "text"}),
+        ("api/session", {"key": ["k"]}),
+    ],
+)
+async def test_a_wrong_body_is_refused_with_a_sentence(
+    console: Open, path: str, body: object
+) -> None:
+    _plane, asker = await console(None)
+    status, answer = await asker.post(path, body)
+    assert status == 400
+    assert answer["error"].endswith(".")
+
+
+async def test_a_wrong_query_is_refused_with_a_sentence(console: Open) -> None:
+    _plane, asker = await console(None)
+    assert (await asker.get("api/leases?offset=-1"))[0] == 400
+    assert (await asker.get("api/server?id=nothing"))[0] == 404
+    assert (await asker.get("api/tool?name=nothing"))[0] == 404
+
+
+async def test_everything_is_empty_before_there_is_anything(console: Open) -> None:
+    _plane, asker = await console(None)
+    for path in ("servers", "tools", "leases", "workers", "problems", "events", "calls"):
+        status, answer = await asker.get(f"api/{path}")
+        assert (status, answer["items"]) == (200, []), path
+    _, overview = await asker.get("api/overview")
+    assert overview["servers"]["total"] == 0
+    assert overview["last_reload"] is None
+
+
+async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console: Open) -> None:
+    plane, asker = await console(None)
+    specs = {VariantKey(f"s{n:03}"): spec(f"s{n:03}") for n in range(500)}
+    plane.act(lambda state, now: state.config_loaded(specs, frozenset({"s444"}), [], now))
+    _, page = await asker.get("api/servers?limit=100")
+    assert (page["total"], len(page["items"])) == (500, 100)
+    assert page["items"][0]["id"] == "s444"
+    _, found = await asker.get("api/servers?q=S07")
+    assert [row["id"] for row in found["items"]] == [f"s07{n}" for n in range(10)]
+
+
+async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
+    plane, asker = await console(None)
+    secret = replace(spec("a"), args=("--token", "s3cr3t-value"))
+    plane.act(lambda state, now: state.config_loaded({secret.key: secret}, frozenset(), [], now))
+    plane.events.reloaded({secret.key: secret}, "mcp.yaml", [], 1.0)
+    for path in ("servers", "server?id=a", "overview", "events"):
+        _, answer = await asker.get(f"api/{path}")
+        assert "s3cr3t-value" not in json.dumps(answer), path
+
+
+async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open) -> None:
+    plane, asker = await console(None)
+    async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
+        first = await _messages(stream, {"state", "events"})
+        assert first["state"]["overview"]["workers"]["connected"] == 0
+        plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+        plane.events.note(Event("operator", "looked", "Somebody looked.", 1.0))
+        while True:
+            heard = await _messages(stream, {"events"})
+            if any(event["kind"] == "operator" for event in heard["events"]):
+                break
+        while True:
+            heard = await _messages(stream, {"state"})
+            if heard["state"]["overview"]["workers"]["connected"] == 1:
+                break
+
+
+async def test_problems_come_with_a_runbook_that_says_what_to_do(console: Open) -> None:
+    plane, asker = await console(None)
+    problem = Problem("server", "COMMAND_NOT_FOUND", "There is no such command.", "a")
+    plane.state.problems.report(problem, 1.0)
+    _, listed = await asker.get("api/problems?q=command")
+    _, runbook = await asker.get("api/runbook")
+    assert runbook[listed["items"][0]["reason"]]["do"]
+
+
+async def _messages(stream: Any, wanted: set[str]) -> dict[str, Any]:
+    """Read messages until one of each kind has come."""
+    found: dict[str, Any] = {}
+    kind = ""
+    while not wanted <= set(found):
+        line = (await stream.content.readline()).decode().rstrip("\n")
+        assert line or not stream.content.at_eof(), "the stream has ended"
+        name, _, value = line.partition(": ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            found[kind] = json.loads(value)
+    return found

@@ -1,0 +1,99 @@
+"""What becomes an event of what a control plane's coordinator does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import START, at, coordinator, hello, load, spec
+
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.spec_changes import spec_changes
+from leaseway.control_plane.event_recorder import EventRecorder
+from leaseway.spec.model import VariantKey
+from leaseway.wire.events import Event
+
+_BROKEN = Problem("workspace", "BAD_YAML", "mcp.yaml:3: this is no YAML.")
+_WRONG = Problem("server", "WRONG_TYPE", "mcp.yaml:4: `args` is a text.", "a")
+
+
+def _told(recorder: EventRecorder) -> list[tuple[str, str]]:
+    return [(event.kind, event.action) for event in recorder.history.after(0)]
+
+
+def test_a_reload_says_what_it_changes_and_names_no_value() -> None:
+    old, new = spec("a"), replace(spec("a"), args=("--password", "hunter2"))
+    before = {old.key: old, VariantKey("b"): spec("b")}
+    lines = spec_changes(before, {new.key: new, VariantKey("c"): spec("c")})
+    assert lines == ("changed a (restarts): args", "removed b", "added c")
+
+
+def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
+    recorder = EventRecorder()
+    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [_WRONG], 5.0)
+    assert recorder.reload is not None
+    assert recorder.reload.action == "partly applied"
+    assert recorder.reload.severity == "error"
+    assert recorder.reload.details == ("added a", _WRONG.message)
+
+
+def test_a_refused_reload_keeps_what_the_next_one_is_compared_with() -> None:
+    recorder = EventRecorder()
+    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [], 1.0)
+    recorder.refused("mcp.yaml", [_BROKEN], 2.0)
+    assert recorder.reload is not None
+    assert recorder.reload.reason == "BAD_YAML"
+    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [], 3.0)
+    assert recorder.reload.message == "mcp.yaml: nothing changed."
+
+
+def test_a_worker_joins_is_missed_comes_back_and_drains() -> None:
+    state, recorder = coordinator(), EventRecorder()
+
+    def look(seconds: float) -> None:
+        recorder.observe(state, at(seconds))
+
+    state.worker_joined(hello("w1"), START)
+    look(0)
+    state.worker_left("w1", at(1))
+    look(1)
+    state.worker_joined(hello("w1"), at(2))
+    look(2)
+    state.drain_worker("w1", at(3))
+    look(3)
+    state.worker_left("w1", at(4))
+    look(4)
+    workers = [action for kind, action in _told(recorder) if kind == "worker"]
+    assert workers == ["joined", "disconnected", "back", "draining", "left"]
+
+
+def test_a_problem_is_told_when_it_opens_and_when_it_closes_not_when_it_is_seen_again() -> None:
+    state, recorder = coordinator(), EventRecorder()
+    for seconds in range(3):
+        state.problems.report(_WRONG, float(seconds))
+        recorder.observe(state, at(seconds))
+    state.problems.clear(server_id="a")
+    recorder.observe(state, at(3))
+    problems = [event for event in recorder.history.after(0) if event.kind == "problem"]
+    assert [event.action for event in problems] == ["opened", "closed"]
+    assert problems[0].reason == "WRONG_TYPE"
+    assert problems[0].server_id == "a"
+
+
+def test_events_of_a_worker_are_taken_once_however_often_it_tells_them() -> None:
+    recorder = EventRecorder(1_000)
+    told = [Event("lease", "granted", "It is held.", 1.0, number=n) for n in (1, 2)]
+    recorder.take("w1", "run-1", told)
+    recorder.take("w1", "run-1", [*told, Event("lease", "released", "Gone.", 2.0, number=3)])
+    recorder.take("w1", "run-2", [Event("lease", "granted", "It is held.", 3.0, number=1)])
+    actions = [event.action for event in recorder.history.after(0)]
+    assert actions == ["granted", "granted", "released", "granted"]
+    assert {event.worker_id for event in recorder.history.after(0)} == {"w1"}
+
+
+def test_nothing_is_told_where_nothing_has_changed() -> None:
+    state, recorder = coordinator(), EventRecorder()
+    load(state, spec("a"))
+    recorder.observe(state, START)
+    known = recorder.history.last
+    recorder.observe(state, at(1))
+    assert recorder.history.last == known

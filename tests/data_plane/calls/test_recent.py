@@ -1,0 +1,133 @@
+"""Which calls a worker remembers, and what it counts of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.data_plane.calls.recent import OK, PastCall, RecentCalls
+
+_TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
+
+def _call(number: int = 1, **values: object) -> PastCall:
+    facts: dict[str, object] = {
+        "number": number,
+        "started_at": 1_000.0,
+        "duration": 0.01,
+        "server_id": "time",
+        "tool": "now",
+        "method": "",
+        "tenant": "default",
+        "agent": "",
+        "session": "",
+        "lease_id": "",
+        "instance_id": "w-time-1",
+        "traceparent": "",
+        "outcome": OK,
+        "message": "",
+        "marks": (("admission", 0.0),),
+    }
+    return PastCall(**{**facts, **values})  # type: ignore[arg-type]
+
+
+def _numbers(calls: list[PastCall]) -> list[int]:
+    return [call.number for call in calls]
+
+
+def test_the_newest_calls_come_first_and_the_oldest_are_forgotten() -> None:
+    calls = RecentCalls(kept=3)
+    for number in range(1, 6):
+        calls.note(_call(number))
+    assert _numbers(calls.select("recent", limit=10, now=1_000.0)) == [5, 4, 3]
+    assert _numbers(calls.select("recent", limit=1, now=1_000.0)) == [5]
+
+
+def test_failures_outlive_the_calls_that_come_after_them() -> None:
+    calls = RecentCalls(kept=2)
+    calls.note(_call(1, outcome="SERVER_LOST", message="It ended."))
+    calls.note(_call(2, outcome="tool_error"))
+    for number in range(3, 9):
+        calls.note(_call(number))
+    assert _numbers(calls.select("failed", limit=10, now=1_000.0)) == [2, 1]
+
+
+def test_the_slowest_of_the_last_ten_minutes_come_first() -> None:
+    calls = RecentCalls(kept_slow=2)
+    for number, took in enumerate((0.3, 0.1, 0.9, 0.5), start=1):
+        calls.note(_call(number, duration=took))
+    assert _numbers(calls.select("slow", limit=10, now=1_001.0)) == [3, 4]
+    calls.note(_call(5, started_at=1_700.0, duration=0.05))
+    assert _numbers(calls.select("slow", limit=10, now=1_700.0)) == [5]
+
+
+def test_a_call_is_found_by_its_trace_and_by_its_number() -> None:
+    calls = RecentCalls(kept=2)
+    calls.note(_call(1, traceparent=_TRACE, outcome="SERVER_LOST"))
+    for number in (2, 3, 4):
+        calls.note(_call(number))
+    by_trace = calls.select("recent", limit=10, now=0.0, name=_TRACE[3:35])
+    assert _numbers(by_trace) == [1]
+    assert _numbers(calls.select("recent", limit=10, now=0.0, name="4")) == [4]
+    assert calls.select("recent", limit=10, now=0.0, name="77") == []
+
+
+def test_calls_of_one_server_are_selected_among_those_of_others() -> None:
+    calls = RecentCalls()
+    calls.note(_call(1, server_id="a"))
+    calls.note(_call(2, server_id="b"))
+    assert _numbers(calls.select("recent", limit=10, now=0.0, server_id="a")) == [1]
+
+
+def test_what_a_call_went_through_lasts_until_the_next_part_begins() -> None:
+    call = _call(duration=1.0, marks=(("admission", 0.0), ("waiting", 0.25), ("server", 0.75)))
+    assert list(call.phases) == [
+        ("admission", 0.0, 0.25),
+        ("waiting", 0.25, 0.5),
+        ("server", 0.75, 0.25),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("took", "bucket"), [(0.0002, 0), (0.0015, 1), (0.1, 7), (65.0, 16), (500.0, 17)]
+)
+def test_durations_are_counted_by_powers_of_two(took: float, bucket: int) -> None:
+    calls = RecentCalls()
+    calls.note(_call(duration=took))
+    assert calls.traffic["time"].buckets.index(1) == bucket
+
+
+def test_a_name_that_a_caller_invents_is_not_counted_as_a_server() -> None:
+    calls = RecentCalls()
+    calls.note(_call(outcome="TOOL_NOT_FOUND", server_id="invented"))
+    assert calls.traffic == {}
+
+
+def test_a_long_message_is_cut() -> None:
+    calls = RecentCalls()
+    calls.note(_call(outcome="INTERNAL", message="x" * 9_000))
+    assert len(calls.select("failed", limit=1, now=0.0)[0].message) == 500
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 100), st.sampled_from([OK, "SERVER_LOST", "tool_error"])),
+        max_size=80,
+    )
+)
+def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
+    ended: list[tuple[float, str]],
+) -> None:
+    calls = RecentCalls(kept=8, kept_slow=4)
+    for number, (took, outcome) in enumerate(ended, start=1):
+        calls.note(_call(number, duration=took, outcome=outcome))
+    for selection, bound in (("recent", 8), ("failed", 8), ("slow", 4)):
+        found = calls.select(selection, limit=1_000, now=1_000.0)  # type: ignore[arg-type]
+        assert len(found) <= bound
+    slow = calls.select("slow", limit=1_000, now=1_000.0)
+    assert [c.duration for c in slow] == sorted((t for t, _ in ended), reverse=True)[:4]
+    if ended:
+        traffic = calls.traffic["time"]
+        assert traffic.calls == sum(traffic.buckets) == len(ended)
+        assert traffic.failed == sum(outcome != OK for _, outcome in ended)

@@ -1,0 +1,149 @@
+"""Dashboards, alert rules and the collector name nothing that the code does not have."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from tests.observability.declared_metrics import ROOT, declared_metrics
+
+_FOLDER = ROOT / "deploy" / "observability"
+_OF_PROMETHEUS = frozenset({"job", "instance", "le"})
+_WORDS = frozenset(
+    [
+        "sum",
+        "by",
+        "rate",
+        "increase",
+        "delta",
+        "histogram_quantile",
+        "max",
+        "min",
+        "label_values",
+        "and",
+        "or",
+        "unless",
+        "on",
+        "without",
+        "offset",
+        "up",
+        "bool",
+        "ignoring",
+    ]
+)
+_RECORDED = re.compile(r"leaseway:\w+:\w+")
+
+
+def _dashboards() -> ModuleType:
+    path = _FOLDER / "dashboards.py"
+    spec = importlib.util.spec_from_file_location("observability_dashboards", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((_FOLDER / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def _dashboard_expressions() -> Iterator[tuple[str, str]]:
+    for path in sorted((_FOLDER / "dashboards").glob("*.json")):
+        board = json.loads(path.read_text(encoding="utf-8"))
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                yield f"{path.name}: {panel['title']}", target["expr"]
+        for variable in board["templating"]["list"]:
+            if variable["type"] == "query":
+                yield f"{path.name}: {variable['name']}", variable["query"]
+
+
+def _expressions() -> list[tuple[str, str]]:
+    rules = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in _rules()]
+    return [*rules, *_dashboard_expressions()]
+
+
+def _span_metrics() -> dict[str, frozenset[str]]:
+    """Return the series that the collector makes of spans."""
+    collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
+    connector = collector["connectors"]["span_metrics"]
+    base = connector["namespace"].replace(".", "_")
+    labels = {each["name"].replace(".", "_") for each in connector["dimensions"]}
+    labels |= {"service_name", "span_name", "span_kind", "status_code"}
+    return {
+        f"{base}_calls_total": frozenset(labels),
+        f"{base}_duration_milliseconds_bucket": frozenset(labels | {"le"}),
+        f"{base}_duration_milliseconds_count": frozenset(labels),
+    }
+
+
+@pytest.mark.parametrize(("place", "expression"), _expressions())
+def test_an_expression_names_series_and_labels_that_exist(place: str, expression: str) -> None:
+    known = {**declared_metrics(), **_span_metrics()}
+    bare = _RECORDED.sub("", expression)
+    bare = re.sub(r'"[^"]*"', '""', bare)
+    labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", bare))
+    for group in re.findall(r"\b(?:by|without|on|ignoring)\s*\(([^)]*)\)", bare):
+        labels |= set(re.findall(r"\w+", group))
+    outside = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|on)\s*\([^)]*\)", " ", bare)
+    if outside.strip().startswith("label_values"):
+        series, label = re.findall(r"\(([^,]+),\s*(\w+)\)", outside)[0]
+        labels.add(label)
+        outside = series
+    names = {word for word in re.findall(r"[a-zA-Z_]\w*", outside) if word not in _WORDS}
+    assert names or expression.startswith("up") or _RECORDED.search(expression), place
+    assert names <= set(known), f"{place}: {sorted(names - set(known))}"
+    allowed = _OF_PROMETHEUS.union(*(known[name] for name in names)) | {"leaseway_server"}
+    assert labels <= allowed, f"{place}: {sorted(labels - allowed)}"
+
+
+def test_the_dashboards_are_those_that_are_written_from_their_panels() -> None:
+    module = _dashboards()
+    for dashboard in module.DASHBOARDS:
+        path = _FOLDER / "dashboards" / f"{dashboard.name}.json"
+        assert path.read_text(encoding="utf-8") == module.render(dashboard), path.name
+
+
+def test_each_alert_links_to_a_place_in_the_runbook() -> None:
+    page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    for rule in _rules():
+        if "alert" in rule:
+            file, _, anchor = rule["annotations"]["runbook"].partition("#")
+            assert file == "docs/runbook.md"
+            assert anchor in anchors, rule["alert"]
+
+
+def test_each_pipeline_of_the_collector_uses_what_is_configured() -> None:
+    collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
+    for name, pipeline in collector["service"]["pipelines"].items():
+        for part in ("receivers", "processors", "exporters"):
+            known = {*collector[part], *collector["connectors"]}
+            assert set(pipeline[part]) <= known, f"{name}: {part}"
+
+
+def test_the_rules_that_prometheus_reads_are_there() -> None:
+    prometheus = yaml.safe_load((_FOLDER / "prometheus.yaml").read_text(encoding="utf-8"))
+    for name in prometheus["rule_files"]:
+        assert (_FOLDER / name).is_file()
+    jobs = {each["job_name"] for each in prometheus["scrape_configs"]}
+    text = (_FOLDER / "alerts.yaml").read_text(encoding="utf-8")
+    assert set(re.findall(r'job="([^"]+)"', text)) <= jobs
+
+
+def test_a_name_that_does_not_exist_is_noticed() -> None:
+    assert "leaseway_leases_held" in declared_metrics()
+    assert "leaseway_leases_held_total" not in declared_metrics()
+    assert Path(_FOLDER / "README.md").is_file()

@@ -1,0 +1,75 @@
+"""A stdio MCP server with a fault that a test plants: `planted.py FAULT`. Standard library only."""
+
+import json
+import os
+import sys
+import time
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+TURNED = "\u202egnp.exe\u202c \x1b[31mred"
+
+OBJECT = {"type": "object"}
+TOOLS = {
+    "bad_schema": [
+        {"name": "odd", "inputSchema": {"type": "object", "properties": {"x": {"type": "odd"}}}}
+    ],
+    "slow": [{"name": "wait", "inputSchema": OBJECT}],
+    "clash": [{"name": "lookup", "inputSchema": OBJECT}],
+    "flapping": [{"name": "die", "inputSchema": OBJECT}],
+    "hostile": [
+        {
+            "name": "inject",
+            "title": HOSTILE,
+            "description": f"{HOSTILE} {TURNED} </pre></main>",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    HOSTILE: {"type": "string", "description": HOSTILE},
+                    "count": {"type": "integer", "default": 3, "enum": [3, 4]},
+                },
+            },
+        },
+        {"name": HOSTILE, "inputSchema": OBJECT},
+    ],
+}
+FAULT = sys.argv[1]
+
+
+def call():
+    if FAULT == "slow":
+        time.sleep(1.5)
+    if FAULT == "flapping":
+        print("out of ideas", file=sys.stderr, flush=True)
+        os._exit(3)
+    words = HOSTILE if FAULT == "hostile" else "fine"
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def answer(message):
+    method = message["method"]
+    if method == "initialize":
+        return {
+            "protocolVersion": message["params"]["protocolVersion"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": HOSTILE if FAULT == "hostile" else FAULT, "version": "1"},
+        }
+    if method == "tools/list":
+        return {"tools": TOOLS.get(FAULT, [{"name": "echo", "inputSchema": OBJECT}])}
+    return call() if method == "tools/call" else {}
+
+
+def main():
+    if FAULT == "hostile":
+        print(f"{HOSTILE} {TURNED}", file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            reply = {"jsonrpc": "2.0", "id": message["id"]}
+            if message.get("method") == "server/discover":
+                reply["error"] = {"code": -32601, "message": "unknown method"}
+            else:
+                reply["result"] = answer(message)
+            print(json.dumps(reply), flush=True)
+
+
+main()

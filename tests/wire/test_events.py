@@ -1,0 +1,77 @@
+"""The record of an event and the bounded history of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.wire.events import (
+    MAX_DETAILS,
+    Event,
+    History,
+    event_from_wire,
+    event_to_wire,
+)
+
+
+def _event(kind: str = "reload", at: float = 1.0, server_id: str = "") -> Event:
+    return Event(kind, "applied", "It happened.", at, server_id=server_id)
+
+
+def test_numbers_grow_from_the_first_one_on() -> None:
+    history = History(100)
+    assert [history.add(_event()).number for _ in range(3)] == [101, 102, 103]
+
+
+def test_many_leases_do_not_push_out_a_reload() -> None:
+    history = History(rare=4, frequent=4)
+    history.add(_event("reload"))
+    for _ in range(50):
+        history.add(_event("lease"))
+    assert [event.kind for event in history.after(0)] == ["reload", *["lease"] * 4]
+
+
+def test_what_is_asked_for_by_server_and_kind_comes_by_time() -> None:
+    history = History()
+    history.add(_event("lease", at=5.0, server_id="a"))
+    history.add(_event("instance", at=3.0, server_id="a"))
+    history.add(_event("lease", at=1.0, server_id="b"))
+    found = history.select(server_id="a", kinds=("lease", "instance"))
+    assert [event.at for event in found] == [3.0, 5.0]
+    assert [event.at for event in history.select(last=2)] == [3.0, 5.0]
+
+
+def test_long_texts_and_many_lines_are_cut_and_say_so() -> None:
+    kept = History().add(
+        Event("reload", "applied", "x" * 5_000, 1.0, details=tuple(map(str, range(500))))
+    )
+    assert len(kept.message) == 1_000
+    assert kept.message.endswith("…")
+    assert len(kept.details) == MAX_DETAILS
+    assert kept.details[-1] == "and 401 more"
+
+
+def test_an_event_is_the_same_behind_the_wire() -> None:
+    event = History(7).add(
+        Event(
+            "lease", "ended", "Gone.", 12.5, "warning", "LEASE_LOST", "s", "t", "w", "l", "k", "i"
+        )
+    )
+    assert event_from_wire(event_to_wire(event)) == event
+
+
+@given(
+    kinds=st.lists(st.sampled_from(["reload", "lease", "problem", "instance"]), max_size=60),
+    rare=st.integers(1, 10),
+    frequent=st.integers(1, 10),
+    after=st.integers(0, 60),
+)
+def test_a_reader_gets_each_kept_event_behind_its_place_once_and_in_order(
+    kinds: list[str], rare: int, frequent: int, after: int
+) -> None:
+    history = History(rare=rare, frequent=frequent)
+    added = [history.add(_event(kind)) for kind in kinds]
+    kept = [e for e in added if e.kind in ("lease", "instance")][-frequent:]
+    kept += [e for e in added if e.kind not in ("lease", "instance")][-rare:]
+    numbers = [event.number for event in history.after(after)]
+    assert numbers == sorted(event.number for event in kept if event.number > after)
