@@ -33,6 +33,7 @@ COMMANDS = [
     "config",
     "diff",
     "import",
+    "new",
     "servers",
     "tools",
     "call",

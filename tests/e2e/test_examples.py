@@ -60,6 +60,26 @@ async def test_quickstart_http_sends_its_credential(tmp_path: Path) -> None:
             assert (await client.call_tool("remote_echo", {"text": "hi"})).text == "hi"
 
 
+async def test_the_kits_tools(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("a lease ends")
+    async with example("kit.yaml", tmp_path, environment={"NOTES": str(tmp_path)}) as client:
+        found = await client.call_tool("notes_search_files", {"text": "lease", "pattern": "*.md"})
+        assert found.text == "a.md:1: a lease ends"
+        ran = await client.call_tool("notes_execute_command", {"command": "date", "args": ["+%s"]})
+        assert ran.text.isdecimal()
+        assert (await client.call_tool("notes_execute_command", {"command": "id"})).is_error
+
+
+async def test_a_python_class(tmp_path: Path) -> None:
+    async with example(
+        "python-server.yaml", tmp_path, cwd=ROOT, environment={"GREETING": "Ahoy"}
+    ) as client:
+        async with client.session("one") as session:
+            await session.call_tool("hello_greet", {"who": "Ada"})
+            again = await session.call_tool("hello_greet", {"who": "Ada"})
+        assert again.structured == {"text": "Ahoy, Ada!", "greeted": 2}
+
+
 @pytest.mark.npm
 async def test_what_came_from_mcp_servers(tmp_path: Path, npm_server: ServerCommand) -> None:
     # npx finds the package in the folder that it runs in, and must not look elsewhere.

@@ -58,6 +58,11 @@ class Weather(BaseMCPServer):
         return {"config": self.config, "in_environment": "LEASEWAY_SERVER_CONFIG" in os.environ}
 
     @tool
+    def count(self) -> int:
+        self.counted = getattr(self, "counted", 0) + 1
+        return self.counted
+
+    @tool
     def prints(self) -> str:
         print("to stdout")
         return "done"
@@ -67,7 +72,7 @@ class Weather(BaseMCPServer):
         return object()
 
     @tool
-    def crash(self) -> None:
+    async def crash(self) -> None:
         os._exit(7)
 
     def list_resources(self) -> list[Resource]:
@@ -122,6 +127,11 @@ class NoBase(BaseMCPServer):
 class BadStart(Weather):
     async def start(self) -> None:
         raise ValueError("no such database")
+
+
+class BadTools(Weather):
+    def list_tools(self) -> list[object]:
+        raise KeyError("no tools today")
 
 
 def not_a_class() -> None: ...

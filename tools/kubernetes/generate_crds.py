@@ -18,7 +18,7 @@ import yaml
 
 from leaseway.control_plane.config.layers.combine import DOMAIN_KEYS
 from leaseway.control_plane.config.schema.json_schema import native_schema
-from leaseway.control_plane.config.schema.keys import OPEN_TRANSPORTS, SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.spec.model import TRANSPORTS
 
 Schema = dict[str, Any]
@@ -116,11 +116,7 @@ def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
         for transport in sorted(key.required_by):
             rule = f"self.transport != '{transport}' || {has}"
             yield {"rule": rule, "message": f"'{transport}' needs '{key.name}'"}
-        foreign = [
-            name
-            for name in sorted(TRANSPORTS)
-            if name not in OPEN_TRANSPORTS and not key.is_for(name)
-        ]
+        foreign = [name for name in sorted(TRANSPORTS) if not key.is_for(name)]
         if foreign and key.name not in _DEFAULTS:
             listed = ", ".join(f"'{name}'" for name in foreign)
             rule = f"!(self.transport in [{listed}]) || !{has}"

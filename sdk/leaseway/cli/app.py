@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "config": "leaseway.cli.commands.config:config",
     "diff": "leaseway.cli.commands.config:diff",
     "import": "leaseway.cli.commands.config:import_file",
+    "new": "leaseway.cli.commands.new:new",
     "servers": "leaseway.cli.commands.listings:servers",
     "tools": "leaseway.cli.commands.calls:tools",
     "call": "leaseway.cli.commands.calls:call",
@@ -60,6 +61,8 @@ COMMANDS: Final = {
 _MEANT: Final = {
     "drain": "worker drain",
     "help": "--help",
+    "create": "new server",
+    "init": "new server",
     "list": "servers",
     "revoke": "lease revoke",
     "rotate": "vault rotate",

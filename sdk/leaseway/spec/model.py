@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
@@ -31,10 +31,8 @@ TRANSPORTS: Final = (
 )
 """What `transport:` may say, besides what packages register; see `transports`."""
 
-AVAILABLE_TRANSPORTS: Final = frozenset(
-    {"stdio", "streamable_http", "sse", "websocket", "http_api"}
-)
-"""Those of them that this version can run; the others are TRANSPORT_NOT_AVAILABLE."""
+PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
+"""Those whose servers are processes of the worker, spoken to over pipes."""
 
 InheritEnv = Literal["safe", "all", "none"]
 Start = Literal["eager", "lazy"]
@@ -96,6 +94,26 @@ class InstancePolicy:
 
 
 @dataclass(frozen=True)
+class Builtin:
+    """What is switched on of the server that comes with Leaseway (`transport: builtin`).
+
+    Attributes:
+        tools: The names of its tools that are on.
+        roots: The folders that its file tools may reach.
+        commands: The command lines that it may execute.
+        hosts: The hosts that it may ask; none means any public one.
+    """
+
+    tools: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+
+NOTHING_BUILTIN: Final = Builtin()
+
+
+@dataclass(frozen=True)
 class Transform:
     """One step from an original to an exposed name (DESIGN §2).
 
@@ -134,6 +152,10 @@ class ServerSpec:
     http_tools: tuple[HttpTool, ...] = ()
     follow_redirects: bool = False
     retries: int = 0
+    module: str = ""
+    class_name: str = ""
+    config: str = ""
+    builtin: Builtin = NOTHING_BUILTIN
 
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
@@ -165,6 +187,12 @@ class ServerSpec:
                 "sandbox": asdict(self.sandbox),
                 # Only where it is set, as below.
                 **self._http_part(),
+                **{
+                    name: text
+                    for name in ("module", "class_name", "config")
+                    if (text := getattr(self, name))
+                },
+                **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
             }
         )
 
@@ -218,6 +246,20 @@ class ServerSpec:
             policy=self.policy,
         )
 
+    @cached_property
+    def values(self) -> Mapping[str, Value]:
+        """Every configured value that a worker resolves by itself, by the path of its key."""
+        return {
+            **{f"env.{name}": value for name, value in self.env.items()},
+            **{f"headers.{name}": value for name, value in self.headers.items()},
+            **{f"config{path}": value for path, value in config_values(self.config).items()},
+        }
+
+    @property
+    def is_process(self) -> bool:
+        """Whether its instances are processes of the worker, spoken to over pipes."""
+        return self.transport in PROCESSES
+
     @property
     def starts_eagerly(self) -> bool:
         """Whether an instance starts before it is needed: by default where it is shared."""
@@ -234,6 +276,33 @@ class ServerSpec:
     def hidden(self) -> bool:
         """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
         return self.transport == "stdio" and not self.command
+
+
+def config_values(config: str) -> dict[str, Value]:
+    """Return the texts and references of a `ServerSpec.config`, by their paths: `.db.hosts[0]`."""
+    found: dict[str, Value] = {}
+    walk_config(json.loads(config) if config else {}, found.__setitem__)
+    return found
+
+
+def walk_config(node: Any, text_of: Callable[[str, Value], Any], path: str = "") -> Any:
+    """Return a parsed config with each text and reference replaced by what a function says.
+
+    A mapping of exactly one key `env`, `secret` or `file` with a text is a reference.
+    """
+    match node:
+        case str():
+            return text_of(path, Value("literal", node))
+        case {"env": str(name)} | {"secret": str(name)} | {"file": str(name)} if len(node) == 1:
+            return text_of(path, Value(next(iter(node)), name))
+        case dict():
+            return {
+                key: walk_config(value, text_of, f"{path}.{key}") for key, value in node.items()
+            }
+        case list():
+            return [walk_config(each, text_of, f"{path}[{i}]") for i, each in enumerate(node)]
+        case _:
+            return node
 
 
 def hidden_from(key: VariantKey) -> ServerSpec:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TypeVar
 
 from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
-from leaseway.spec.model import InstancePolicy, Limits, Sandbox, ServerSpec, Value, VariantKey
+from leaseway.spec.model import (
+    NOTHING_BUILTIN,
+    Builtin,
+    InstancePolicy,
+    Limits,
+    Sandbox,
+    ServerSpec,
+    Value,
+    VariantKey,
+)
 from leaseway.spec.policy import NO_POLICY
 from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
 from leaseway.v1 import spec_pb2
@@ -68,6 +77,17 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         follow_redirects=spec.follow_redirects,
         retries=spec.retries,
         policy=policy_to_wire(spec.policy) if spec.policy else None,
+        module=spec.module,
+        class_name=spec.class_name,
+        config=spec.config,
+        builtin=None
+        if spec.builtin == NOTHING_BUILTIN
+        else spec_pb2.Builtin(
+            tools=spec.builtin.tools,
+            roots=spec.builtin.roots,
+            commands=spec.builtin.commands,
+            hosts=spec.builtin.hosts,
+        ),
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -114,6 +134,15 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         follow_redirects=message.follow_redirects,
         retries=message.retries,
         policy=policy_from_wire(message.policy) if message.HasField("policy") else NO_POLICY,
+        module=message.module,
+        class_name=message.class_name,
+        config=message.config,
+        builtin=Builtin(
+            tuple(message.builtin.tools),
+            tuple(message.builtin.roots),
+            tuple(message.builtin.commands),
+            tuple(message.builtin.hosts),
+        ),
     )
 
 

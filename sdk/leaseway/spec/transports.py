@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Final
 
-from leaseway.spec.model import AVAILABLE_TRANSPORTS, TRANSPORTS
+from leaseway.spec.model import TRANSPORTS
 
 TRANSPORT_GROUP: Final = "leaseway.transports"
 
@@ -40,11 +40,6 @@ def is_known(name: object) -> bool:
     return isinstance(name, str) and (name in TRANSPORTS or is_registered(name))
 
 
-def is_available(name: str) -> bool:
-    """Say whether servers with this transport can be run here."""
-    return name in AVAILABLE_TRANSPORTS or is_registered(name)
-
-
 def known_transports() -> tuple[str, ...]:
     """Return every name that `transport:` may say here."""
     return (*TRANSPORTS, *registered_transports())
@@ -52,7 +47,7 @@ def known_transports() -> tuple[str, ...]:
 
 def unavailable(name: str) -> str:
     """Return why a transport can't be run here, and what to do, to follow "wants"."""
-    names = ", ".join(sorted({*AVAILABLE_TRANSPORTS, *registered_transports()}))
+    names = ", ".join(sorted({*TRANSPORTS, *registered_transports()}))
     return (
         f"transport {name[:64]}, which this worker cannot run; use one of {names}, or install the "
         f"package that registers it (entry points {TRANSPORT_GROUP}) where the worker runs, and "

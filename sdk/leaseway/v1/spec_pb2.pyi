@@ -396,6 +396,48 @@ class HttpTool(_message.Message):
 Global___HttpTool: _TypeAlias = HttpTool  # noqa: Y015
 
 @_typing.final
+class Builtin(_message.Message):
+    """What is switched on of the server that comes with Leaseway (`builtin`)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    ROOTS_FIELD_NUMBER: _builtins.int
+    COMMANDS_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The names of its tools that are on."""
+
+    @_builtins.property
+    def roots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The folders that its file tools may reach; may hold `${NAME}`."""
+
+    @_builtins.property
+    def commands(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The command lines that it may execute; may hold `${NAME}`."""
+
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The hosts that it may ask; may hold `${NAME}`. Empty means any public one."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[_builtins.str] | None = ...,
+        roots: _abc.Iterable[_builtins.str] | None = ...,
+        commands: _abc.Iterable[_builtins.str] | None = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commands", b"commands", "hosts", b"hosts", "roots", b"roots", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Builtin: _TypeAlias = Builtin  # noqa: Y015
+
+@_typing.final
 class ServerSpec(_message.Message):
     """One MCP server, as configured."""
 
@@ -465,6 +507,10 @@ class ServerSpec(_message.Message):
     FOLLOW_REDIRECTS_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    MODULE_FIELD_NUMBER: _builtins.int
+    CLASS_NAME_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    BUILTIN_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`,
     `python`, `builtin`.
@@ -495,6 +541,14 @@ class ServerSpec(_message.Message):
     """
     retries: _builtins.int
     """`HttpTool.retries` of tools that name none, where their method allows it."""
+    module: _builtins.str
+    """The module of a `python` server, as in an import statement."""
+    class_name: _builtins.str
+    """The name of its class there."""
+    config: _builtins.str
+    """What its class is handed: a JSON object of at most 64 KiB, with references
+    as mappings of one key (`{"secret": "NAME"}`). Empty means none.
+    """
     @_builtins.property
     def key(self) -> Global___VariantKey:
         """Which variant this defines. Set by the control plane."""
@@ -545,6 +599,10 @@ class ServerSpec(_message.Message):
     def policy(self) -> Global___ServerPolicy:
         """Who may call what of it, and how much. Unset means everybody everything."""
 
+    @_builtins.property
+    def builtin(self) -> Global___Builtin:
+        """What is on of a `builtin` server."""
+
     def __init__(
         self,
         *,
@@ -570,10 +628,14 @@ class ServerSpec(_message.Message):
         follow_redirects: _builtins.bool = ...,
         retries: _builtins.int = ...,
         policy: Global___ServerPolicy | None = ...,
+        module: _builtins.str = ...,
+        class_name: _builtins.str = ...,
+        config: _builtins.str = ...,
+        builtin: Global___Builtin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "call_timeout", b"call_timeout", "command", b"command", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,8 +45,10 @@ def test_the_readme_has_a_paragraph_for_each_example() -> None:
         "quickstart-time.yaml",
         "quickstart-http.yaml",
         "from-mcpservers.yaml",
+        "kit.yaml",
+        "python-server.yaml",
     ]
-    assert len(NAMES) == 4
+    assert len(NAMES) == 6
 
 
 def test_the_examples_together_have_no_clash() -> None:
@@ -56,7 +58,7 @@ def test_the_examples_together_have_no_clash() -> None:
         for name in NAMES
         for spec in parse(name).servers.values()
     }
-    assert set(exposed) == {"kit", "time", "remote", "filesystem"}
+    assert set(exposed) == {"kit", "time", "remote", "filesystem", "notes", "hello"}
     assert resolve_clashes(exposed).problems == ()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.data_plane.references.environment import child_environment, looks_secret
+from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import InheritEnv
+from leaseway.wire.secret_names import looks_secret
 
 PARENT = {
     "PATH": "/bin",

@@ -117,11 +117,7 @@ def _vault_names(parsed: ParsedConfig, environ: Mapping[str, str]) -> Container[
     Raises:
         VaultError: It cannot be read.
     """
-    values = [
-        value
-        for spec in parsed.servers.values()
-        for value in (*spec.env.values(), *spec.headers.values())
-    ]
+    values = [value for spec in parsed.servers.values() for value in spec.values.values()]
     if all(value.kind != "secret" or value.text in environ for value in values):
         return ()
     return read_vault(find_vault(environ))
@@ -136,11 +132,10 @@ def _missing(
 ) -> Iterator[_Missing]:
     for key, text in _texts(spec):
         yield from _unset(key, text, environ)
-    for section, values in (("env", spec.env), ("headers", spec.headers)):
-        for name, value in values.items():
-            if value.kind == "secret" and value.text in secrets:
-                continue
-            yield from _value(f"{section}.{name}", value, environ, exists)
+    for key, value in spec.values.items():
+        if value.kind == "secret" and value.text in secrets:
+            continue
+        yield from _value(key, value, environ, exists)
     if spec.command:
         yield from _command(spec.command, environ, which)
     if spec.sandbox.enabled:
@@ -153,6 +148,9 @@ def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
     yield "sessionId", spec.session_id
     for index, argument in enumerate(spec.args):
         yield f"args[{index}]", argument
+    for key in ("roots", "commands", "hosts"):
+        for index, text in enumerate(getattr(spec.builtin, key)):
+            yield f"{key}[{index}]", text
 
 
 def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Missing]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -13,7 +14,7 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import Key
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.model import ServerSpec, Value
+from leaseway.spec.model import ServerSpec, Value, walk_config
 
 MASK: Final = "***"
 """Shown for a literal that looks like a credential."""
@@ -95,6 +96,7 @@ def _field(spec: ServerSpec, key: Key) -> Any:
 
 
 def _shown(name: str, value: Value) -> Any:
+    name = name.rpartition(".")[2]
     if value.kind != "literal":
         return {value.kind: value.text}
     return MASK if credentials.credential_kind(name, value.text) else value.text
@@ -107,6 +109,8 @@ def _plain(name: str, value: Any) -> Any:
             MASK if credentials.credential_in_argument(each, last) else each
             for each, last in zip(value, before, strict=False)
         ]
+    if name == "config":
+        return walk_config(json.loads(value), _shown)
     if name in ("url", "base_url"):
         return MASK if credentials.credential_in_url(value) else value
     return value

@@ -72,7 +72,7 @@ class CallTrace:
         if not self._worker.is_recording():
             return _carrying(self._worker)  # the sampler decided for all of the call
         instance = live.instance
-        stdio = live.spec.transport == "stdio"
+        stdio = live.spec.is_process
         self._request = _tracer.start_span(
             _span_name(self._call),
             context=trace.set_span_in_context(self._worker),

@@ -291,7 +291,7 @@ class ReferenceWatch:
 
 
 def _values(spec: ServerSpec) -> tuple[Value, ...]:
-    return (*spec.env.values(), *spec.headers.values())
+    return tuple(spec.values.values())
 
 
 def _can_change(spec: ServerSpec) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from leaseway.data_plane.kit.server import TOOLS, Kit, Options, toolbox
+from leaseway.data_plane.kit.server import Kit, Options, toolbox
+from leaseway.spec.builtin import BUILTIN_TOOLS
 
 
 def main() -> int:
@@ -18,7 +19,7 @@ def main() -> int:
     )
     parser.add_argument("folder", nargs="?", help="a folder to read and list")
     for name, metavar, words in (
-        ("--tool", "NAME", f"one of {', '.join(TOOLS)}"),
+        ("--tool", "NAME", f"one of {', '.join(BUILTIN_TOOLS)}"),
         ("--root", "FOLDER", "a folder for the file tools, and where commands run"),
         ("--command", "'WORDS'", "for execute_command, as 'git status', or 'git log *'"),
         ("--host", "HOST", "for http_get: a name, *.name, an address or a network"),

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from leaseway.spec.builtin import host_fault
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -88,14 +90,10 @@ def read_hosts(entries: Iterable[str]) -> Hosts:
             continue
         except ValueError:
             pass
-        name = entry.lower().rstrip(".")
-        labels = name.removeprefix("*.").split(".")
-        if not all(label and label.replace("-", "").replace("_", "").isalnum() for label in labels):
-            raise ValueError(
-                f"{entry!r} is no host: write a name, *.name, an address or a network such as"
-                " 10.0.0.0/8, without scheme, port or path."
-            )
-        names.append(name)
+        fault = host_fault(entry)
+        if fault:
+            raise ValueError(fault)
+        names.append(entry.lower().rstrip("."))
     return Hosts(tuple(names), tuple(networks))
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from leaseway.data_plane.kit.roots import PATH_SCHEMA, Roots
 from leaseway.server import Tool, ToolError, ToolResult
+from leaseway.spec.builtin import command_words
 
 MAX_OUTPUT: Final = 256 << 10
 """Bytes of each output that are kept; the rest is read and dropped."""
@@ -81,11 +82,7 @@ def allow_list(
     folders = os.pathsep.join(each for each in path.split(os.pathsep) if each.startswith("/"))
     found: list[Allowed] = []
     for entry in entries:
-        words = _words(entry)
-        open_end = len(words) > 1 and words[-1] == "*"
-        words = words[:-1] if open_end else words
-        if "/" in words[0] and not words[0].startswith("/"):
-            raise ValueError(f"The command {entry!r} must be a name or an absolute path.")
+        words, open_end = command_words(entry)
         program = shutil.which(words[0], path=folders)
         if program is None:
             raise ValueError(f"There is no program {words[0]!r} on this machine's PATH.")
@@ -94,7 +91,7 @@ def allow_list(
                 f"The program {program} is below an allowed folder, where a file tool could"
                 " replace it; install it elsewhere."
             )
-        found.append(Allowed(tuple(words), program, open_end))
+        found.append(Allowed(words, program, open_end))
     return found
 
 
@@ -163,16 +160,6 @@ def execute_command(
         annotations={"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True},
         function=run,
     )
-
-
-def _words(entry: str) -> list[str]:
-    try:
-        words = shlex.split(entry)
-    except ValueError as error:
-        raise ValueError(f"The command {entry!r} can't be read: {error}.") from None
-    if not words or words[0] == "*":
-        raise ValueError(f"The command {entry!r} names no program.")
-    return words
 
 
 @contextlib.contextmanager

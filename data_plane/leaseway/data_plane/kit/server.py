@@ -21,6 +21,7 @@ from leaseway.data_plane.kit.roots import Roots
 from leaseway.data_plane.kit.search import list_files, search_files
 from leaseway.data_plane.kit.variables import get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
+from leaseway.spec.builtin import BUILTIN_TOOLS
 from leaseway.wire.version import PACKAGE_VERSION
 
 _OF_FILES: Final[Mapping[str, Callable[[Roots], Tool]]] = {
@@ -33,8 +34,6 @@ _OF_FILES: Final[Mapping[str, Callable[[Roots], Tool]]] = {
     "get_file_info": get_file_info,
 }
 _WRITING: Final = frozenset({"write_file", "edit_file", "delete_file"})
-TOOLS: Final = (*_OF_FILES, "execute_command", "get_env", "current_time", "http_get")
-"""All tools of the kit."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,15 @@ class Kit(BaseMCPServer):
 
 
 def toolbox(options: Options, environment: Mapping[str, str] = os.environ) -> list[Tool]:
-    """Return the tools that are on, in the order of `TOOLS`.
+    """Return the tools that are on, in the order of `BUILTIN_TOOLS`.
 
     Raises:
         ValueError: A name is unknown, or what a tool needs is missing or wrong.
     """
     on = set(options.tools)
-    unknown = sorted(on - set(TOOLS))
+    unknown = sorted(on - set(BUILTIN_TOOLS))
     if unknown:
-        raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(TOOLS)}.")
+        raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(BUILTIN_TOOLS)}.")
     roots = Roots(options.roots) if options.roots else None
     tools: list[Tool] = []
     for name, make in _OF_FILES.items():

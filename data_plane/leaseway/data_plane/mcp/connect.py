@@ -147,6 +147,8 @@ def _over(wanted: Wanted, transport: Transport) -> Connected:
 
 _CONNECTORS: Final[Mapping[str, Callable[[Wanted], Awaitable[Connected]]]] = {
     "stdio": _connect_stdio,
+    "python": _connect_stdio,
+    "builtin": _connect_stdio,
     "streamable_http": _connect_http,
     "sse": _connect_sse,
     "websocket": _connect_websocket,

@@ -144,7 +144,7 @@ class WorkerMeters:
 
         Of requests other than tool calls, `tool` is the method: what they name has no bounds.
         """
-        servers = self._pipe if spec.transport == "stdio" else self._tcp
+        servers = self._pipe if spec.is_process else self._tcp
         tools = servers.get(spec.key.server_id)
         if tools is None:
             tools = servers[spec.key.server_id] = {}
@@ -363,4 +363,4 @@ def error_type(fault: Fault) -> tuple[str, str]:
 
 
 def _transport(spec: ServerSpec) -> str:
-    return Attr.PIPE if spec.transport == "stdio" else Attr.TCP
+    return Attr.PIPE if spec.is_process else Attr.TCP

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
 from leaseway.spec.model import InheritEnv
+from leaseway.wire.secret_names import looks_secret
 
 _OWN: Final = "LEASEWAY_"
 _SET_BY_US: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
@@ -27,20 +27,6 @@ _MINIMAL: Final = frozenset(
         "USER",
     }
 )
-_SECRET: Final = re.compile(
-    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|AUTHORIZATION|COOKIE)S?(_|-|$)"
-    r"|(API|ACCESS|PRIVATE|SECRET)[_-]?KEY"
-    r"|(^|_|-)KEYS?$"
-    r"|(^|_)PAT$"
-    r"|(^|_|-)PASS(_|-|$)"
-    r"|_PWD$",
-    re.IGNORECASE,
-)
-
-
-def looks_secret(name: str) -> bool:
-    """Say whether a variable's or header's name looks like that of a credential."""
-    return _SECRET.search(name) is not None
 
 
 def child_environment(

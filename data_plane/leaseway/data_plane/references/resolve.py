@@ -7,20 +7,27 @@ log or a span (DESIGN §2).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import json
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
-from leaseway.data_plane.references.environment import looks_secret
-from leaseway.spec.model import ServerSpec, Value
+from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VAULT_VARIABLES, VaultError
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.redaction import hide
+from leaseway.wire.secret_names import looks_secret
 
 _MAX_FILE: Final = 1 << 20
+_MAX_CONFIG: Final = 120 << 10
+"""Bytes; a process takes no variable over 128 KiB."""
+
+CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
+"""What `leaseway.server` takes a class's config from."""
 _disk: Final = DiskThreads()
 """What waits here for a disk that hangs, others that start need not wait for."""
 
@@ -146,14 +153,18 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
     """
     known = {name: text for name, text in environment.items() if name not in VAULT_VARIABLES}
     resolver = _Resolver(known, vault)
+    command, args = _command(spec, resolver)
     resolved = Resolved(
-        command=resolver.text("command", spec.command),
-        args=tuple(resolver.text(f"args[{i}]", arg) for i, arg in enumerate(spec.args)),
+        command=command,
+        args=args,
         url=resolver.text("url", spec.url),
         session_id=resolver.text("sessionId", spec.session_id),
         env={
-            name: resolver.value(f"env.{name}", value, looks_secret(name))
-            for name, value in spec.env.items()
+            **{
+                name: resolver.value(f"env.{name}", value, looks_secret(name))
+                for name, value in spec.env.items()
+            },
+            **_config(spec, resolver),
         },
         headers={
             name: resolver.value(f"headers.{name}", value, True)
@@ -194,11 +205,52 @@ async def read_references(
 
 
 def _files(spec: ServerSpec) -> dict[str, str]:
-    values = {
-        **{f"env.{name}": value for name, value in spec.env.items()},
-        **{f"headers.{name}": value for name, value in spec.headers.items()},
-    }
-    return {key: value.text for key, value in values.items() if value.kind == "file"}
+    return {key: value.text for key, value in spec.values.items() if value.kind == "file"}
+
+
+def _command(spec: ServerSpec, resolver: _Resolver) -> tuple[str, tuple[str, ...]]:
+    """Return what is started: the configured command, or the program that runs a class or kit."""
+    if spec.transport == "python":
+        # -P: nothing that lies in the worker's folder takes the place of a package of ours.
+        return sys.executable, ("-P", "-m", "leaseway.server", spec.module, spec.class_name)
+    if spec.transport == "builtin":
+        return sys.executable, (
+            "-P",
+            "-m",
+            "leaseway.data_plane.kit",
+            *_kit_options(spec, resolver),
+        )
+    args = tuple(resolver.text(f"args[{i}]", arg) for i, arg in enumerate(spec.args))
+    return resolver.text("command", spec.command), args
+
+
+def _kit_options(spec: ServerSpec, resolver: _Resolver) -> Iterator[str]:
+    on = spec.builtin
+    for tool in on.tools:
+        yield from ("--tool", tool)
+    for i, root in enumerate(on.roots):
+        # As a word of its own and absolute, so that a sandbox keeps it in sight.
+        yield from ("--root", str(Path(resolver.text(f"roots[{i}]", root)).absolute()))
+    for i, entry in enumerate(on.commands):
+        yield from ("--command", resolver.text(f"commands[{i}]", entry))
+    for i, host in enumerate(on.hosts):
+        yield from ("--host", resolver.text(f"hosts[{i}]", host))
+
+
+def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:
+    """Return the variable that hands a class its config; process lists do not show it."""
+    if not spec.config:
+        return {}
+
+    def text_of(path: str, value: Value) -> str:
+        name = path.rpartition(".")[2].partition("[")[0]
+        return resolver.value(f"config{path}", value, looks_secret(name))
+
+    text = json.dumps(walk_config(json.loads(spec.config), text_of), ensure_ascii=False)
+    if len(text.encode(errors="replace")) > _MAX_CONFIG:
+        what = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
+        resolver.missing.append(("config", what))
+    return {CONFIG_VARIABLE: text}
 
 
 def _refuse_vault_key(name: str) -> None:

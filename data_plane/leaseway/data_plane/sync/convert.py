@@ -18,7 +18,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import LeaseKeeper
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_from_wire
-from leaseway.spec.transports import is_available, unavailable
+from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.admin import reminder
@@ -50,7 +50,7 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
 
     """
     spec = spec_from_wire(upsert.spec)
-    if not is_available(spec.transport):
+    if not is_known(spec.transport):
         raise Unrepresentable(
             "TRANSPORT_NOT_AVAILABLE",
             f"Server {spec.key} wants {unavailable(spec.transport)}",

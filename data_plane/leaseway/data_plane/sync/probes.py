@@ -18,7 +18,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync.convert import problem_message
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_from_wire
-from leaseway.spec.transports import is_available, unavailable
+from leaseway.spec.transports import is_known, unavailable
 from leaseway.telemetry.tracing import context_from, tracer
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
@@ -259,7 +259,7 @@ def _result_of(generation: Generation) -> sync_pb2.ProbeResult:
 
 
 def _check_transport(spec: ServerSpec) -> None:
-    if not is_available(spec.transport):
+    if not is_known(spec.transport):
         raise Fault(
             Reason.INVALID_REQUEST,
             f"Server {spec.key} wants {unavailable(spec.transport)}",

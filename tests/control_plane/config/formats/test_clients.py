@@ -71,7 +71,7 @@ def test_claude_settings_switch_servers_of_the_layers_below() -> None:
     settings = CORPUS / "claude_code" / "settings.local.json"
     system = CORPUS / "layers" / "system.yaml"
     parsed = load_sources(parse_sources([f"system={system}", f"session={settings}"]))
-    assert list(parsed.servers) == [VariantKey("scratch"), VariantKey("spare")]
+    assert list(parsed.servers) == [VariantKey(name) for name in ("knowledge", "scratch", "spare")]
     assert server(parsed, "scratch").env == {"MODE": Value("literal", "${SCRATCH_MODE:-dry}")}
     undeclared = [issue for issue in parsed.issues if issue.reason == "UNDECLARED_SERVER"]
     assert ["nowhere" in issue.message for issue in undeclared] == [True]

@@ -1,4 +1,4 @@
-"""Three-layer YAML: parameters, permissions, classes that can't run here."""
+"""Three-layer YAML: parameters, permissions, classes."""
 
 from pathlib import Path
 
@@ -20,11 +20,31 @@ def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
     assert files.tools == NameFilter(whitelist=("read_file", "list_files"))
 
 
-def test_a_class_of_another_program_is_a_transport_that_is_not_available() -> None:
+def test_a_class_is_a_python_server_that_is_handed_its_parameters() -> None:
     parsed = load_config(LAYERS / "system.yaml")
-    assert parsed.rejected == {"knowledge"}
-    (refusal,) = [issue for issue in parsed.issues if issue.severity == "error"]
-    assert (refusal.reason, refusal.server_id) == ("TRANSPORT_NOT_AVAILABLE", "knowledge")
+    assert parsed.rejected == set()
+    knowledge = parsed.servers[VariantKey("knowledge")]
+    assert (knowledge.transport, knowledge.module) == ("python", "acme.knowledge")
+    assert knowledge.class_name == "KnowledgeServer"
+    assert knowledge.config == '{"url":"${KNOWLEDGE_URL:-http://localhost:6333}"}'
+    assert knowledge.env == {}
+
+
+def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others(
+    tmp_path: Path,
+) -> None:
+    domain = tmp_path / "acme.yaml"
+    domain.write_text(
+        f"{HEAD}servers:\n  knowledge: {{override: {{collection: acme, url: 'http://b'}}}}\n"
+        "  files: {override: {root: acme}}\n"
+    )
+    words = [f"system={LAYERS / 'system.yaml'}", f"domain=acme:{domain}"]
+    parsed = load_sources(parse_sources(words))
+    knowledge = parsed.servers[VariantKey("knowledge", "acme")]
+    assert knowledge.config == '{"collection":"acme","url":"http://b"}'
+    files = parsed.servers[VariantKey("files", "acme")]
+    assert files.env["ROOT"] == Value("literal", "acme")
+    assert files.config == ""
 
 
 def test_permissions_are_a_warning_until_something_enforces_them() -> None:

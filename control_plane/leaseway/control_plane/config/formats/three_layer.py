@@ -1,8 +1,8 @@
 """Three-layer YAML (`schema: mcp-config-v5`): a system file, and domain files that inherit it.
 
-`config` and `override` are a server's parameters: each becomes a variable of its environment,
-named in capitals (`collection` is `COLLECTION`), and an override replaces it by name. Servers
-that are a Python class of another program can't run here and say so.
+`config` and `override` are a server's parameters; an override replaces them by name. A Python
+class is handed them. Of any other server each becomes a variable of the environment, named in
+capitals (`collection` is `COLLECTION`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.config.layers.document import (
+    CONFIG_OF_CLASS,
     Document,
     DocumentReader,
     Implied,
@@ -94,25 +95,46 @@ def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
         return entry
     entries = unique_entries(entry.value, where)
     names = {each.name for each in entries}
-    native = [made for each in entries for made in _native(each, where)]
-    if names & {*_OF_CLASSES, "type"} and not names & {"command", "url"} and implied != "never":
+    runs = bool(names & {"command", "url"})
+    is_class = bool(names & {*_OF_CLASSES, "type"}) and not runs
+    native = [made for each in entries for made in _native(each, where, is_class)]
+    if is_class and implied != "never":
         at = next(each.at for each in entries if each.name in (*_OF_CLASSES, "type"))
         native = [each for each in native if each.name != "transport"]
         native.append(Entry("transport", at, Leaf(at, "python", "python")))
     elif "transport" not in names and is_implied(implied, names):
         native.append(Entry("transport", entry.at, Leaf(entry.at, "stdio", "stdio")))
     parameters = [each for each in entries if each.name in _PARAMETERS]
-    if parameters:
+    if parameters and is_class:
+        native.append(_handed(parameters, "config"))
+    elif parameters:
         native = _with_parameters(native, parameters, where)
+        if implied != "always" and not runs:  # what lies below may be a class
+            native.append(_handed(parameters, CONFIG_OF_CLASS))
     return replace(entry, value=replace(entry.value, entries=tuple(native)))
 
 
-def _native(entry: Entry, where: Where) -> Iterator[Entry]:
+def _handed(parameters: Sequence[Entry], name: str) -> Entry:
+    """Return what a class is handed, `override` over `config`."""
+    head = next((each for each in parameters if not isinstance(each.value, Table)), None)
+    if head is not None:
+        return replace(head, name=name)  # no mapping, which its reader reports
+    kept: dict[str, Entry] = {}
+    for each in sorted(parameters, key=lambda one: _PARAMETERS.index(one.name)):
+        if isinstance(each.value, Table):
+            kept.update((one.name, one) for one in each.value.entries)
+    at = parameters[0].at
+    return Entry(name, at, Table(parameters[0].value.at, tuple(kept.values())))
+
+
+def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
     place = where.child(entry.name, entry.value.at)
     node = entry.value
     match entry.name:
         case "type":
             _TYPE(node, place)
+        case "module" | "class" if is_class:
+            yield entry
         case "module" | "class" | "config" | "override":
             return
         case "permissions":

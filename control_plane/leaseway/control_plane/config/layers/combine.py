@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leaseway.control_plane.config.layers.document import Document
+from leaseway.control_plane.config.layers.document import CONFIG_OF_CLASS, Document
 from leaseway.control_plane.config.layers.grants import unknown_grants, with_grants
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
 from leaseway.control_plane.config.schema.issues import (
@@ -29,7 +29,7 @@ from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Leaf, Pos
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 from leaseway.wire.names import nearest
 
-_BY_NAME: Final = frozenset({"env", "headers"})
+_BY_NAME: Final = frozenset({"env", "headers", "config"})
 """Keys whose mappings are merged name by name; of all others the upper value is taken whole."""
 
 
@@ -41,6 +41,8 @@ def merged(below: Entry, above: Entry) -> Entry:
     """
     if not isinstance(below.value, Table) or not isinstance(above.value, Table):
         return replace(below, value=above.value)
+    above = _for_class(above, _transport(below.value.entries) == "python")
+    assert isinstance(above.value, Table)
     entries = _usable(below.value.entries, above.value)
     upper = {entry.name: entry for entry in above.value.entries}
     kept = [_under(entry, upper.pop(entry.name, None)) for entry in entries]
@@ -49,6 +51,18 @@ def merged(below: Entry, above: Entry) -> Entry:
     lower = [entry for entry in kept if entry.name not in names or entry.name in taken]
     added = [entry for entry in above.value.entries if entry.name not in taken]
     return replace(below, value=replace(below.value, entries=(*lower, *added)))
+
+
+def _for_class(above: Entry, is_class: bool) -> Entry:
+    """Return an entry with what is meant for a class as its `config`, or without it."""
+    if not isinstance(above.value, Table):
+        return above
+    entries = [
+        replace(each, name="config") if each.name == CONFIG_OF_CLASS else each
+        for each in above.value.entries
+        if is_class or each.name != CONFIG_OF_CLASS
+    ]
+    return replace(above, value=replace(above.value, entries=tuple(entries)))
 
 
 def _under(below: Entry, above: Entry | None) -> Entry:
@@ -87,6 +101,11 @@ DOMAIN_KEYS: Final = frozenset(SERVER_KEYS) - {
     "openapi",
     "http_tools",
     "follow_redirects",
+    "module",
+    "class",
+    "roots",
+    "commands",
+    "hosts",
     "sandbox",
     "limits",
     "inherit_env",
@@ -242,6 +261,8 @@ class _Combination:
         for issue in self._foreign(domain, entry):
             own.add(issue)
         spec = self._read(overlaid, own, failed or entry.name in domain.failed, key)
+        for issue in self._switched_on(domain, entry, spec):
+            own.add(issue)
         self.log.absorb(own, domain.tenant)
         if entry.name in own.failed:
             self.refused.add(key)
@@ -261,6 +282,25 @@ class _Combination:
                 name = f"{domain.document.root}.{entry.name}.{each.name}"
                 reason = IssueReason.KEY_NOT_FOR_LAYER
                 yield replace(domain.about(name, each.at, reason, message, entry.name), tenant="")
+
+    def _switched_on(
+        self, domain: LayerDocument, entry: Entry, spec: ServerSpec | None
+    ) -> Iterable[ConfigIssue]:
+        """Refuse tools of a builtin server that are on for the tenant alone."""
+        common = self.specs.get(VariantKey(entry.name))
+        if spec is None or spec.transport != "builtin" or not isinstance(entry.value, Table):
+            return
+        on = set(common.builtin.tools) if common is not None else set[str]()
+        more = [name for name in spec.builtin.tools if name not in on]
+        at = next((each.at for each in entry.value.entries if each.name == "tools"), None)
+        if more and at is not None:
+            message = (
+                f"A domain can't switch on {shown(more[0])} of the server {shown(entry.name)}:"
+                " only the system layer does. Remove it, or name it there."
+            )
+            name = f"{domain.document.root}.{entry.name}.tools"
+            reason = IssueReason.KEY_NOT_FOR_LAYER
+            yield replace(domain.about(name, at, reason, message, entry.name), tenant="")
 
     def _overlaid(
         self, declared: _Declared, sessions: Sequence[LayerDocument]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
@@ -18,6 +18,9 @@ from leaseway.control_plane.config.tree.json_tree import BadJson
 from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.yaml_tree import START, BadText, Entry, Position, Table
 from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS, MIB
+
+CONFIG_OF_CLASS: Final = "config, if a class"
+"""In an entry that goes over another: what it is to be handed in case it is a Python class."""
 
 
 @dataclass(frozen=True)

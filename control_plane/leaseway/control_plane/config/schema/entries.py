@@ -13,19 +13,28 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, shown
-from leaseway.control_plane.config.schema.keys import OPEN_TRANSPORTS, ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.schema.openapi import OpenApi
+from leaseway.control_plane.config.schema.process_servers import check_builtin, switched_on
 from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
 from leaseway.spec.http_tools import clash, without_headers
-from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.model import (
+    Builtin,
+    InstancePolicy,
+    ServerSpec,
+    Transform,
+    VariantKey,
+)
+from leaseway.spec.name_filters import NO_FILTER
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
-from leaseway.spec.transports import is_available, is_known, known_transports
+from leaseway.spec.transports import is_known, known_transports
 from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 
 _INSTANCES: Final = "instances."
 _POLICY: Final = "policy."
+_BUILTIN: Final = "builtin."
 
 
 @dataclass(frozen=True)
@@ -77,8 +86,7 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
     transport = _transport_of(entries)
     where = replace(where, transport=transport)
     known = [each for each in entries if each.name in SERVER_KEYS]
-    judged = known if transport in OPEN_TRANSPORTS else entries
-    judged = [each for each in judged if not _is_misplaced(each.name, transport)]
+    judged = [each for each in entries if not _is_misplaced(each.name, transport)]
     values = read_table(judged, SERVER_KEYS, where, "a server")
     _check_keys(entry, {each.name: each for each in known}, where)
     if values.pop("enabled", True) is False:
@@ -92,6 +100,9 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_together(entry, values, where)
     _check_http_tools(entry, values, where)
+    if transport == "builtin" and "tools" in values:
+        written = {each.name for each in known}
+        check_builtin(entry, _switched_on(dict(values)), written, where)
     if server_id in where.log.failed:
         return None
     return _spec(server_id, values, defaults)
@@ -99,23 +110,28 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
 
 def _spec(server_id: str, values: dict[str, Any], defaults: Defaults) -> ServerSpec:
     transforms = values.pop("transforms", defaults.transforms)
-    instances = {
-        name.removeprefix(_INSTANCES): values.pop(name)
-        for name in list(values)
-        if name.startswith(_INSTANCES)
-    }
-    policy = {
-        name.removeprefix(_POLICY): values.pop(name)
-        for name in list(values)
-        if name.startswith(_POLICY)
-    }
+    policy = _taken(values, _POLICY)
     return ServerSpec(
         key=VariantKey(server_id),
         policy=ServerPolicy(**policy) if policy else NO_POLICY,
-        instances=InstancePolicy(**instances),
+        instances=InstancePolicy(**_taken(values, _INSTANCES)),
+        builtin=_switched_on(values),
         transforms=for_server(transforms, server_id),
         **values,
     )
+
+
+def _switched_on(values: dict[str, Any]) -> Builtin:
+    given = Builtin(**_taken(values, _BUILTIN))
+    if values.get("transport") != "builtin":
+        return given
+    return switched_on(values.get("tools", NO_FILTER), given)
+
+
+def _taken(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Take the values out whose fields begin with a prefix, without it."""
+    names = [name for name in values if name.startswith(prefix)]
+    return {name.removeprefix(prefix): values.pop(name) for name in names}
 
 
 def _check_id(entry: Entry, where: Where) -> None:
@@ -143,7 +159,7 @@ def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
     transport = where.transport
     if "transport" not in present:
         where.missing(server.at, "transport", _no_transport(server.name, present))
-    if transport is None or transport in OPEN_TRANSPORTS:
+    if transport is None:
         return
     for key in SERVER_KEYS.values():
         entry = present.get(key.name)
@@ -219,8 +235,7 @@ def _missing(server_id: str, name: str, known: Sequence[str]) -> str:
 
 
 def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
-    runnable = [name for name in known_transports() if is_available(name)]
-    text = _missing(server_id, "transport", runnable)
+    text = _missing(server_id, "transport", known_transports())
     if "command" in present:
         return f"{text} With 'command', write 'transport: stdio'."
     if "url" not in present:
@@ -233,7 +248,7 @@ def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
 def _is_misplaced(name: str, transport: str | None) -> bool:
     """Say whether a key is none of a transport's, so that its value is not judged either."""
     key = SERVER_KEYS.get(name)
-    if key is None or transport is None or transport in OPEN_TRANSPORTS:
+    if key is None or transport is None:
         return False
     return not key.is_for(transport)
 

@@ -69,7 +69,7 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...] | None:
         if text is not None:
             check_references(item, place)
             before = read[-1] if read else ""
-            _warn(item, place, credentials.credential_in_argument(text, before))
+            warn_of_credential(item, place, credentials.credential_in_argument(text, before))
             read.append(text)
     return tuple(read)
 
@@ -86,7 +86,7 @@ def url(node: Tree, where: Where) -> str | None:
     if fault:
         where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)} {fault}")
         return None
-    _warn(node, where, credentials.credential_in_url(text))
+    warn_of_credential(node, where, credentials.credential_in_url(text))
     return text
 
 
@@ -168,7 +168,7 @@ def _values(
 def _value(entry: Entry, where: Where, longest: int, one_line: bool) -> Value | None:
     node = entry.value
     if isinstance(node, Table):
-        return _reference(node, where)
+        return reference(node, where)
     text = text_of(node, where, longest=longest)
     if text is None:
         return None
@@ -177,11 +177,12 @@ def _value(entry: Entry, where: Where, longest: int, one_line: bool) -> Value | 
         where.error(node.at, IssueReason.BAD_VALUE, message)
         return None
     check_references(node, where)
-    _warn(node, where, credentials.credential_kind(entry.name, text))
+    warn_of_credential(node, where, credentials.credential_kind(entry.name, text))
     return Value("literal", text)
 
 
-def _reference(node: Table, where: Where) -> Value | None:
+def reference(node: Table, where: Where) -> Value | None:
+    """Read exactly one of `{env: NAME}`, `{secret: NAME}` and `{file: PATH}`."""
     entries = unique_entries(node, where)
     if len(entries) != 1:
         message = (
@@ -266,7 +267,8 @@ def _filled(text: str) -> str:
     return text
 
 
-def _warn(node: Tree, where: Where, kind: str | None) -> None:
+def warn_of_credential(node: Tree, where: Where, kind: str | None) -> None:
+    """Report a literal that looks like a credential of some kind; None is not reported."""
     if kind is None or not isinstance(node, Leaf):
         return
     message = (

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
 from leaseway.control_plane.config.schema.keys import (
-    OPEN_TRANSPORTS,
     PROTOCOLS,
     ROOT_KEYS,
     SERVER_KEYS,
 )
+from leaseway.control_plane.config.schema.process_servers import MAX_ENTRIES
+from leaseway.spec.builtin import BUILTIN_TOOLS
 from leaseway.spec.http_tools import (
     BODIES,
     MAX_PARAMETERS,
@@ -88,6 +89,11 @@ def _whole(smallest: int, largest: int) -> Schema:
 _VALUE: Final[Schema] = {
     "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
     "anyOf": [_TEXT, _only("env", _TEXT), _only("secret", _SECRET), _only("file", _TEXT)],
+}
+_TEXTS: Final[Schema] = {
+    "type": "array",
+    "maxItems": MAX_ENTRIES,
+    "items": {"type": "string", "minLength": 1},
 }
 _VALUES: Final[Schema] = {"type": "object", "additionalProperties": _VALUE}
 _TRANSFORM: Final[Schema] = {
@@ -182,7 +188,23 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "follow_redirects": _FLAG,
     "retries": _whole(0, MAX_RETRIES),
     "sessionId": _TEXT,
-    "tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+    "module": {"type": "string", "minLength": 1},
+    "class": {"type": "string", "minLength": 1},
+    "config": {"type": "object"},
+    "roots": _TEXTS,
+    "commands": _TEXTS,
+    "hosts": _TEXTS,
+    "tools": {
+        "anyOf": [
+            _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
+            {
+                "description": "The tools that are on, of a builtin server.",
+                "type": "array",
+                "minItems": 1,
+                "items": _choice(*BUILTIN_TOOLS),
+            },
+        ]
+    },
     "prompts": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS}),
     "resources": _object({"whitelist": _URI_PATTERNS, "blacklist": _URI_PATTERNS}),
     "transform": _TRANSFORM,
@@ -282,11 +304,10 @@ def native_schema() -> Schema:
 
 
 def _for_transport(transport: str) -> Schema:
-    """Say which keys one transport needs and takes; of open ones not all are known."""
+    """Say which keys one transport needs and takes."""
     keys = SERVER_KEYS.values()
     then: Schema = {"required": [key.name for key in keys if transport in key.required_by]}
-    if transport not in OPEN_TRANSPORTS:
-        taken = [key.name for key in keys if key.is_for(transport)]
-        then |= {"properties": dict.fromkeys(taken, True), "additionalProperties": False}
+    taken = [key.name for key in keys if key.is_for(transport)]
+    then |= {"properties": dict.fromkeys(taken, True), "additionalProperties": False}
     chosen = {"properties": {"transport": {"const": transport}}, "required": ["transport"]}
     return {"if": chosen, "then": then}

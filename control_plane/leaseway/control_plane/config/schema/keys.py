@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from leaseway.control_plane.config.schema import fields, policy
+from leaseway.control_plane.config.schema import fields, policy, process_servers
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.http_tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
@@ -29,8 +29,8 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.http_tools import MAX_RETRIES
-from leaseway.spec.model import AVAILABLE_TRANSPORTS, TRANSPORTS, Limits, Sandbox
-from leaseway.spec.transports import is_available, is_known, known_transports
+from leaseway.spec.model import PROCESSES, TRANSPORTS, Limits, Sandbox
+from leaseway.spec.transports import is_known, known_transports
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import MIB
 
@@ -45,9 +45,6 @@ PROTOCOLS: Final = (
 )
 """What `protocol:` may say."""
 
-OPEN_TRANSPORTS: Final = frozenset({"python", "builtin"})
-"""Transports whose own keys this version does not know, and so does not judge."""
-
 _DAY: Final = 86_400.0
 _YEAR: Final = 365 * _DAY
 _INSTANT: Final = 0.001
@@ -55,6 +52,8 @@ _MOST_INSTANCES: Final = 4_096
 _MOST_MEMORY: Final = 1024**5
 
 _STDIO: Final = frozenset({"stdio"})
+_PYTHON: Final = frozenset({"python"})
+_BUILTIN: Final = frozenset({"builtin"})
 _NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
 _HTTP: Final = frozenset({"streamable_http"})
 _HTTP_API: Final = frozenset({"http_api"})
@@ -79,12 +78,6 @@ def _transport(node: Tree, where: Where) -> str | None:
         hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
         message = f"{shown(name)} is no transport: {hint}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
-    elif not is_available(name):
-        message = (
-            f"This version can't run the transport '{name}' yet; it runs"
-            f" {', '.join(sorted(AVAILABLE_TRANSPORTS))}."
-        )
-        where.error(node.at, IssueReason.TRANSPORT_NOT_AVAILABLE, message)
     return name
 
 
@@ -165,20 +158,20 @@ _KEYS: Final = (
     Key("description", plain_text(longest=4_096), "description"),
     Key("truely-stateless", boolean, "truely_stateless"),
     Key("transport", _transport, "transport", required_by=frozenset(TRANSPORTS)),
-    Key("protocol", choice(*PROTOCOLS), "protocol", _STDIO | _NETWORK),
+    Key("protocol", choice(*PROTOCOLS), "protocol", PROCESSES | _NETWORK),
     Key("command", fields.command, "command", _STDIO, required_by=_STDIO),
     Key("args", fields.arguments, "args", _STDIO),
-    Key("env", fields.environment, "env", _STDIO),
+    Key("env", fields.environment, "env", PROCESSES),
     # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
     Key(
         "inherit_env",
         choice("safe", "all", "none"),
         "inherit_env",
-        _STDIO,
+        PROCESSES,
         reaches_registered=False,
     ),
-    Key("limits", _LIMITS, "limits", _STDIO, reaches_registered=False),
-    Key("sandbox", _sandbox, "sandbox", _STDIO, reaches_registered=False),
+    Key("limits", _LIMITS, "limits", PROCESSES, reaches_registered=False),
+    Key("sandbox", _sandbox, "sandbox", PROCESSES, reaches_registered=False),
     Key("url", fields.url, "url", _NETWORK, required_by=_NETWORK),
     Key("headers", fields.headers, "headers", _NETWORK | _HTTP_API),
     Key("base_url", fields.url, "url", _HTTP_API, reaches_registered=False),
@@ -187,7 +180,13 @@ _KEYS: Final = (
     Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
     Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
     Key("sessionId", fields.session_id, "session_id", _HTTP),
-    Key("tools", naming.tools, "tools"),
+    Key("module", process_servers.module, "module", _PYTHON, _PYTHON, reaches_registered=False),
+    Key("class", process_servers.class_name, "class_name", _PYTHON, _PYTHON, False),
+    Key("config", process_servers.config, "config", _PYTHON, reaches_registered=False),
+    Key("roots", process_servers.roots, "builtin.roots", _BUILTIN, reaches_registered=False),
+    Key("commands", process_servers.commands, "builtin.commands", _BUILTIN, frozenset(), False),
+    Key("hosts", process_servers.hosts, "builtin.hosts", _BUILTIN, reaches_registered=False),
+    Key("tools", process_servers.tools, "tools", required_by=_BUILTIN),
     Key("prompts", naming.prompts, "prompts"),
     Key("resources", naming.resources, "resources"),
     Key("transform", naming.transforms, "transforms"),
@@ -206,7 +205,8 @@ _KEYS: Final = (
 )
 
 SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}
-"""The keys of one server; a field `instances.x` is one of its `InstancePolicy`."""
+"""The keys of one server; a field `instances.x` is one of its `InstancePolicy`,
+and `builtin.x` one of its `Builtin`."""
 
 
 def _version(node: Tree, where: Where) -> int | None:

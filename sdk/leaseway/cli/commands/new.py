@@ -1,0 +1,142 @@
+"""`leaseway new server`: a server that is a Python class, with its test, ready to be changed."""
+
+from __future__ import annotations
+
+import keyword
+from pathlib import Path
+from typing import Final
+
+import click
+
+from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.options.common import examples
+from leaseway.wire.names import is_valid_name
+
+_SERVER: Final = '''"""The MCP server {name}: say here what its tools are for."""
+
+from __future__ import annotations
+
+from leaseway.server import BaseMCPServer, ToolError, tool
+
+
+class {class_name}(BaseMCPServer):
+    """Greets. Replace its tool with your own.
+
+    `self.config` is what the configuration's `config` says.
+    """
+
+    server_name = "{name}"
+
+    @tool(annotations={{"readOnlyHint": True}})
+    async def {tool}(self, who: str, times: int = 1) -> dict[str, list[str]]:
+        """Greet somebody, up to ten times."""
+        if not 1 <= times <= 10:
+            raise ToolError("'times' must be from 1 to 10.")
+        greeting = self.config.get("greeting", "Hello")
+        return {{"greetings": [f"{{greeting}}, {{who}}!"] * times}}
+'''
+
+_TEST: Final = '''"""What {name} does: as a class, and as the process that a worker runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from leaseway.server import ToolError
+from {module} import {class_name}
+
+
+def test_it_greets_as_it_is_configured() -> None:
+    server = {class_name}(config={{"greeting": "Ahoy"}})
+    assert asyncio.run(server.{tool}("Ada", 2)) == {{"greetings": ["Ahoy, Ada!"] * 2}}
+
+
+def test_it_greets_nobody_too_often() -> None:
+    with pytest.raises(ToolError, match="from 1 to 10"):
+        asyncio.run({class_name}().{tool}("Ada", 11))
+
+
+def test_an_mcp_client_can_call_it() -> None:
+    async def call() -> None:
+        parameters = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "leaseway.server", "{module}", "{class_name}"],
+            cwd=Path(__file__).parent,
+            env={{**os.environ, "LEASEWAY_SERVER_CONFIG": json.dumps({{"greeting": "Ahoy"}})}},
+        )
+        async with Client(stdio_client(parameters)) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["{tool}"]
+            result = await client.call_tool("{tool}", {{"who": "Ada"}})
+            assert result.structured_content == {{"greetings": ["Ahoy, Ada!"]}}
+
+    asyncio.run(asyncio.wait_for(call(), 60))
+'''
+
+_CONFIGURATION: Final = """\
+  {name}:
+    transport: python
+    module: {module}
+    class: {class_name}
+    config: {{ greeting: Hello }}
+    # truely-stateless: true      # if its calls may share one process
+"""
+
+
+@click.group()
+def new() -> None:
+    """Write files to start from."""
+
+
+@new.command(epilog=examples("leaseway new server weather", "leaseway new server weather -C tools"))
+@click.argument("name")
+@click.option(
+    "-C",
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=".",
+    help="Where to write; made if it is not there. Default: here.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+def server(name: str, folder: Path, force: bool) -> None:
+    """Write the MCP server NAME as a Python class, with a test.
+
+    What to add to the configuration is printed.
+    """
+    module = name.replace("-", "_").lower()
+    if not is_valid_name(name) or not module.isidentifier() or keyword.iskeyword(module):
+        raise CliFailure(
+            f"'{name}' can't name a server and a Python module: write letters, digits, '_' and"
+            " '-', no digit first, and no word of Python's.",
+            USAGE,
+        )
+    words = {
+        "name": name,
+        "module": module,
+        "class_name": "".join(part.capitalize() for part in module.split("_")) or "Server",
+        "tool": "greet",
+    }
+    files = {
+        folder / f"{module}.py": _SERVER.format(**words),
+        folder / f"test_{module}.py": _TEST.format(**words),
+    }
+    for path in files:
+        if path.exists() and not force:
+            raise CliFailure(f"{path} exists; choose another name, or pass --force.", FAILED)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CliFailure(f"{error.filename} can't be written: {error.strerror}.") from None
+    click.echo(_CONFIGURATION.format(**words), nl=False)
+    listed = " and ".join(str(path) for path in files)
+    where = "Workers find the module in the folder that they run in, or on PYTHONPATH ('env')."
+    click.echo(f"leaseway: Wrote {listed}. Add the above below 'servers:'. {where}", err=True)

@@ -1,0 +1,59 @@
+"""What can be said of a `builtin` server: its tools, command lines and hosts. Pure.
+
+The control plane checks what a file says with it, and the server what it is started with.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from typing import Final
+
+FILE_TOOLS: Final = (
+    "read_file",
+    "write_file",
+    "edit_file",
+    "list_files",
+    "search_files",
+    "delete_file",
+    "get_file_info",
+)
+"""Those that need a folder."""
+
+BUILTIN_TOOLS: Final = (*FILE_TOOLS, "execute_command", "get_env", "current_time", "http_get")
+"""All tools; each is off until it is named."""
+
+
+def command_words(entry: str) -> tuple[tuple[str, ...], bool]:
+    """Return the words of an allowed command line, and whether more may follow them.
+
+    Raises:
+        ValueError: It names no program; the text says why.
+    """
+    try:
+        words = shlex.split(entry)
+    except ValueError as error:
+        raise ValueError(f"The command {entry!r:.200} can't be read: {error}.") from None
+    if not words or words[0] == "*" or words[0].startswith("-"):
+        raise ValueError(f"The command {entry!r:.200} names no program.")
+    if "/" in words[0] and not words[0].startswith("/"):
+        raise ValueError(f"The command {entry!r:.200} must begin with a name or an absolute path.")
+    open_end = len(words) > 1 and words[-1] == "*"
+    return tuple(words[:-1] if open_end else words), open_end
+
+
+def host_fault(entry: str) -> str | None:
+    """Return why an entry is none of name, `*.name`, address and network; or None."""
+    try:
+        ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        pass
+    else:
+        return None
+    labels = entry.rstrip(".").removeprefix("*.").split(".")
+    if all(label and label.replace("-", "").replace("_", "").isalnum() for label in labels):
+        return None
+    return (
+        f"{entry!r:.200} is no host: write a name, *.name, an address or a network such as"
+        " 10.0.0.0/8, without scheme, port or path."
+    )

@@ -1,0 +1,62 @@
+"""`leaseway new server`: what it writes works, and it replaces nothing unasked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import Result
+from tests.conftest import BOUND
+
+from leaseway.control_plane.config.formats.detection import parse_text
+
+Run = Callable[..., Result]
+
+
+def test_what_it_writes_passes_its_own_test(run: Run, tmp_path: Path) -> None:
+    done = run("new", "server", "weather-station", "-C", str(tmp_path / "made"))
+    assert done.exit_code == 0, done.stderr
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {
+        "weather_station.py",
+        "test_weather_station.py",
+    }
+    tried = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weather_station.py"],
+        cwd=tmp_path / "made",
+        capture_output=True,
+        text=True,
+        timeout=3 * BOUND,
+    )
+    assert "3 passed" in tried.stdout, tried.stdout + tried.stderr
+
+
+def test_the_entry_that_it_prints_is_good(run: Run, tmp_path: Path) -> None:
+    done = run("new", "server", "weather-station", "-C", str(tmp_path))
+    parsed = parse_text(f"version: 1\nservers:\n{done.stdout}", "mcp.yaml")
+    assert parsed.issues == ()
+    entry = yaml.safe_load(done.stdout)["weather-station"]
+    assert (entry["module"], entry["class"]) == ("weather_station", "WeatherStation")
+    assert "on PYTHONPATH" in done.stderr
+
+
+def test_a_file_that_exists_is_replaced_only_by_force(run: Run, tmp_path: Path) -> None:
+    mine = tmp_path / "test_weather.py"
+    mine.write_text("mine")
+    done = run("new", "server", "weather", "-C", str(tmp_path))
+    assert done.exit_code == 1
+    assert f"{mine} exists" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["test_weather.py"]
+    assert run("new", "server", "weather", "-C", str(tmp_path), "--force").exit_code == 0
+    assert mine.read_text() != "mine"
+
+
+@pytest.mark.parametrize("name", ["1st", "class", "a b", "../up", "", "ä", "a.b"])
+def test_what_no_module_can_be_called_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    done = run("new", "server", "-C", str(tmp_path), "--", name)
+    assert done.exit_code == 2
+    assert "can't name a server and a Python module" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,199 @@
+"""Entries of `python` and `builtin` servers: what they come to, and each mistake with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.effective import effective_values
+from leaseway.control_plane.config.formats.detection import parse_text
+from leaseway.control_plane.config.layers.sources import parse_sources
+from leaseway.control_plane.config.loading import load_sources
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
+from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
+
+PYTHON = "transport: python, module: tools.weather, class: Weather"
+BUILTIN = "transport: builtin, tools: [read_file, current_time], roots: [docs]"
+
+
+def parse(entry: str) -> ParsedConfig:
+    return parse_text(f"version: 1\nservers:\n  s: {{{entry}}}\n", "mcp.yaml")
+
+
+def spec_of(entry: str) -> ServerSpec:
+    parsed = parse(entry)
+    assert parsed.issues == ()
+    return parsed.servers[VariantKey("s")]
+
+
+def test_a_class_is_handed_any_mapping_with_its_references() -> None:
+    spec = spec_of(
+        f"{PYTHON}, config: {{url: '${{URL}}', n: 1, deep: [{{token: {{secret: t}}}}, null, true]"
+        "}, env: {A: b}, limits: {cpu: 1}, sandbox: true, inherit_env: none"
+    )
+    assert (spec.module, spec.class_name) == ("tools.weather", "Weather")
+    assert json.loads(spec.config) == {
+        "url": "${URL}",
+        "n": 1,
+        "deep": [{"token": {"secret": "t"}}, None, True],
+    }
+    assert spec.values == {
+        "env.A": Value("literal", "b"),
+        "config.url": Value("literal", "${URL}"),
+        "config.deep[0].token": Value("secret", "t"),
+    }
+
+
+def test_what_is_on_of_a_builtin_server_travels() -> None:
+    spec = spec_of(
+        "transport: builtin, tools: [read_file, execute_command, http_get], roots: ['${ROOT}', /b],"
+        " commands: ['git log *'], hosts: ['*.example.com', 10.0.0.0/8]"
+    )
+    assert spec.builtin == Builtin(
+        ("read_file", "execute_command", "http_get"),
+        ("${ROOT}", "/b"),
+        ("git log *",),
+        ("*.example.com", "10.0.0.0/8"),
+    )
+    travelled = spec_from_wire(spec_to_wire(spec))
+    assert travelled.builtin == spec.builtin
+    assert travelled.launch_hash == spec.launch_hash
+    python = spec_of(f"{PYTHON}, config: {{a: 1}}")
+    assert spec_from_wire(spec_to_wire(python)).launch_hash == python.launch_hash
+
+
+def test_a_change_of_what_runs_changes_the_launch_and_the_order_of_keys_does_not() -> None:
+    hashes = [
+        spec_of(entry).launch_hash
+        for entry in (
+            PYTHON,
+            PYTHON.replace("weather", "wind"),
+            PYTHON.replace("Weather", "Wind"),
+            f"{PYTHON}, config: {{a: 1, b: 2}}",
+            BUILTIN,
+            BUILTIN.replace("current_time", "get_env"),
+            BUILTIN.replace("docs", "other"),
+        )
+    ]
+    assert len(set(hashes)) == len(hashes)
+    assert spec_of(f"{PYTHON}, config: {{b: 2, a: 1}}").launch_hash == hashes[3]
+
+
+def test_patterns_switch_tools_on_too() -> None:
+    spec = spec_of(
+        "transport: builtin, roots: [.], tools: {whitelist: ['*_file'], blacklist: ['*']}"
+    )
+    assert spec.builtin.tools == ("read_file", "write_file", "edit_file", "delete_file")
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "reason", "words"),
+    [
+        ("transport: python, class: A", "module", "MISSING_KEY", "needs 'module' for 'python'"),
+        ("transport: python, module: a", "class", "MISSING_KEY", "needs 'class' for 'python'"),
+        ("transport: python, module: a/b.py, class: A", "module", "BAD_VALUE",
+         "must be a module as in an import statement, such as tools.weather, but is 'a/b.py'"),
+        ("transport: python, module: a, class: a.B", "class", "BAD_VALUE", "the name of a class"),
+        ("transport: python, module: '${M}', class: B", "module", "REFERENCE_NOT_ALLOWED", "${"),
+        (f"{PYTHON}, config: [a]", "config", "WRONG_TYPE", "must be a mapping"),
+        (f"{PYTHON}, config: {{a: {{secret: 'no name'}}}}", "config.a.secret", "BAD_VALUE", "name"),
+        (f"{PYTHON}, config: {{a: .inf}}", "config.a", "BAD_VALUE", "no number that JSON can hold"),
+        (f"{PYTHON}, config: {{a: {'[' * 17}{']' * 17}}}", None, "BAD_VALUE", "deeper than 16"),
+        (f"{PYTHON}, config: {{a: {'x' * 65_537}}}", "config.a", "BAD_VALUE", "longer than 65536"),
+        (f"{PYTHON}, config: {{{', '.join(f'a{i}: {str(i) * 3}x' for i in range(5_000))}}}",
+         "config", "BAD_VALUE", "longer than 65536 characters as JSON"),
+        (f"{PYTHON}, command: x", "command", "KEY_NOT_FOR_TRANSPORT", "only for 'stdio'"),
+        ("transport: stdio, command: x, module: a", "module", "KEY_NOT_FOR_TRANSPORT", "'python'"),
+        ("transport: builtin", "tools", "MISSING_KEY", "needs 'tools' for 'builtin'"),
+        ("transport: builtin, tools: []", "tools", "BAD_VALUE", "switches on no tool: name"),
+        ("transport: builtin, tools: {blacklist: [x]}", "tools", "BAD_VALUE", "on no tool"),
+        ("transport: builtin, tools: [reed_file]", "tools[0]", "BAD_VALUE",
+         "did you mean 'read_file'?"),
+        ("transport: builtin, tools: [read_file]", "roots", "MISSING_KEY",
+         "The tool read_file needs 'roots': the folders"),
+        ("transport: builtin, tools: [execute_command]", "commands", "MISSING_KEY",
+         "needs 'commands'"),
+        ("transport: builtin, tools: [execute_command], commands: ['./x']", "commands[0]",
+         "BAD_VALUE", "a name or an absolute path"),
+        ("transport: builtin, tools: [execute_command], commands: [\"a 'b\"]", "commands[0]",
+         "BAD_VALUE", "can't be read"),
+        ("transport: builtin, tools: [http_get], hosts: ['http://a']", "hosts[0]", "BAD_VALUE",
+         "without scheme"),
+        ("transport: builtin, tools: [read_file], roots: ['-x']", "roots[0]", "BAD_VALUE",
+         "no folder"),
+        ("transport: builtin, tools: [read_file], roots: []", "roots", "BAD_VALUE", "is empty"),
+        ("transport: builtin, tools: [get_env], args: [x]", "args", "KEY_NOT_FOR_TRANSPORT",
+         "only for 'stdio'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_place(
+    entry: str, key: str | None, reason: str, words: str
+) -> None:
+    parsed = parse(entry)
+    assert parsed.rejected == {"s"}
+    issue = next(each for each in parsed.issues if each.severity == "error")
+    assert issue.reason == reason
+    assert words in issue.message
+    assert issue.line == 3
+    if key is not None:
+        assert issue.key == f"servers.s.{key}"
+
+
+@pytest.mark.parametrize("key", ["roots: [a]", "commands: [git]", "hosts: [a.b]"])
+def test_what_serves_no_tool_that_is_on_is_a_warning(key: str) -> None:
+    parsed = parse(f"transport: builtin, tools: [current_time], {key}")
+    (issue,) = parsed.issues
+    assert (issue.severity, issue.reason) == ("warning", "KEY_WITHOUT_EFFECT")
+
+
+def test_a_literal_credential_in_a_config_is_warned_about_and_not_shown() -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 3
+    parsed = parse(f"{PYTHON}, config: {{db: {{token: {token}, host: h}}}}")
+    (issue,) = parsed.issues
+    assert (issue.reason, issue.key) == ("LITERAL_CREDENTIAL", "servers.s.config.db.token")
+    assert token not in issue.message
+    shown = {each.key: each.value for each in effective_values(parsed, ())}
+    assert shown["config"] == {"db": {"token": "***", "host": "h"}}
+
+
+SYSTEM = """version: 1
+servers:
+  kit: {transport: builtin, tools: [read_file, list_files], roots: [docs]}
+  class: {transport: python, module: a, class: B, config: {a: 1, b: {c: 2}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("kit: {tools: [read_file, write_file]}", "A domain can't switch on 'write_file'"),
+        ("kit: {tools: {whitelist: ['*_file']}}", "A domain can't switch on 'write_file'"),
+        ("kit: {roots: [/]}", "A domain can't set 'roots'"),
+        ("kit: {commands: [sh]}", "A domain can't set 'commands'"),
+        ("kit: {hosts: [a]}", "A domain can't set 'hosts'"),
+        ("class: {module: os}", "A domain can't set 'module'"),
+        ("class: {class: C}", "A domain can't set 'class'"),
+    ],
+)
+def test_a_domain_widens_nothing(tmp_path: Path, entry: str, words: str) -> None:
+    parsed = layered(tmp_path, entry)
+    assert any(words in issue.message for issue in parsed.issues)
+    assert parsed.refused == {VariantKey(entry.partition(":")[0], "acme")}
+
+
+def test_a_domain_narrows_the_tools_and_merges_the_config_by_name(tmp_path: Path) -> None:
+    parsed = layered(tmp_path, "kit: {tools: [list_files]}\n  class: {config: {b: 3}}")
+    assert parsed.issues == ()
+    kit, made = (parsed.servers[VariantKey(name, "acme")] for name in ("kit", "class"))
+    assert kit.builtin == Builtin(("list_files",), ("docs",))
+    assert json.loads(made.config) == {"a": 1, "b": 3}
+
+
+def layered(folder: Path, entry: str) -> ParsedConfig:
+    (folder / "system.yaml").write_text(SYSTEM)
+    (folder / "acme.yaml").write_text(f"version: 1\nservers:\n  {entry}\n")
+    words = [f"system={folder / 'system.yaml'}", f"domain=acme:{folder / 'acme.yaml'}"]
+    return load_sources(parse_sources(words))

@@ -1,0 +1,146 @@
+"""Servers that are Python classes, and the kit, in a whole system: like any other stdio server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND
+from tests.e2e.system import eventually, running
+
+from leaseway.sdk import ServerLost
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+
+FOLDER = Path(__file__).parents[1] / "server"
+
+
+def weather(name: str = "Weather", **settings: object) -> dict[str, object]:
+    return {
+        "transport": "python",
+        "module": "weather",
+        "class": name,
+        "env": {"PYTHONPATH": str(FOLDER)},
+        "truely-stateless": True,
+        "transform": [{"prefix": "{server}_"}],
+        **settings,
+    }
+
+
+def builtin(root: Path, *tools: str, **settings: object) -> dict[str, object]:
+    return {
+        "transport": "builtin",
+        "tools": list(tools),
+        "roots": [str(root)],
+        "truely-stateless": True,
+        **settings,
+    }
+
+
+async def test_a_class_and_the_kit_are_called_like_any_server(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("hello")
+    config = {"unit": "${UNIT:-C}", "token": {"secret": "WEATHER_TOKEN"}, "list": [1, None]}
+    servers = {
+        "weather": weather(config=config),
+        "state": {**weather(), "truely-stateless": False},
+        "kit": builtin(tmp_path / "docs", "read_file", "list_files"),
+    }
+    environment = {"WEATHER_TOKEN": "token-5309"}
+    async with running(tmp_path, servers, environment=environment) as (system, client):
+        named = {tool.qualified_name for tool in await client.list_tools()}
+        assert {"kit:read_file", "kit:list_files", "weather:forecast"} <= named
+        assert "kit:write_file" not in named
+        assert (await client.call_tool("kit:read_file", {"path": "a.md"})).text == "hello"
+        refused = await client.call_tool("kit:read_file", {"path": "../mcp.yaml"})
+        assert refused.is_error
+        assert f"outside the allowed folders; allowed is: {tmp_path}/docs" in refused.text
+        told = (await client.call_tool("weather:configured", {})).structured
+        assert told == {
+            "config": {"unit": "C", "token": "token-5309", "list": [1, None]},
+            "in_environment": False,
+        }
+        failed = await client.call_tool("weather:divide", {"by": 0})
+        assert failed.is_error
+        assert f"{FOLDER}/weather.py, line " in failed.text
+        async with client.session("one") as one, client.session("two") as two:
+            counts = [(await each.call_tool("state:count", {})).text for each in (one, one, two)]
+        assert counts == ["1", "2", "1"]
+        assert "token-5309" not in system.logs()
+        assert not await client.problems()
+
+
+async def test_a_traceback_is_a_problem_with_file_and_line(tmp_path: Path) -> None:
+    servers = {
+        "ok": weather(),
+        "start": weather("BadStart"),
+        "tools": weather("BadTools"),
+        "missing": weather("Wether"),
+    }
+    async with running(tmp_path, servers) as (_, client):
+        problems = {each.server_id: each for each in await client.problems()}
+        assert set(problems) == {"start", "tools", "missing"}
+        source = (FOLDER / "weather.py").read_text().splitlines()
+        for server, raising, words in (
+            ("start", "no such database", "ValueError: no such database"),
+            ("tools", "no tools today", "KeyError: 'no tools today'"),
+        ):
+            line = 1 + next(i for i, text in enumerate(source) if raising in text)
+            assert f"{FOLDER}/weather.py, line {line}, in " in problems[server].message
+            assert words in problems[server].message
+        assert "has no class Wether: did you mean Weather?" in problems["missing"].message
+        assert not (await client.call_tool("ok:forecast", {"city": "Oslo"})).is_error
+
+
+async def test_a_class_that_blocks_or_dies_harms_no_other(tmp_path: Path) -> None:
+    servers = {"one": weather(), "other": weather(), "kit": builtin(tmp_path, "list_files")}
+    async with asyncio.timeout(4 * BOUND), running(tmp_path, servers) as (_, client):
+        blocked = asyncio.create_task(client.call_tool("one:slow", {"steps": 3_000}))
+        assert not (await client.call_tool("other:forecast", {"city": "Oslo"})).is_error
+        assert not (await client.call_tool("kit:list_files", {})).is_error
+        assert not blocked.done()
+        with pytest.raises(ServerLost, match="7"):
+            await client.call_tool("one:crash", {})
+        with pytest.raises(ServerLost):
+            await blocked
+
+        async def is_back() -> bool:
+            return not (await client.call_tool("one:forecast", {"city": "Oslo"})).is_error
+
+        await eventually(is_back)
+
+
+async def test_a_changed_config_is_a_new_process_and_calls_under_way_end_on_the_old(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, {"weather": weather(config={"n": 1})}) as (system, client):
+        slow = asyncio.create_task(client.call_tool("weather:slow", {"steps": 300}))
+        system.write({"weather": weather(config={"n": 2})})
+
+        async def is_new() -> bool:
+            told = (await client.call_tool("weather:configured", {})).structured
+            return told is not None and told["config"] == {"n": 2}
+
+        await eventually(is_new)
+        assert not (await slow).is_error
+
+
+@pytest.mark.usefixtures("bwrap")
+async def test_a_sandbox_holds_the_kit_and_keeps_its_folders_in_sight(tmp_path: Path) -> None:
+    docs, notes = tmp_path / "docs", tmp_path / "notes"
+    docs.mkdir()
+    notes.mkdir()
+    (docs / "a.md").write_text("hello")
+    tools = ("read_file", "write_file")
+    servers = {
+        "read": builtin(docs, *tools, sandbox=True, transform=[{"prefix": "r_"}]),
+        "write": builtin(notes, *tools, sandbox={"writable": [str(notes)]}),
+    }
+    async with running(tmp_path, servers) as (_, client):
+        assert (await client.call_tool("read:read_file", {"path": "a.md"})).text == "hello"
+        refused = await client.call_tool("read:write_file", {"path": "b.md", "content": "x"})
+        assert "Read-only file system" in refused.text
+        written = await client.call_tool("write:write_file", {"path": "b.md", "content": "x"})
+        assert not written.is_error, written.text
+        assert (notes / "b.md").read_text() == "x"
