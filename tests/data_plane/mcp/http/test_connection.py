@@ -196,7 +196,7 @@ async def test_a_broken_transport_harms_its_own_call_only(bench: Bench, each: st
     ("text", "reason", "started", "words"),
     [
         ("status 500", Reason.SERVER_ERROR, "unknown", "HTTP status 500"),
-        ("status 401", Reason.SERVER_ERROR, "yes", "credentials"),
+        ("status 401", Reason.SERVER_ERROR, "yes", "it wants a credential"),
         ("status 429", Reason.SERVER_ERROR, "no", "asked too often"),
         ("status 503", Reason.SERVER_ERROR, "no", "HTTP status 503"),
         ("redirect", Reason.SERVER_ERROR, "no", "http://127.0.0.2:1/mcp"),

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
 
 from leaseway.wire.errors import Reason
@@ -64,3 +66,36 @@ async def test_a_burst_of_server_errors_leaves_the_connection_as_it_was(
         assert [(await outcome).fault for outcome in slow] == [None] * 5
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     assert instance.state == "ready"
+
+
+RPC = '{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Unauthorized"}}'
+
+
+@pytest.mark.parametrize("protocol", ["auto", "legacy", "2026-07-28"])
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, '{"error":"invalid_token","error_description":"expired"}', "it wants a credential"),
+        (401, RPC, "it wants a credential"),
+        (403, "", "its credential does not allow that; check headers in its entry"),
+        (503, "closed for repairs\nuntil noon", "HTTP status 503 (closed for repairs)."),
+        (418, "<html>tea</html>", "HTTP status 418."),
+    ],
+)
+async def test_a_start_that_is_refused_says_how(
+    bench: Bench, status: int, body: str, words: str, protocol: str
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    app = web.Application()
+    app.router.add_route("*", "/mcp", refuse)
+    async with TestServer(app) as server:
+        where = f"{server.make_url('')}".rstrip("/")
+        fault = await bench.fails(bench.http_spec(f"{where}/mcp?key=k3y", protocol=protocol))
+    assert words in fault.message
+    assert fault.metadata["http_status"] == str(status)
+    assert "agree on a protocol" not in fault.message
+    assert "k3y" not in fault.message
+    if status in (401, 403):
+        assert f"HTTP status {status} from {where}" in fault.message

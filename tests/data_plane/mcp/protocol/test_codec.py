@@ -17,6 +17,7 @@ from leaseway.data_plane.mcp.protocol.codec import (
 )
 from leaseway.data_plane.mcp.protocol.era import LEGACY, params_head
 from leaseway.data_plane.mcp.protocol.handshake import era_of
+from leaseway.data_plane.mcp.protocol.pending import _mcp_error
 
 
 def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
@@ -91,3 +92,12 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 )
 def test_ids_are_known_again_as_servers_spell_them(sent: float | str, key: object) -> None:
     assert request_key(sent) == key
+
+
+def test_an_id_of_thousands_of_digits_is_nobodys() -> None:
+    assert request_key("9" * 5_000) == "9" * 5_000
+
+
+def test_an_error_with_data_that_python_cannot_hold_is_still_an_error() -> None:
+    huge = msgspec.Raw(b'{"code":7,"message":"m","data":' + b"9" * 5_000 + b"}")
+    assert _mcp_error(huge).error.code == 7

@@ -20,6 +20,15 @@ async def test_a_server_request_that_we_do_not_offer_is_refused(bench: Bench) ->
     assert "on_sampling=" in refusal["message"]
 
 
+async def test_an_answer_without_a_result_and_an_error_ends_its_call(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw"))
+    fault = (await bench.call(instance, "nothing")).fault
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
+    assert "no MCP result" in fault.message
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
 async def test_garbage_on_standard_output_is_counted_and_survived(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,7 +58,7 @@ async def fault_of(bench: Bench, instance: Instance, text: str) -> Fault:
     ("how", "words"),
     [
         ("404", "HTTP status 404: check its url; is its transport really "),
-        ("401", "HTTP status 401: check the credentials in its headers."),
+        ("401", ": it wants a credential, or another one; set it in its entry, "),
         ("away", "redirects to http://127.0.0.2:1/other, which is not followed."),
         ("html", "check its url and transport."),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -14,14 +15,18 @@ from leaseway.data_plane.mcp.protocol.codec import Envelope, decode
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.redaction import redact
 
 MAX_ANSWER: Final = bounds.MAX_LINE
 """Bytes of one answer, as over any other transport: images in it are no part of the result."""
 
+_LONGEST_LINE: Final = 300
+
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HINTS: Final[Mapping[int, str]] = {
-    401: "check the credentials in its headers",
-    403: "check the credentials in its headers",
+    401: "it wants a credential, or another one; set it in its entry, such as "
+    "headers: { Authorization: { env: NAME } }",
+    403: "its credential does not allow that; check headers in its entry",
     404: "check its url",
     405: "check its url and transport",
     406: "check its url and transport",
@@ -66,13 +71,33 @@ def decode_body(body: bytes) -> list[Envelope]:
     return [decode(body)]
 
 
+class _RpcError(msgspec.Struct):
+    """What tells the error of JSON-RPC from others, such as OAuth's, which is a word."""
+
+    code: int
+    message: str
+
+
+_is_error: Final = msgspec.json.Decoder(_RpcError).decode
+
+
 def rpc_error(body: bytes) -> Envelope | None:
     """Return the JSON-RPC error that a refusal's body holds, or None where it is no such thing."""
     try:
         message = decode(body)
+        if not message.is_response or not memoryview(message.error):
+            return None
+        _is_error(message.error)
     except ValueError:
         return None  # an HTML page, say
-    return message if message.is_response and memoryview(message.error) else None
+    return message
+
+
+def first_line(body: bytes) -> str:
+    """Return what a refusal says in words, for people: its first line, unless it is a page."""
+    text = body[:_LONGEST_LINE].decode(errors="replace").strip()
+    line = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0]).strip()
+    return "" if line.startswith("<") else redact(line)
 
 
 def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
@@ -116,10 +141,29 @@ def same_origin(source: URL, target: URL) -> bool:
     return target.scheme == source.scheme and target.port == source.port
 
 
-def status_fault(server: str, status: int, headers: Mapping[str, str]) -> Fault:
-    """Return the fault that an HTTP status above 399 means."""
+def status_fault(
+    server: str,
+    status: int,
+    headers: Mapping[str, str],
+    url: URL | None = None,
+    body: bytes = b"",
+) -> Fault:
+    """Return the fault that an HTTP status above 399 means.
+
+    Args:
+        server: The server's id.
+        status: The status.
+        headers: Those of the answer.
+        url: What was asked, where that is known; no more than its origin is told.
+        body: What was answered, or empty.
+    """
     hint = _HINTS.get(status, "")
     text = f"The server {server} answered with HTTP status {status}"
+    if status in (401, 403) and url is not None:
+        text += f" from {url.origin()}"
+    said = first_line(body)
+    if said and said != f"{status}: {_phrase(status)}":
+        text += f" ({said})"
     retry_after = headers.get("retry-after", "")
     retry_delay = min(float(retry_after), 3600.0) if retry_after.isdecimal() else None
     refused = status == 429 or (status == 503 and retry_delay is not None)
@@ -128,6 +172,13 @@ def status_fault(server: str, status: int, headers: Mapping[str, str]) -> Fault:
     fault = _server_error(server, f"{text}: {hint}." if hint else f"{text}.", started, status, code)
     fault.retry_delay = retry_delay
     return fault
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 def unreadable(server: str, what: str) -> Fault:

@@ -183,10 +183,14 @@ class AnswerReader:
         if in_session and _names_session(response.status, body):
             raise SessionForgotten
         message = answers.rpc_error(body)
-        if message is not None:
+        # Before the handshake is over, a refusal by its status says more than what words it has.
+        unauthorized = response.status in (401, 403) and not era.version
+        if message is not None and not unauthorized:
             self._take(asked.key, message)
             return
-        raise answers.status_fault(self._server, response.status, response.headers)
+        raise answers.status_fault(
+            self._server, response.status, response.headers, response.url, body
+        )
 
     def _take_json(self, key: object, body: bytes) -> None:
         try:

@@ -15,6 +15,8 @@ from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.mcp.protocol.era import Era
 
 RequestKey = int | str
+_LONGEST_KEY: Final = 20
+"""Digits of the largest id that a request of ours has."""
 _ABSENT: Final = msgspec.Raw()
 _encode: Final = msgspec.json.encode
 
@@ -60,7 +62,8 @@ its `isError` not a boolean."""
 def request_key(message_id: float | str | None) -> RequestKey | None:
     """Return what a request is known by: servers may echo the id 7 as "7" or 7.0."""
     if isinstance(message_id, str):
-        return int(message_id) if message_id.isdecimal() else message_id
+        is_ours = len(message_id) <= _LONGEST_KEY and message_id.isdecimal()
+        return int(message_id) if is_ours else message_id
     if isinstance(message_id, float):
         return int(message_id) if message_id.is_integer() else None
     return message_id

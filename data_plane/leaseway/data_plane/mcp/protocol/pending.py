@@ -235,8 +235,14 @@ def _parse_error(error: msgspec.Raw) -> RpcError:
 
 def _mcp_error(error: msgspec.Raw) -> MCPError:
     parsed = _parse_error(error)
-    data: Any = msgspec.json.decode(parsed.data) if memoryview(parsed.data) else None
-    return MCPError(code=parsed.code, message=parsed.message, data=data)
+    return MCPError(code=parsed.code, message=parsed.message, data=_data_of(parsed))
+
+
+def _data_of(error: RpcError) -> Any:
+    try:
+        return msgspec.json.decode(error.data) if memoryview(error.data) else None
+    except ValueError:  # an integer of thousands of digits, say
+        return None
 
 
 def _unknown_kind(server: str, kind: object) -> Fault:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from leaseway.data_plane.core.calls import too_large
-from leaseway.data_plane.mcp.protocol.codec import decode, encode_notification
+from leaseway.data_plane.mcp.protocol.codec import decode, encode_notification, request_key
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.lines import reply_key
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Pending, ToolCall, no_result
@@ -149,7 +149,7 @@ class StreamPeer(Peer):
         elif message.is_response:
             self._settle(message)
         else:
-            self._garbage()
+            self._fail_answer(request_key(message.id))
 
     def _only_call(self) -> ToolCall | None:
         # A stream does not say which call a log message belongs to; with one call it is plain.
@@ -157,10 +157,13 @@ class StreamPeer(Peer):
 
     def _unreadable(self, line: bytes) -> None:
         """Fail the request that a broken message answers, where it says so."""
-        entry = self._waiting_for(reply_key(line[:_HEAD], line[-_HEAD:]))
+        self._fail_answer(reply_key(line[:_HEAD], line[-_HEAD:]))
+
+    def _fail_answer(self, key: int | str | None) -> None:
+        entry = self._waiting_for(key)
         if entry is not None:
             entry.fail(no_result(self.server))
-        elif line.strip():
+        else:
             self._garbage()
 
     def _waiting_for(self, key: int | str | None) -> Pending | None:

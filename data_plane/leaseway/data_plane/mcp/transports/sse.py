@@ -145,7 +145,7 @@ class SseTransport(Transport):
             self._failed(receipt, answers.unexpected(self._server, receipt))
 
     def _refused(self, response: aiohttp.ClientResponse) -> Fault:
-        fault = answers.status_fault(self._server, response.status, response.headers)
+        fault = answers.status_fault(self._server, response.status, response.headers, response.url)
         started: Started = "no" if response.status in _REFUSED else "unknown"
         fault.started = "no" if fault.started == "no" else started
         return fault
@@ -178,7 +178,9 @@ class SseTransport(Transport):
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400:
-            raise answers.status_fault(self._server, response.status, response.headers)
+            raise answers.status_fault(
+                self._server, response.status, response.headers, response.url
+            )
         if response.content_type != "text/event-stream":
             what = f"HTTP status {response.status} and content type {response.content_type}"
             raise answers.unreadable(self._server, what)

@@ -82,7 +82,7 @@ class WebSocketTransport(PullTransport):
         except aiohttp.WSServerHandshakeError as error:
             if error.status < HTTPStatus.BAD_REQUEST:
                 raise self._no_websocket(error) from None
-            raise status_fault(self._server, error.status, error.headers or {}) from None
+            raise status_fault(self._server, error.status, error.headers or {}, self._url) from None
         except (aiohttp.ClientError, OSError) as error:
             raise unreachable(self._server, self._url, error) from None
 
