@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from leaseway.spec.name_filters import NameFilter
@@ -30,6 +31,28 @@ async def test_what_cannot_run_is_refused_before_the_server_sees_it(
     await bench.serve("time")
     fault = await bench.caller().refused(server_id, tool, arguments=arguments)
     assert (fault.reason, fault.started) == (reason, "no")
+
+
+async def test_a_null_for_an_optional_argument_reaches_the_server_as_it_is(bench: Bench) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "unit": {"type": "string"}},
+        "required": ["text"],
+    }
+    definition = msgspec.json.encode({"name": "echo", "inputSchema": schema})
+    bench.servers.tools = {"echo": definition}
+    await bench.serve("time")
+    result = await bench.caller().call("time", arguments=b'{"text": "hi", "unit": null}')
+    assert b'\\"unit\\": null' in result.payload
+    fault = await bench.caller().refused("time", arguments=b'{"text": null, "unit": null}')
+    assert [path for path, _ in fault.violations] == ["$.text"]
+
+
+async def test_an_integer_of_thousands_of_digits_is_the_callers_mistake(bench: Bench) -> None:
+    await bench.serve("time")
+    arguments = b'{"text": ' + b"9" * 4_301 + b"}"
+    fault = await bench.caller().refused("time", arguments=arguments)
+    assert (fault.reason, fault.started) == (Reason.INVALID_ARGUMENTS, "no")
 
 
 async def test_line_breaks_in_arguments_never_reach_a_server_of_lines(bench: Bench) -> None:

@@ -111,7 +111,16 @@ def test_a_schema_that_cannot_be_used_is_refused_and_nothing_is_fetched(schema: 
 
 @pytest.mark.parametrize(
     "arguments",
-    [b"[1]", b"null", b"{", b'{"a": NaN}', b'{"a": 1e999}', b"\xff", b'{"a":' + b"[" * 100_000],
+    [
+        b"[1]",
+        b"null",
+        b"{",
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+        b'{"a": ' + b"9" * 4_301 + b"}",
+        b"\xff",
+        b'{"a":' + b"[" * 100_000,
+    ],
 )
 def test_arguments_that_are_no_json_object_are_refused(arguments: bytes) -> None:
     with pytest.raises(Fault) as refusal:
@@ -127,6 +136,40 @@ def test_arguments_at_the_bound_pass_and_one_byte_more_does_not() -> None:
     assert parse_arguments(whole)
     with pytest.raises(Fault, match="4 MiB"):
         parse_arguments(whole + b" ")
+
+
+OPTIONAL = {
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"type": "string"},
+        "near": {
+            "type": "array",
+            "items": {"properties": {"x": {"type": "number"}, "y": {"type": "number"}}},
+        },
+    },
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fits"),
+    [
+        ({"city": "Bonn", "unit": None}, True),
+        ({"city": "Bonn", "near": [{"x": 1, "y": None}, {"x": None}]}, True),
+        ({"city": None}, False),
+        ({"city": "Bonn", "other": None}, False),
+        ({"city": "Bonn", "near": [None]}, True),
+        ({"city": "Bonn", "near": [1, {"x": "text"}]}, False),
+    ],
+)
+def test_a_null_stands_for_an_optional_property_that_is_left_out(
+    arguments: dict[str, object], fits: bool
+) -> None:
+    check = ArgumentCheck(OPTIONAL)
+    before = copy.deepcopy(arguments)
+    assert check.accepts(check.without_nulls(arguments)) == fits
+    assert arguments == before
 
 
 TEXTS = {"properties": {"x": {"type": "array", "items": {"type": "string"}}}}

@@ -112,10 +112,13 @@ def check_arguments(run: Run, plan: ToolPlan) -> dict[str, Any]:
             run.arguments = run.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     else:
         run.arguments, parsed = b"{}", {}
-    if plan.check is not None and not plan.check.accepts(parsed):
+    if plan.check is None or plan.check.accepts(parsed):
+        return parsed
+    without_nulls = plan.check.without_nulls(parsed)
+    if not plan.check.accepts(without_nulls):
         raise Fault(
             Reason.INVALID_ARGUMENTS,
             f"The arguments of {run.call.server_id}:{run.call.tool} do not fit its input schema.",
-            violations=plan.check.violations(parsed),
+            violations=plan.check.violations(without_nulls),
         )
     return parsed

@@ -43,7 +43,7 @@ class ArgumentCheck:
 
     """
 
-    __slots__ = ("_validator", "accepts")
+    __slots__ = ("_schema", "_validator", "accepts")
 
     def __init__(self, schema: Any) -> None:
         try:
@@ -53,8 +53,17 @@ class ArgumentCheck:
         except (ValueError, RecursionError, TypeError) as error:
             first_line = str(error).partition("\n")[0]
             raise SchemaNotCompiled(first_line[:_LONGEST_MESSAGE]) from error
+        self._schema = schema
         self.accepts = self._validator.is_valid
         """Say whether parsed arguments satisfy the schema; the way of most calls."""
+
+    def without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments as they count where a null stands for a property that is left out.
+
+        Models send null for what they do not give. Only what is declared, and not required, may
+        be left out so.
+        """
+        return _without_nulls(arguments, self._schema)  # type: ignore[no-any-return]
 
     def violations(self, arguments: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         """Return (JSON path, what is wrong) of each violation, at most 20.
@@ -117,6 +126,24 @@ def _with_defaults_optional(schema: Any) -> Any:
     return loosened
 
 
+def _without_nulls(value: Any, schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return value
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [_without_nulls(each, items) for each in value] if "items" in schema else value
+    properties = schema.get("properties")
+    if not isinstance(value, dict) or not isinstance(properties, dict):
+        return value
+    required = schema.get("required")
+    needed = required if isinstance(required, list) else ()
+    return {
+        name: _without_nulls(each, properties.get(name))
+        for name, each in value.items()
+        if each is not None or name not in properties or name in needed
+    }
+
+
 def _has_default(properties: dict[str, Any], name: object) -> bool:
     declared = properties.get(name) if isinstance(name, str) else None
     return isinstance(declared, dict) and "default" in declared
@@ -142,7 +169,7 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
         return _decode(arguments)
     except msgspec.ValidationError:
         problem = "The arguments must be one JSON object with numbers in the range of a double."
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # an integer of thousands of digits is no DecodeError
         problem = "The arguments are not well-formed JSON, or nested too deeply."
     raise Fault(Reason.INVALID_ARGUMENTS, problem, violations=(("$", problem),))
 
