@@ -100,6 +100,9 @@ class Tools:
     def halfway(self, key, arguments, meta, answer):
         send({"id": key, "result": {**text("not yet"), "resultType": "halfway"}})
 
+    def nothing(self, key, arguments, meta, answer):
+        send({"id": key})
+
     def env(self, key, arguments, meta, answer):
         answer(text(json.dumps(dict(os.environ))))
 

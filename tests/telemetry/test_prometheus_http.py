@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,18 +113,40 @@ async def test_who_dawdles_is_cut_off_and_holds_up_nobody(monkeypatch: pytest.Mo
         assert await slow == (0, "")
 
 
-async def test_only_so_many_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_MOST_AT_ONCE", 1)
+async def test_connections_that_say_nothing_keep_nobody_out_and_are_bounded() -> None:
     async with serving() as listener, asyncio.timeout(BOUND):
-        _, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
-        writer.write(b"GET")
-        await writer.drain()
-        status = 200
-        while status:  # until the server has seen the other connection
-            status, _ = await ask(listener, GET + b"\r\n")
-        writer.close()
-        while not status:  # until it has seen its end
-            status, _ = await ask(listener, GET + b"\r\n")
+        address = ("127.0.0.1", listener.endpoint.port)
+        slow = [await asyncio.open_connection(*address) for _ in range(200)]
+        assert (await ask(listener, GET + b"\r\n"))[0] == 200
+        cut_off = slow[: -metrics_http._MOST_AT_ONCE]
+        for reader, _ in cut_off:  # long before their time is over
+            assert await _ends(reader)
+        for _, writer in slow:
+            writer.close()
+
+
+async def _ends(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+async def test_pages_that_are_made_leave_no_room_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "_MOST_AT_ONCE", 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def page(_: str) -> tuple[bytes, str]:
+        begun.set()
+        go_on.wait(BOUND)
+        return b"up 1\n", "text/plain"
+
+    async with serving(page=lambda: page) as listener:
+        first = asyncio.create_task(ask(listener, GET + b"\r\n"))
+        assert await asyncio.to_thread(begun.wait, BOUND)
+        assert (await ask(listener, GET + b"\r\n"))[0] == 0
+        go_on.set()
+        assert (await first)[0] == 200
 
 
 async def test_a_request_that_ends_early_is_told_so() -> None:

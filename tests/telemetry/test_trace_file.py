@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -87,13 +89,53 @@ def test_the_environment_points_at_the_collector() -> None:
     assert environment["OTEL_TRACES_EXPORTER"] == "otlp"
 
 
-def test_a_line_still_being_written_is_left_out_and_a_broken_one_is_named(tmp_path: Path) -> None:
+def test_a_line_still_being_written_is_left_out_and_what_is_no_trace_is_told(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text('{"half": ')
     assert read_spans(path) == []
     path.write_text('{"not": "a span"}\n')
-    with pytest.raises(ValueError, match="Line 1 of"):
+    with pytest.raises(ValueError, match="line 1 is not a span"):
         read_spans(path)
+
+
+async def test_a_torn_line_costs_its_own_span_only(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    for left in (2, 3):
+        async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
+            await asyncio.to_thread(_export, collector.endpoint)
+        assert len(read_spans(path)) == left
+        path.write_bytes(path.read_bytes()[:-20])  # the process was killed while it wrote
+
+
+async def test_a_full_disk_tears_one_line_and_not_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "trace.jsonl"
+
+    class Full:
+        def __init__(self, file: Any) -> None:
+            self.file, self.has_room, self.is_torn = file, True, False
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def write(self, data: Any) -> int:
+            if self.has_room:
+                return int(self.file.write(data))
+            self.is_torn = not self.is_torn
+            if self.is_torn:
+                return int(self.file.write(data[:10]))
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
+        disk = Full(collector._file)
+        collector._file = disk  # type: ignore[assignment]
+        for disk.has_room in (True, False, False, True):
+            await asyncio.to_thread(_export, collector.endpoint)
+    assert len(read_spans(path)) == 4
+    assert caplog.text.count("No space left on device") == 1
 
 
 def _span(name: str, span_id: str, parent: str, start: int, *, status: str = "unset") -> SpanRecord:

@@ -68,36 +68,53 @@ class _Site:
     def __init__(self, admit: Admit | None, page: Page) -> None:
         self._admit = admit
         self._page = page
-        self._open = 0
+        # The oldest first; those whose page is being made are not among them.
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        self._making = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request and close its connection; beyond the bound, only close it."""
-        self._open += 1
-        try:
-            if self._open > _MOST_AT_ONCE:
+        """Answer one request and close its connection.
+
+        Beyond the bound, whoever has waited longest for its peer makes way: connections that say
+        nothing must not keep Prometheus out.
+        """
+        if len(self._waiting) + self._making >= _MOST_AT_ONCE:
+            slowest = next(iter(self._waiting), writer)
+            self._waiting.pop(slowest, None)
+            slowest.transport.abort()
+            if slowest is writer:
                 return
+        self._waiting[writer] = None
+        try:
             async with asyncio.timeout(_TIMEOUT):
-                writer.write(await self._answer(reader))
+                writer.write(await self._answer(reader, writer))
                 await writer.drain()
         except (TimeoutError, OSError):
             # A peer that is too slow, or gone, gets nothing more: closing alone would wait for
             # it to read the rest.
             writer.transport.abort()
         finally:
-            self._open -= 1
+            self._waiting.pop(writer, None)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
         try:
             head = await _head(reader)
             await self._check(head)
             accept = _header(head, b"accept").decode("latin-1")
-            body, content_type = await asyncio.to_thread(
-                self._page(), accept if accept.isprintable() else ""
-            )
+            body, content_type = await self._make(writer, accept if accept.isprintable() else "")
         except _Answer as answer:
             return _response(answer.status, f"{answer}\n".encode(), _PLAIN, answer.header)
         return _response(200, body, content_type)
+
+    async def _make(self, writer: asyncio.StreamWriter, accept: str) -> tuple[bytes, str]:
+        self._waiting.pop(writer, None)
+        self._making += 1
+        try:
+            return await asyncio.to_thread(self._page(), accept)
+        finally:
+            self._making -= 1
+            self._waiting[writer] = None
 
     async def _check(self, head: list[bytes]) -> None:
         method, path, version = (*head[0].split(b" "), b"", b"")[:3]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,12 +94,14 @@ class TraceCollector:
         self._path = Path(path)
         self._max_bytes = max_bytes
         self._full = False
+        self._torn = False
         self._file: IO[bytes] | None = None
 
     async def __aenter__(self) -> Self:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
-        self._file = self._path.open("ab")
+        self._file = self._path.open("ab", buffering=0)
+        self._torn = _is_torn(self._path)
         self._server = make_server()
         register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
         register(self, self._server)
@@ -138,8 +141,33 @@ class TraceCollector:
                 extra={"path": str(self._path), "max_bytes": self._max_bytes},
             )
             return
-        self._file.write(lines)
-        self._file.flush()
+        try:
+            _write_all(self._file, b"\n" + lines if self._torn else lines)
+        except OSError as error:
+            if not self._torn:
+                _logger.warning(
+                    "Spans could not be written to the trace file and are dropped: %s.",
+                    error.strerror,
+                    extra={"path": str(self._path)},
+                )
+            self._torn = True
+        else:
+            self._torn = False
+
+
+def _write_all(file: IO[bytes], lines: bytes) -> None:
+    rest = memoryview(lines)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def _is_torn(path: Path) -> bool:
+    """Say whether a file ends in the middle of a line, where a disk was full, say."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def otlp_environment(endpoint: Endpoint) -> dict[str, str]:
@@ -204,14 +232,15 @@ def _value(value: Any) -> Any:
 def read_spans(path: str | Path) -> list[SpanRecord]:
     """Return the spans of a trace file, in the order they arrived.
 
-    A last line that is still being written is left out.
+    A last line that is still being written is left out, and so are lines that were cut off.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: A line is not a span; the message names it.
+        ValueError: No line of it is a span.
 
     """
     spans: list[SpanRecord] = []
+    bad = 0
     with Path(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
@@ -221,7 +250,9 @@ def read_spans(path: str | Path) -> list[SpanRecord]:
                 events = tuple(SpanEvent(**event) for event in entry.pop("events", ()))
                 spans.append(SpanRecord(**entry, events=events))
             except (TypeError, ValueError, AttributeError):
-                raise ValueError(f"Line {number} of {path} is not a span.") from None
+                bad = bad or number
+    if bad and not spans:
+        raise ValueError(f"{path} is no trace file: line {bad} is not a span.")
     return spans
 
 
