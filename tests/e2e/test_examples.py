@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -13,6 +14,7 @@ import pytest
 from tests.conftest import ROOT, ServerCommand
 from tests.e2e.system import SERVERS, System
 from tests.e2e.test_real_servers import http_server
+from tests.servers import rest_api
 
 from leaseway.sdk import AsyncClient
 
@@ -48,6 +50,22 @@ async def test_quickstart_time(tmp_path: Path, legacy_server: ServerCommand) -> 
     async with example("quickstart-time.yaml", tmp_path, folder) as client:
         result = await client.call_tool("time_get_current_time", {"timezone": "UTC"})
         assert "UTC" in result.text
+
+
+async def test_rest_tools(tmp_path: Path) -> None:
+    async with rest_api.serve() as api:
+        environment = {"SHOP_URL": api.url, "SHOP_AUTH_HEADER": "Bearer example"}
+        async with example("rest-tools.yaml", tmp_path, environment=environment) as client:
+            user = await client.call_tool("shop_get_user", {"userId": "7"})
+            assert user.text == "Name: Ann\n0. A\n1. B"
+            assert api.last.headers["Authorization"] == "Bearer example"
+            order = {"article": "pen", "address": {"city": "Bern"}}
+            told = await client.call_tool("shop_create_order", order)
+            assert json.loads(told.text) == {
+                "article": "pen",
+                "count": 1,
+                "address": {"city": "Bern"},
+            }
 
 
 async def test_quickstart_http_sends_its_credential(tmp_path: Path) -> None:

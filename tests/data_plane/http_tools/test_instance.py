@@ -54,26 +54,26 @@ class Calling:
         self.told = told
 
     def begin(
-        self, name: str, meta: dict[str, object] | None = None, **arguments: Any
+        self, name: str, meta: dict[str, object] | None = None, /, **arguments: Any
     ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
         ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         request = ToolRequest(name, b"", json.dumps(arguments).encode(), meta)
         return self.instance.call(request, ended.set_result), ended
 
     async def outcome(
-        self, name: str, meta: dict[str, object] | None = None, **arguments: Any
+        self, name: str, meta: dict[str, object] | None = None, /, **arguments: Any
     ) -> Outcome:
         async with asyncio.timeout(BOUND):
             return await self.begin(name, meta, **arguments)[1]
 
-    async def result(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def result(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         outcome = await self.outcome(name, **arguments)
         assert outcome.fault is None, outcome.fault
         made: dict[str, Any] = json.loads(outcome.payload)
         assert made.get("isError", False) is outcome.is_error
         return made
 
-    async def text(self, name: str, **arguments: Any) -> str:
+    async def text(self, name: str, /, **arguments: Any) -> str:
         (item,) = (await self.result(name, **arguments))["content"]
         text: str = item["text"]
         return text

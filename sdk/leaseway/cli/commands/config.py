@@ -16,7 +16,9 @@ from leaseway.cli.options.common import Connection, client_options, examples, js
 from leaseway.cli.options.config import ConfiguredCommand, config_option, existing_sources
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import plain, print_json, print_table
-from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.names import ALL_TENANTS, is_valid_name
+
+_OPENAPI_WORDS = 2
 
 if TYPE_CHECKING:
     from leaseway.control_plane.config.schema.issues import ParsedConfig
@@ -91,19 +93,70 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
 
 
 @click.command(
-    "import", epilog=examples("leaseway import ~/.cursor/mcp.json --out .minds/mcp.yaml")
+    "import",
+    epilog=examples(
+        "leaseway import ~/.cursor/mcp.json --out .minds/mcp.yaml",
+        "leaseway import openapi api.yaml --tag pets --out .minds/mcp.yaml",
+    ),
 )
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("words", nargs=-1, required=True, type=click.Path(), metavar="[openapi] FILE")
+@click.option("--name", metavar="ID", help="openapi: the server's id; else from the title.")
+@click.option("--operation", multiple=True, metavar="PATTERN", help="openapi: operation ids.")
+@click.option("--tag", multiple=True, metavar="PATTERN", help="openapi: tags of operations.")
+@click.option("--path", multiple=True, metavar="PATTERN", help="openapi: paths of operations.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="A new file to write to; else stdout.",
 )
-def import_file(file: Path, out: Path | None) -> int:
-    """Write the native file for another client's FILE.
+def import_file(
+    words: tuple[str, ...],
+    name: str | None,
+    operation: tuple[str, ...],
+    tag: tuple[str, ...],
+    path: tuple[str, ...],
+    out: Path | None,
+) -> int:
+    """Write the native file for another client's FILE, or for an OpenAPI document.
 
-    Comments in it say what could not be taken over.
+    Comments in it say what could not be taken over. Of an OpenAPI document (a file or an address),
+    `--operation`, `--tag` and `--path` choose operations by patterns with `*`; else all are taken.
     """
+    is_openapi = len(words) == _OPENAPI_WORDS and words[0] == "openapi"
+    if is_openapi:
+        return _import_openapi(words[1], name, (operation, tag, path), out)
+    if len(words) != 1 or name or operation or tag or path:
+        raise click.UsageError("Name one FILE, or `openapi` and a FILE with its options.")
+    return _import_client_file(Path(words[0]), out)
+
+
+def _import_openapi(
+    source: str, name: str | None, wanted: tuple[tuple[str, ...], ...], out: Path | None
+) -> int:
+    from leaseway.control_plane.config.openapi.documents import DOCUMENTS, DocumentUnavailable
+    from leaseway.control_plane.config.openapi.operations import Selection
+    from leaseway.control_plane.config.openapi.writing import native_server, server_id
+
+    if name is not None and not is_valid_name(name):
+        raise click.UsageError("--name takes 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'.")
+    try:
+        imported = DOCUMENTS.load(source, Selection(*wanted)).imported
+    except DocumentUnavailable as error:
+        raise CliFailure(str(error)) from None
+    for skipped in imported.skipped:
+        click.echo(f"No tool: {skipped.operation}: {skipped.why}.", err=True)
+    if not imported.tools:
+        raise CliFailure(f"{source} has no operation, among those chosen, that can be a tool.")
+    text = native_server(imported, name or server_id(imported.title), source)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        _write_new(out, text)
+        click.echo(f"{out}: {len(imported.tools)} tools.", err=True)
+    return 0
+
+
+def _import_client_file(file: Path, out: Path | None) -> int:
     from leaseway.control_plane.config.exporting import native_text
     from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 

@@ -42,17 +42,19 @@ from leaseway.wire.names import is_valid_name
 
 _DAY: Final = 86_400.0
 _INSTANT: Final = 0.001
+_LONGEST_TEXT: Final = 8_192
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _KEYWORDS: Final = (
     "type", "title", "description", "default", "enum", "const", "format", "pattern", "minLength",
     "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-    "items", "minItems", "maxItems", "uniqueItems", "properties", "additionalProperties",
+    "items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "properties",
+    "patternProperties", "propertyNames", "additionalProperties",
     "minProperties", "maxProperties", "anyOf", "oneOf", "allOf", "not", "examples",
     "contentEncoding", "contentMediaType",
 )  # fmt: skip
-_NESTED: Final = ("items", "additionalProperties", "not")
-_NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf")
+_NESTED: Final = ("items", "contains", "propertyNames", "additionalProperties", "not")
+_NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...] | None:
@@ -164,6 +166,7 @@ def _parameter(node: Tree, where: Where) -> HttpParameter | None:
     if not any(entry.name == "name" for entry in own):
         where.missing(node.at, "name", "The parameter needs 'name'.")
     schema = _schema([entry for entry in entries if entry not in own], where, "a parameter")
+    schema |= values.pop("schema", {})
     if "name" not in values:
         return None
     text = json.dumps(schema, ensure_ascii=False)
@@ -189,7 +192,7 @@ def _keyword(entry: Entry, where: Where) -> Any:
     name, node = entry.name, entry.value
     if name == "type":
         return _type(node, where)
-    if name == "properties" and isinstance(node, Table):
+    if name in ("properties", "patternProperties") and isinstance(node, Table):
         return {
             each.name: _nested(each.value, where.child(each.name, each.value.at))
             for each in unique_entries(node, where)
@@ -272,6 +275,11 @@ def _template(node: Tree, where: Where) -> str | None:
     return text_of(node, where, longest=MAX_TEMPLATE)
 
 
+def _text(node: Tree, where: Where) -> str | None:
+    # Shown as it is, so that a `${` of its own is no reference either.
+    return text_of(node, where, longest=_LONGEST_TEXT)
+
+
 _NUMBER: Final = ((int, float), "a number")
 _COUNT: Final = (int, "a whole number")
 _WANTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
@@ -305,6 +313,7 @@ _PARAMETER_KEYS: Final = {
         Key("as", plain_text(longest=256, empty=False), "wire_name"),
         Key("style", choice(*STYLES), "style"),
         Key("whole_body", boolean, "is_body"),
+        Key("schema", _nested, "schema"),
     )
 }
 
@@ -312,8 +321,8 @@ _TOOL_KEYS: Final = {
     key.name: key
     for key in (
         Key("name", plain_text(longest=1_024, empty=False), "name"),
-        Key("title", plain_text(longest=256), "title"),
-        Key("description", plain_text(longest=8_192), "description"),
+        Key("title", _text, "title"),
+        Key("description", _text, "description"),
         Key("method", choice(*METHODS), "method"),
         Key("endpoint", plain_text(longest=4_096, empty=False), "endpoint"),
         Key("parameters", _parameters, "parameters"),

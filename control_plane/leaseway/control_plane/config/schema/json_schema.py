@@ -125,6 +125,7 @@ _PARAMETER: Final[Schema] = {
         "as": {"type": "string", "minLength": 1, "maxLength": 256},
         "style": _choice(*STYLES),
         "whole_body": _FLAG,
+        "schema": {"type": "object"},
     },
     "required": ["name"],
 }

@@ -1,0 +1,70 @@
+"""An imported OpenAPI document as a native file, for editing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+from leaseway.control_plane.config.openapi.operations import Imported
+from leaseway.spec.http_tools import HttpParameter, HttpTool
+
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+def server_id(title: str) -> str:
+    """Return a server id made from a document's title."""
+    return _NOT_IN_IDS.sub("-", title.lower()).strip("-")[:64].strip("-") or "api"
+
+
+def native_server(imported: Imported, name: str, source: str) -> str:
+    """Return a native file with one server that has a document's tools.
+
+    Args:
+        imported: The document.
+        name: The server's id.
+        source: What the document is called, for a comment.
+    """
+    entry: dict[str, Any] = {"transport": "http_api", "truely-stateless": True}
+    entry["base_url"] = imported.base_url or "https://REPLACE-ME.example"
+    if imported.credentials:
+        variable = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
+        entry["headers"] = {
+            header: f"{scheme} ${{{variable}_TOKEN}}".strip()
+            for header, scheme in imported.credentials.items()
+        }
+    entry["http_tools"] = [_tool(tool) for tool in imported.tools]
+    lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
+    lines += [f"# No tool: {each.operation}: {each.why}." for each in imported.skipped]
+    content = {"version": 1, "servers": {name: entry}}
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    return "\n".join(lines) + "\n" + text
+
+
+def _tool(tool: HttpTool) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": tool.name}
+    for key in ("title", "description"):
+        if getattr(tool, key):
+            written[key] = getattr(tool, key)
+    written |= {"method": tool.method, "endpoint": tool.endpoint}
+    if tool.parameters:
+        written["parameters"] = [_parameter(each) for each in tool.parameters]
+    if tool.body != "json":
+        written["body"] = tool.body
+    return written
+
+
+def _parameter(parameter: HttpParameter) -> dict[str, Any]:
+    written: dict[str, Any] = {"name": parameter.name, "position": parameter.position}
+    if parameter.required:
+        written["required"] = True
+    if parameter.wire_name:
+        written["as"] = parameter.wire_name
+    if parameter.style != "repeat":
+        written["style"] = parameter.style
+    if parameter.is_body:
+        written["whole_body"] = True
+    schema = dict(parameter.parsed)
+    # `required` of a parameter is its own: an object's list of names needs a place of its own.
+    return written | ({"schema": schema} if "required" in schema else schema)

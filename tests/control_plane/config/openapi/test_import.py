@@ -1,0 +1,305 @@
+"""OpenAPI documents as HTTP tools: small ones for each rule, public ones as a whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from leaseway.control_plane.config.loading import load_config
+from leaseway.control_plane.config.openapi.documents import Documents, DocumentUnavailable
+from leaseway.control_plane.config.openapi.operations import (
+    BadDocument,
+    Imported,
+    Selection,
+    import_document,
+)
+from leaseway.control_plane.config.openapi.writing import native_server, server_id
+from leaseway.data_plane.http_tools.definitions import input_schema
+from leaseway.spec.http_tools import HttpTool, faults
+from leaseway.spec.model import VariantKey
+from leaseway.wire.names import is_valid_name
+
+CORPUS = Path(__file__).resolve().parents[3] / "corpus" / "openapi"
+PUBLIC = {"github": (1222, 1), "wsf-schedule": (25, 0)}
+"""Operations that are tools, and those that are none."""
+
+
+def public(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes())
+    )
+    return document
+
+
+def imported(paths: str, **more: Any) -> Imported:
+    return import_document({"openapi": "3.1.0", "paths": yaml.safe_load(paths), **more})
+
+
+def only(paths: str, **more: Any) -> HttpTool:
+    made = imported(paths, **more)
+    assert not made.skipped, made.skipped
+    (tool,) = made.tools
+    return tool
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_operation_of_a_public_document_is_a_valid_tool_or_has_a_reason(name: str) -> None:
+    made = import_document(public(name))
+    assert (len(made.tools), len(made.skipped)) == PUBLIC[name]
+    assert made.base_url.startswith("https://")
+    names = [tool.name for tool in made.tools]
+    assert len(set(names)) == len(names)
+    for tool in made.tools:
+        assert is_valid_name(tool.name)
+        assert not list(faults(tool))
+        jsonschema_rs.validator_for(input_schema(tool))
+    for skipped in made.skipped:
+        assert skipped.why
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_document_that_was_written_out_means_the_same(name: str, tmp_path: Path) -> None:
+    made = import_document(
+        public(name), Selection(include_paths=("/repos/*/issues*", "/gists*", "/*all*"))
+    )
+    path = tmp_path / "mcp.yaml"
+    path.write_text(native_server(made, "api", name))
+    parsed = load_config(path)
+    assert [issue for issue in parsed.issues if issue.severity == "error"] == []
+    written = parsed.servers[VariantKey("api")].http_tools
+    assert [tool.name for tool in written] == [tool.name for tool in made.tools]
+    for one, other in zip(written, made.tools, strict=True):
+        assert (one.method, one.endpoint, one.body) == (other.method, other.endpoint, other.body)
+        assert input_schema(one) == input_schema(other)
+
+
+def test_parameters_come_from_the_path_and_from_the_operation() -> None:
+    tool = only("""
+/users/{id}:
+  parameters:
+    - { name: id, in: path, required: true, schema: { type: integer } }
+    - { name: lang, in: query, schema: { type: string } }
+  get:
+    operationId: users/get
+    summary: Get a user
+    description: Of this shop.
+    parameters:
+      - { name: lang, in: query, required: true, description: Which, schema: { type: string } }
+      - { name: 'ids[]', in: query, explode: false, schema: { type: array } }
+      - { name: filter, in: query, style: deepObject, schema: { type: object } }
+      - { name: Authorization, in: header, schema: { type: string } }
+      - { name: X-Trace, in: header, schema: { type: string } }
+""")
+    assert (tool.name, tool.method, tool.endpoint) == ("users_get", "GET", "/users/{id}")
+    assert tool.description == "Get a user\n\nOf this shop."
+    assert [(each.name, each.position, each.required, each.style) for each in tool.parameters] == [
+        ("id", "path", True, "comma"),
+        ("lang", "query", True, "repeat"),
+        ("ids", "query", False, "comma"),
+        ("filter", "query", False, "deep"),
+        ("X-Trace", "header", False, "comma"),
+    ]
+    assert tool.parameters[2].wire_name == "ids[]"
+    assert tool.parameters[1].parsed == {"type": "string", "description": "Which"}
+
+
+def test_all_of_and_references_become_members_of_the_body() -> None:
+    schemas = {
+        "Base": {"type": "object", "properties": {"id": {"type": "integer", "readOnly": True},
+                 "name": {"type": "string"}}, "required": ["id", "name"]},
+        "Pet": {"allOf": [{"$ref": "#/components/schemas/Base"},
+                {"type": "object", "properties": {"tag": {"$ref": "#/components/schemas/Tag"}}}]},
+        "Tag": {"type": "string", "nullable": True, "enum": ["a", "b"]},
+    }  # fmt: skip
+    tool = only(
+        """
+/pets/{name}:
+  post:
+    parameters: [ { name: name, in: path, required: true, schema: {} } ]
+    requestBody:
+      required: true
+      content: { application/json: { schema: { $ref: '#/components/schemas/Pet' } } }
+""",
+        components={"schemas": schemas},
+    )
+    assert tool.name == "post_pets_name"
+    assert [(each.name, each.wire_name, each.required) for each in tool.parameters] == [
+        ("name", "", True),
+        ("body_name", "name", True),
+        ("tag", "", False),
+    ]
+    assert tool.parameters[2].parsed == {"type": ["string", "null"], "enum": ["a", "b", None]}
+
+
+def test_a_body_that_is_no_plain_object_is_one_parameter() -> None:
+    tool = only("""
+/pets:
+  put:
+    requestBody: { content: { application/json: { schema: { type: array } } } }
+""")
+    (body,) = tool.parameters
+    assert (body.name, body.is_body, body.parsed["type"]) == ("body", True, "array")
+
+
+@pytest.mark.parametrize(
+    ("media", "body", "names"),
+    [
+        ("application/x-www-form-urlencoded: { schema: { type: object, properties: { a: {} } } }",
+         "form", ["a"]),
+        (("multipart/form-data: { schema: { type: object, properties: { file:"
+         " { type: string, format: binary }, note: { type: string } } } }"),
+         "multipart", ["file", "note"]),
+        ("image/png: {}", "binary", ["body"]),
+        ("text/plain: { schema: { type: string } }", "text", ["body"]),
+        ("application/xml: { schema: { type: object } }", "text", ["body"]),
+        ("text/plain: {}, application/vnd.x+json: { schema: { type: object } }", "json", ["body"]),
+    ],
+)  # fmt: skip
+def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
+    tool = only(f"/x:\n  post:\n    requestBody: {{ content: {{ {media} }} }}\n")
+    assert tool.body == body
+    assert [each.name for each in tool.parameters] == names
+    if body in ("multipart", "binary"):
+        assert tool.parameters[0].is_binary
+
+
+@pytest.mark.parametrize(
+    ("paths", "why"),
+    [
+        ("/x: { trace: {} }", "the method TRACE is not supported"),
+        ("/x: { get: { servers: [ { url: 'http://other' } ] } }", "has servers of its own"),
+        ("/x/{id}: { get: {} }", "no parameter 'id' with position: path"),
+        ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "cookie 'c'"),
+        ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "refers to another document"),
+        ("/x: { get: { parameters: [ { $ref: '#/nowhere' } ] } }", "which is not there"),
+        ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: matrix } ] } }", "'matrix'"),
+        (("/x: { post: { requestBody: { content: { multipart/form-data: { schema:"
+         " { type: string } } } } } }"), "no plain object"),
+        ("/x: { get: { requestBody: { content: { application/json: {} } } } }", "wants a body"),
+        ("/x: { get: 5 }", "it is no mapping"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_tool_says_why(paths: str, why: str) -> None:
+    made = imported(paths)
+    assert not made.tools
+    assert why in made.skipped[0].why
+
+
+def test_schemas_that_refer_to_themselves_are_cut_where_they_begin_again() -> None:
+    node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Node"}}}
+    tool = only(
+        "/x: { get: { parameters: [ { name: n, in: query, schema:"
+        " { $ref: '#/components/schemas/Node' } } ] } }",
+        components={"schemas": {"Node": node}},
+    )
+    schema = tool.parameters[0].parsed
+    assert schema == {"type": "object", "properties": {"next": {}}}
+
+
+def test_a_schema_that_would_explode_is_left_open_further_down() -> None:
+    schemas: dict[str, Any] = {"S0": {"type": "string"}}
+    for number in range(1, 20):
+        ref = {"$ref": f"#/components/schemas/S{number - 1}"}
+        schemas[f"S{number}"] = {"type": "object", "properties": dict.fromkeys("abcdef", ref)}
+    tool = only(
+        "/x: { get: { parameters: [ { name: n, in: query, schema:"
+        " { $ref: '#/components/schemas/S19' } } ] } }",
+        components={"schemas": schemas},
+    )
+    assert 0 < len(tool.parameters[0].schema) <= 32 * 1024
+
+
+def test_names_are_made_valid_and_unique() -> None:
+    made = imported(
+        """
+/a: { get: { operationId: 'a b/c' }, post: { operationId: 'a_b_c' } }
+/b: { get: { operationId: '%s' } }
+"""
+        % ("x" * 100)
+    )
+    names = [tool.name for tool in made.tools]
+    assert names[:2] == ["a_b_c", "a_b_c_2"]
+    assert is_valid_name(names[2])
+
+
+def test_operations_are_chosen_by_id_tag_and_path() -> None:
+    document = {
+        "openapi": "3.0.0",
+        "paths": {
+            "/pets": {"get": {"operationId": "list", "tags": ["pets"]}},
+            "/pets/x": {"get": {"operationId": "get", "tags": ["pets"]}},
+            "/users": {"get": {"operationId": "users", "tags": ["admin"]}},
+        },
+    }
+
+    def names(**choice: tuple[str, ...]) -> list[str]:
+        return [tool.name for tool in import_document(document, Selection(**choice)).tools]
+
+    assert names() == ["list", "get", "users"]
+    assert names(include_tags=("pets",)) == ["list", "get"]
+    assert names(include_operations=("us*",), include_paths=("/pets",)) == ["list", "users"]
+    assert names(exclude_paths=("/pets*",)) == ["users"]
+    assert names(include_tags=("pets",), exclude_operations=("get",)) == ["list"]
+
+
+def test_security_schemes_say_which_headers_carry_credentials() -> None:
+    schemes = {
+        "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "query": {"type": "apiKey", "in": "query", "name": "k"},
+    }
+    made = imported("/x: { get: {} }", components={"securitySchemes": schemes})
+    assert made.credentials == {"X-Key": "", "Authorization": "Bearer"}
+    assert "X-Key: ${A_TOKEN}" in native_server(made, "a", "x")
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ([], "must be a mapping"),
+        ({"swagger": "2.0"}, "Swagger 2.0; 3.0 and 3.1 can be read"),
+        ({"openapi": "4.0"}, "OpenAPI 4.0"),
+        ({"openapi": "3.1.0", "paths": []}, "'paths' is no mapping"),
+    ],
+)
+def test_what_is_no_document_is_refused(document: object, words: str) -> None:
+    with pytest.raises(BadDocument, match=words):
+        import_document(document)
+
+
+def test_a_server_id_is_made_of_the_title() -> None:
+    assert server_id("Pet Store (v1)") == "pet-store-v1"
+    assert server_id("宠物") == "api"
+
+
+def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
+    path, documents = tmp_path / "api.yaml", Documents()
+    path.write_text("openapi: 3.1.0\npaths: { /a: { get: {} } }\n")
+    first = documents.load(str(path), Selection()).imported
+    assert documents.load(str(path), Selection()).imported is first
+    path.write_text("openapi: 3.1.0\npaths: { /a: { get: {} }, /b: { get: {} } }\n")
+    assert len(documents.load(str(path), Selection()).imported.tools) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "can't be read: no such file"),
+        ("{ not json", "is not valid JSON"),
+        ("a: [", "is not valid YAML"),
+        ("a: &x [*x, *x]", "says no version"),
+        ("[" * 100, "nest deeper"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "api.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DocumentUnavailable, match=words):
+        Documents().load(str(path), Selection())

@@ -1,0 +1,239 @@
+"""`http_tools` and `openapi`: what is read, and each mistake with its place and a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leaseway.control_plane.config.effective import effective_values
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.sources import parse_sources
+from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.model import ServerSpec, VariantKey
+
+HEAD = """version: 1
+servers:
+  s:
+    transport: http_api
+    base_url: http://127.0.0.1:1/v1
+    headers: { X-Key: abc }
+    http_tools:
+"""
+
+
+def parse(tools: str) -> ParsedConfig:
+    return parse_native(HEAD + tools, "mcp.yaml")
+
+
+def only_issue(tools: str) -> ConfigIssue:
+    issues = parse(tools).issues
+    assert len(issues) == 1, "\n".join(map(str, issues))
+    assert issues[0].severity == "error"
+    return issues[0]
+
+
+def spec_of(parsed: ParsedConfig) -> ServerSpec:
+    assert not parsed.issues, "\n".join(map(str, parsed.issues))
+    return parsed.servers[VariantKey("s")]
+
+
+def tool(line: str) -> HttpTool:
+    (made,) = spec_of(parse(f"      - {line}\n")).http_tools
+    return made
+
+
+def test_a_tool_has_what_is_written() -> None:
+    made = tool(
+        "{ name: add, title: Add, description: 'Adds ${x}', method: POST, endpoint: '/a/{id}?v=1',"
+        " timeout: 2s, body: form, response_template: '{{ .x }}', annotations:"
+        " { destructiveHint: true }, parameters: [ { name: id, type: [string, integer] },"
+        " { name: n, as: 'n[]', style: comma, type: array, items: { type: integer },"
+        " default: [1] },"
+        " { name: q, position: query, enum: [a, b], required: true } ] }"
+    )
+    assert (made.title, made.description, made.body) == ("Add", "Adds ${x}", "form")
+    assert (made.timeout, made.annotations) == (2.0, (("destructiveHint", True),))
+    by_name = {each.name: each for each in made.parameters}
+    assert by_name["id"].position == "path"  # as its placeholder says
+    assert (by_name["n"].position, by_name["n"].sent_as) == ("body", "n[]")
+    assert by_name["n"].parsed == {"type": "array", "items": {"type": "integer"}, "default": [1]}
+    assert (by_name["q"].required, by_name["q"].parsed) == (True, {"enum": ["a", "b"]})
+
+
+def test_parameters_without_a_place_go_where_the_method_takes_them() -> None:
+    for method, position in (("GET", "query"), ("DELETE", "query"), ("PATCH", "body")):
+        made = tool(f"{{ name: t, method: {method}, endpoint: /x, parameters: [ {{ name: p }} ] }}")
+        assert made.parameters[0].position == position
+
+
+def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
+    made = tool(
+        "{ name: t, method: POST, endpoint: /x, parameters: [ { name: address, type: object,"
+        " properties: { city: { type: string, required: true }, geo: { type: object, properties:"
+        " { lat: { type: number } }, required: [lat] } } } ] }"
+    )
+    assert made.parameters[0].parsed == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "geo": {
+                "type": "object",
+                "properties": {"lat": {"type": "number"}},
+                "required": ["lat"],
+            },
+        },
+        "required": ["city"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "reason", "words"),
+    [
+        ("name: t, method: GET, endpoint: '/u/{id}'", "endpoint", "BAD_HTTP_TOOL",
+         "has the placeholder {id} in its endpoint, and no parameter 'id' with position: path"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: id, position: path}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "its endpoint no placeholder {id}"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: id, position: cookie}]",
+         "parameters[0].position", "BAD_VALUE", "can't be 'cookie': known are body, header, path"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a b, position: header}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "which is no name of a header"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: Host, position: header}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "a header that Leaseway sets itself"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: x-key, position: header}]",
+         "", "BAD_HTTP_TOOL", "the header parameter 'x-key', which 'headers' sets already"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a}, {name: a}]",
+         "parameters[1]", "BAD_HTTP_TOOL", "has two parameters called 'a'"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, as: x}, {name: b, as: x}]",
+         "parameters", "BAD_HTTP_TOOL", "sends 'x' twice as query"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, position: body}]",
+         "parameters[0]", "BAD_HTTP_TOOL", "but GET has no body"),
+        ("name: t, method: GET, endpoint: u", "endpoint", "BAD_HTTP_TOOL",
+         "does not begin with one '/'"),
+        ("name: t, method: GET, endpoint: //u", "endpoint", "BAD_HTTP_TOOL",
+         "does not begin with one '/'"),
+        ("name: t, method: GET, endpoint: /a/../b", "endpoint", "BAD_HTTP_TOOL", "leads elsewhere"),
+        ("name: t, method: GET, endpoint: /a/%2e%2E/b", "endpoint", "BAD_HTTP_TOOL", "elsewhere"),
+        ("name: t, method: GET, endpoint: '/a#b'", "endpoint", "BAD_HTTP_TOOL", "has an endpoint"),
+        ("name: t, method: GET, endpoint: '/a?x={y}'", "endpoint", "BAD_HTTP_TOOL",
+         "a placeholder in the endpoint's query"),
+        ("name: t, method: GET, endpoint: '/a{'", "endpoint", "BAD_HTTP_TOOL", "not closed"),
+        ("name: t, method: FETCH, endpoint: /u", "method", "BAD_VALUE", "can't be 'FETCH'"),
+        ("name: t, method: POST, endpoint: /u, retries: 1", "retries", "BAD_HTTP_TOOL",
+         "POST may not be sent twice"),
+        ("name: t, method: GET, endpoint: /u, response_template: '{{ .a | nope }}'",
+         "response_template", "BAD_TEMPLATE", "line 1 of it: the function 'nope' is not defined"),
+        (("name: t, method: GET, endpoint: /u, template_engine: jinja2,"
+         " response_template: '{% include \"x\" %}'"),
+         "response_template", "BAD_TEMPLATE", "may not use include"),
+        ("name: a b, method: GET, endpoint: /u", "", "BAD_VALUE", "The tool's name 'a b' is not"),
+        ("name: t, method: GET, endpiont: /u, endpoint: /u", "endpiont", "UNKNOWN_KEY",
+         "did you mean 'endpoint'?"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, typ: string}]",
+         "parameters[0].typ", "UNKNOWN_KEY", "is no key of a parameter: did you mean 'type'?"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, type: text}]",
+         "parameters[0].type", "BAD_VALUE", "can't be 'text'"),
+        ("name: t, method: GET, endpoint: /u, parameters: [{name: a, enum: x}]",
+         "parameters[0].enum", "WRONG_TYPE", "must be a list"),
+        ("name: t, method: GET", "endpoint", "MISSING_KEY", "The tool needs 'endpoint'."),
+        (("name: t, method: POST, endpoint: /u, body: binary,"
+         " parameters: [{name: a}, {name: b}]"), "body", "BAD_HTTP_TOOL", "takes one body"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_tool_has_its_place_and_a_sentence(
+    line: str, key: str, reason: str, words: str
+) -> None:
+    issue = only_issue(f"      - {{ {line} }}\n")
+    place = "servers.s.http_tools" + ("" if "'headers' sets" in words else "[0]")
+    assert issue.key == (f"{place}.{key}" if key else place)
+    assert (issue.reason, issue.server_id) == (reason, "s")
+    assert words in issue.message
+    assert issue.line >= 7
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    line = "      - { name: t, method: GET, endpoint: /u }\n"
+    issue = only_issue(line + line)
+    assert (issue.reason, issue.line) == ("DUPLICATE_KEY", 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("base_url: http://x", "needs 'http_tools' or 'openapi'"),
+        ("http_tools: [ { name: t, method: GET, endpoint: / } ]", "needs 'base_url'"),
+        ("url: http://x, http_tools: []", "'url' is not for the transport 'http_api'"),
+        ("base_url: ftp://x, http_tools: [ { name: t, method: GET, endpoint: / } ]", "base_url"),
+        ("openapi: { include: {} }", "'openapi' needs 'source'"),
+        ("openapi: { source: x.json, inclde: {} }", "did you mean 'include'?"),
+        ("openapi: none.json", "none.json can't be read: no such file"),
+    ],
+)
+def test_a_server_lacks_what_it_needs(text: str, words: str) -> None:
+    parsed = parse_native(
+        f"version: 1\nservers:\n  s: {{ transport: http_api, {text} }}\n", "mcp.yaml"
+    )
+    assert parsed.rejected == {"s"}
+    assert any(words in issue.message for issue in parsed.issues), parsed.issues
+
+
+def _with_document(folder: Path, entry: str) -> Path:
+    document = {
+        "openapi": "3.0.3",
+        "servers": [{"url": "https://{host}/v1", "variables": {"host": {"default": "a.example"}}}],
+        "paths": {
+            "/x": {"get": {"operationId": "x", "parameters": [{"name": "X-Key", "in": "header"}]}},
+            "/y": {"get": {"operationId": "y"}, "trace": {}},
+        },
+        "components": {"securitySchemes": {"k": {"type": "http", "scheme": "bearer"}}},
+    }
+    (folder / "api.json").write_text(json.dumps(document))
+    path = folder / "mcp.yaml"
+    path.write_text(f"version: 1\nservers:\n  s: {{ transport: http_api, {entry} }}\n")
+    return path
+
+
+def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_path: Path) -> None:
+    path = _with_document(
+        tmp_path,
+        "openapi: api.json, headers: { X-Key: a, Authorization: { env: T } }, http_tools:"
+        " [ { name: y, method: POST, endpoint: /z } ]",
+    )
+    parsed = load_config(path)
+    assert [issue.reason for issue in parsed.issues] == ["OPERATION_SKIPPED"]
+    assert "TRACE /y is no tool" in parsed.issues[0].message
+    spec = parsed.servers[VariantKey("s")]
+    assert spec.url == "https://a.example/v1"
+    assert [(each.name, each.method) for each in spec.http_tools] == [("x", "GET"), ("y", "POST")]
+    assert not spec.http_tools[0].parameters  # the server's own headers set it
+    assert parsed.followed == {tmp_path / "api.json"}
+    values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
+    assert values["openapi"] == ["x: GET /x", "y: POST /z"]
+
+
+def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None:
+    parsed = load_config(
+        _with_document(tmp_path, "openapi: { source: api.json, include: { operations: [x] } }")
+    )
+    (issue,) = parsed.issues
+    assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
+    assert "'Authorization' (Bearer …)" in issue.message
+
+
+def test_a_tools_change_is_a_new_launch_and_other_transports_keep_their_hash() -> None:
+    first = spec_of(parse("      - { name: t, method: GET, endpoint: /u }\n"))
+    other = spec_of(parse("      - { name: t, method: GET, endpoint: /v }\n"))
+    assert first.launch_hash != other.launch_hash
+    stdio = ServerSpec(VariantKey("s"), "stdio", command="x")
+    assert stdio.launch_hash == "ed98f1c057db5e9b2911d7ac8edfc659"
+
+
+def test_a_domain_sets_no_tools(tmp_path: Path) -> None:
+    system, domain = tmp_path / "system.yaml", tmp_path / "acme.yaml"
+    system.write_text(HEAD + "      - { name: t, method: GET, endpoint: /u }\n")
+    domain.write_text("version: 1\nservers:\n  s: { base_url: http://evil }\n")
+    parsed = load_sources(parse_sources([f"system={system}", f"domain=acme:{domain}"]))
+    assert any(issue.reason == "KEY_NOT_FOR_LAYER" for issue in parsed.issues)

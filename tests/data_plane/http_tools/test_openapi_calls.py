@@ -1,0 +1,179 @@
+"""Operations of public OpenAPI documents, called against a server that is made from the document.
+
+The server knows nothing of Leaseway: it routes by the document's paths, and checks each parameter
+where the document says that it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.data_plane.http_tools.test_instance import calling, spec_of
+
+from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.data_plane.core.arguments import ArgumentCheck
+from leaseway.data_plane.http_tools.definitions import input_schema
+from leaseway.spec.http_tools import HttpParameter, HttpTool
+
+CORPUS = Path(__file__).resolve().parents[2] / "corpus" / "openapi"
+ODD = "a/b ?#%25&=ä\u2603"
+"""What a text parameter is given: it must stay in its place."""
+
+
+def document(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(gzip.decompress((CORPUS / f"{name}.json.gz").read_bytes()))
+    return read
+
+
+class DocumentServer:
+    """A server with a document's paths, which answers with what it understood."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.app = web.Application()
+        self._document = document
+        for path, item in document["paths"].items():
+            for method in ("get", "put", "post", "delete", "patch"):
+                if method in item:
+                    route = re.sub(r"\{([^}]+)\}", lambda m: f"{{p_{_plain(m[1])}}}", path)
+                    with contextlib.suppress(ValueError):  # a path that the router does not take
+                        self.app.router.add_route(
+                            method.upper(), route, self._handler(path, method, item)
+                        )
+
+    def _handler(self, path: str, method: str, item: dict[str, Any]) -> Any:
+        operation = item[method]
+        declared = [
+            self._follow(each)
+            for each in (*item.get("parameters", []), *operation.get("parameters", []))
+        ]
+
+        async def handle(request: web.Request) -> web.Response:
+            known = {each["name"] for each in declared if each["in"] == "query"}
+            strange = set(request.query) - known - {f"{name}[]" for name in known}
+            body = await request.read()
+            return web.json_response(
+                {
+                    "operation": operation["operationId"],
+                    "path": {name[2:]: value for name, value in request.match_info.items()},
+                    "query": {name: request.query.getall(name) for name in request.query},
+                    "strange": sorted(strange),
+                    "body": json.loads(body) if body else None,
+                }
+            )
+
+        return handle
+
+    def _follow(self, node: dict[str, Any]) -> dict[str, Any]:
+        while "$ref" in node:
+            found: Any = self._document
+            for part in node["$ref"][2:].split("/"):
+                found = found[part]
+            node = found
+        return node
+
+
+@contextlib.asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        yield f"http://{host}:{port}"
+    finally:
+        await runner.cleanup()
+
+
+def sample(parameter: HttpParameter) -> Any:
+    """Return a value that a parameter's schema allows."""
+    return _sample(dict(parameter.parsed))
+
+
+def _sample(schema: dict[str, Any]) -> Any:
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for key in ("anyOf", "allOf"):
+        if schema.get(key):
+            return _sample(schema[key][0])
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    match kind:
+        case "integer" | "number":
+            return max(1, schema.get("minimum", 1))
+        case "boolean":
+            return True
+        case "array":
+            return [_sample(schema.get("items", {}))]
+        case "object":
+            members = schema.get("properties", {})
+            return {name: _sample(members.get(name, {})) for name in schema.get("required", [])}
+    if "format" in schema or "pattern" in schema or "maxLength" in schema:
+        return "2026-01-02" if schema.get("format") == "date" else "2026-01-02T03:04:05Z"
+    return ODD
+
+
+def chosen(name: str) -> list[HttpTool]:
+    """Return operations of every method and shape that the document has, with path parameters."""
+    tools = [
+        tool
+        for tool in import_document(document(name)).tools
+        if tool.body == "json" and "." not in tool.endpoint and len(tool.parameters) < 30
+    ]
+    step = max(1, len(tools) // 40)
+    return [tool for tool in tools[::step] if _fits(tool)][:20]
+
+
+def _fits(tool: HttpTool) -> bool:
+    return ArgumentCheck(input_schema(tool)).accepts(_arguments(tool))
+
+
+def _arguments(tool: HttpTool) -> dict[str, Any]:
+    return {each.name: sample(each) for each in tool.parameters}
+
+
+@pytest.mark.parametrize("name", ["github", "wsf-schedule"])
+async def test_twenty_operations_reach_the_server_as_the_document_has_them(name: str) -> None:
+    tools = chosen(name)
+    assert len(tools) == 20
+    assert {tool.method for tool in tools} >= ({"GET", "POST"} if name == "github" else {"GET"})
+    async with (
+        serving(DocumentServer(document(name)).app) as url,
+        calling(spec_of(url, *tools)) as made,
+    ):
+        for tool in tools:
+            arguments = _arguments(tool)
+            told = json.loads(await made.text(tool.name, **arguments))
+            assert told["strange"] == []
+            for each in tool.parameters:
+                value = arguments[each.name]
+                key = _plain(each.sent_as)
+                if each.position == "path":
+                    assert told["path"][key] == _flat(value)
+                elif each.position == "query":
+                    assert told["query"][each.sent_as] == [_flat(item) for item in _items(value)]
+                elif each.is_body:
+                    assert told["body"] == value
+                elif each.position == "body":
+                    assert told["body"][each.sent_as] == value
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_flat, value))
+    return value if isinstance(value, str) else json.dumps(value)
