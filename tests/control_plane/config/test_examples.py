@@ -34,7 +34,7 @@ def test_an_example_parses_without_any_issue(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_machine_that_has_everything_finds_nothing_to_say(name: str) -> None:
-    environ = {"MCP_AUTH_HEADER": "set"}
+    environ = {"MCP_AUTH_HEADER": "set", "SHOP_AUTH_HEADER": "set"}
     assert check_file(FOLDER / name, environ=environ, which=lambda command: command) == []
 
 
