@@ -47,8 +47,9 @@ def test_the_readme_has_a_paragraph_for_each_example() -> None:
         "from-mcpservers.yaml",
         "kit.yaml",
         "python-server.yaml",
+        "rest-tools.yaml",
     ]
-    assert len(NAMES) == 6
+    assert len(NAMES) == 7
 
 
 def test_the_examples_together_have_no_clash() -> None:
