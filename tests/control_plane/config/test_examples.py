@@ -59,7 +59,7 @@ def test_the_examples_together_have_no_clash() -> None:
         for name in NAMES
         for spec in parse(name).servers.values()
     }
-    assert set(exposed) == {"kit", "time", "remote", "filesystem", "notes", "hello"}
+    assert set(exposed) == {"kit", "time", "remote", "filesystem", "notes", "hello", "shop"}
     assert resolve_clashes(exposed).problems == ()
 
 
