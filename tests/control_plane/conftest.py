@@ -28,6 +28,7 @@ from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
 from leaseway.control_plane.services.requests import time_left
+from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.spec.model import ServerSpec
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
@@ -73,6 +74,9 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
     return BOUND
 
 
+SEAL = Seal(b"the key of these tests")
+
+
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
     """Serve a plane that expects one worker."""
@@ -81,7 +85,7 @@ async def running() -> AsyncIterator[Running]:
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
     leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
-    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane), server)
+    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane, SEAL), server)
     address = str(bind(server, Endpoint("127.0.0.1", 0)))
     await server.start()
     loop = asyncio.create_task(plane.run())

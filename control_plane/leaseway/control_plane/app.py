@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService
 from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
+from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
@@ -55,6 +57,7 @@ class ControlPlaneOptions:
         expect_workers: How many workers will join; 0 means unknown.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
         console: Where operators look at it, or None for nowhere.
+        seal: Signs what workers are sent; one of this process alone unless it is given.
     """
 
     config: Path | tuple[Source, ...]
@@ -64,6 +67,7 @@ class ControlPlaneOptions:
     expect_workers: int = 0
     metrics: MetricsListener | None = None
     console: ConsoleListener | None = None
+    seal: Seal = field(default_factory=lambda: Seal(secrets.token_bytes(32)), compare=False)
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -99,7 +103,7 @@ async def _run(
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
     leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
-    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane), server)
+    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane, options.seal), server)
     health = HealthService(server)
     enable_reflection(server, _SERVICES)
     address = bind(server, options.listen)

@@ -509,6 +509,11 @@ class Upsert(_message.Message):
     SPEC_FIELD_NUMBER: _builtins.int
     HASHES_FIELD_NUMBER: _builtins.int
     TOOLSET_FIELD_NUMBER: _builtins.int
+    SEAL_FIELD_NUMBER: _builtins.int
+    seal: _builtins.bytes
+    """The control plane's signature over all of the above, which a worker keeps
+    and sends back. Content without one that holds is not taken over.
+    """
     @_builtins.property
     def spec(self) -> _spec_pb2.ServerSpec:
         """The definition; its key names the variant."""
@@ -527,10 +532,11 @@ class Upsert(_message.Message):
         spec: _spec_pb2.ServerSpec | None = ...,
         hashes: Global___HeldHashes | None = ...,
         toolset: Global___Toolset | None = ...,
+        seal: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "spec", b"spec", "toolset", b"toolset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "spec", b"spec", "toolset", b"toolset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hashes", b"hashes", "seal", b"seal", "spec", b"spec", "toolset", b"toolset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

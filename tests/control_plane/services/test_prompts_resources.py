@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.conftest import BOUND
-from tests.control_plane.conftest import Running
+from tests.control_plane.conftest import SEAL, Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of, heard
@@ -214,7 +214,7 @@ def held_upsert() -> sync_pb2.Upsert:
     )
     upsert.spec.key.server_id = upsert.hashes.key.server_id = "a"
     upsert.spec.transport, upsert.spec.command = "stdio", "x"
-    return upsert
+    return SEAL.stamp(upsert)
 
 
 async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
@@ -229,6 +229,21 @@ async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running
         found = await running.catalog.ListResources(catalog_pb2.ListResourcesRequest())
     assert [prompt.name for prompt in listed.prompts] == ["a_ask"]
     assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
+
+
+async def test_what_no_control_plane_has_sent_is_not_taken_over(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    upsert = held_upsert()
+    upsert.spec.command = "sh"  # a rogue worker's: nobody has sealed it
+    running.plane.act(lambda state, now: state.config_failed((), now))
+    async with worker(running.address, held=[upsert.hashes]) as w1:
+        await w1.hear("want")
+        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await running.until(lambda state: state.settled and state.committed.version)
+        listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
+    assert not listed.prompts
+    assert "is not taken over" in caplog.text
 
 
 async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_took_over(

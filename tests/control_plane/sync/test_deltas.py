@@ -11,6 +11,7 @@ from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.workers.subscription import Push
 from leaseway.control_plane.sync import deltas as delta_wire
 from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.seal import Seal
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.message_parts import Joiner
@@ -54,9 +55,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
     collected: list[Push] = []
     make = delta_wire._make_body
 
-    def counting(push: Push) -> delta_wire._Body:
+    def counting(push: Push, seal: Seal) -> delta_wire._Body:
         collected.append(push)
-        return make(push)
+        return make(push, seal)
 
     monkeypatch.setattr(delta_wire, "_make_body", counting)
     return collected
@@ -64,7 +65,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
 
 def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -> None:
     _, sent = fleet(listing("echo"))
-    writer = DeltaWriter()
+    writer = DeltaWriter(Seal(b"a key"))
     every = [heard(list(writer.messages(action, 7))) for _, action in sent]
     assert len(every) == 3
     assert len(made) == 1
@@ -77,7 +78,7 @@ def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -
 def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Push]) -> None:
     big = Listing((Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),))
     _, sent = fleet(big)
-    writer = DeltaWriter()
+    writer = DeltaWriter(Seal(b"a key"))
     for _, action in sent:
         delta = heard(list(writer.messages(action, 7)))
         assert (delta.nonce, delta.epoch) == (action.push.nonce, 7)
@@ -90,7 +91,7 @@ def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent[:2]:  # the third does not answer
         state.acked(worker_id, action.push.nonce, at(0.1))
-    writer = DeltaWriter()
+    writer = DeltaWriter(Seal(b"a key"))
     load(state, now=at(1))
     state.tick(at(1.1))
     removed = deltas(state)
@@ -108,7 +109,7 @@ def test_those_who_join_with_nothing_are_sent_one_body(made: list[Push]) -> None
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent:
         state.acked(worker_id, action.push.nonce, at(0.1))
-    writer = DeltaWriter()
+    writer = DeltaWriter(Seal(b"a key"))
     for number in range(5):
         state.worker_joined(hello(f"new{number}"), at(1))
     joined = [action for _, action in deltas(state) if action.push.upserts]

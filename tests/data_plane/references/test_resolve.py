@@ -164,14 +164,27 @@ def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None
     assert resolve(wants, {"db_password": "x"}, Closed()).env == {"DB": "x"}
 
 
-@pytest.mark.parametrize("name", ["LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"])
+@pytest.mark.parametrize(
+    "name",
+    ["LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY", "LEASEWAY_KEY", "LEASEWAY_SEAL_KEY"],
+)
 @pytest.mark.parametrize("kind", ["env", "secret", "literal"])
-def test_no_server_is_given_the_vaults_key(name: str, kind: Any) -> None:
+def test_no_server_is_given_a_key_of_ours(name: str, kind: Any) -> None:
     wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
     with pytest.raises(Fault, match="is given to no server"):
         resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
     with_default = spec(args=(f"${{{name}:-none}}",))
     assert resolve(with_default, {name: "the key itself"}).args == ("none",)
+
+
+def test_no_server_is_given_a_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".leaseway").mkdir()
+    (tmp_path / ".leaseway" / "vault.key").write_text("the key itself")
+    (tmp_path / "link").symlink_to(tmp_path / ".leaseway" / "vault.key")
+    for path in (tmp_path / ".leaseway" / "vault.key", tmp_path / "link"):
+        with pytest.raises(Fault, match="given to no server"):
+            resolve(spec(env={"X": Value("file", str(path))}), {})
 
 
 def test_readings_are_told_apart_by_what_the_server_gets() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
@@ -28,6 +28,9 @@ from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.durations import seconds
 from leaseway.wire.names import DEFAULT_TENANT
 
+MAX_VERSION: Final = 1 << 53
+"""Versions and epochs begin at microseconds since 1970; this one is of the year 2255."""
+
 _LONGEST = 256
 """Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
 
@@ -36,11 +39,17 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
     """Return how a worker introduces itself.
 
     Raises:
-        MalformedMessage: It lacks its id, its incarnation or its address.
+        MalformedMessage: It lacks its id, its incarnation or its address, or has seen versions
+            that no control plane can have made.
     """
     worker = message.worker
     if not worker.id or not worker.incarnation or not worker.address:
         raise MalformedMessage("A worker must name its id, its incarnation and its address.")
+    if max(message.highest_registry_version, message.highest_epoch) > MAX_VERSION:
+        raise MalformedMessage(
+            "A worker says that it has seen a registry version or an epoch of the far future; "
+            "restart it."
+        )
     return WorkerHello(
         address=WorkerAddress(worker.id, worker.incarnation, worker.address, worker.unix_socket),
         capacity=message.capacity,

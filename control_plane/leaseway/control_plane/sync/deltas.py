@@ -13,6 +13,7 @@ from typing import Final
 
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import Push
+from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.toolsets import served_to_wire
 from leaseway.spec.protobuf import key_to_wire
 from leaseway.v1 import sync_pb2
@@ -42,9 +43,14 @@ class _Body:
 
 
 class DeltaWriter:
-    """Makes the messages of deltas."""
+    """Makes the messages of deltas.
 
-    def __init__(self) -> None:
+    Args:
+        seal: Signs what they hold.
+    """
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
         self._bodies: deque[_Body] = deque(maxlen=_KEPT)
 
     def messages(self, action: PushDelta, epoch: int) -> Iterator[sync_pb2.SyncResponse]:
@@ -73,14 +79,14 @@ class DeltaWriter:
             # The core compares once for all workers that have the same, and gives them one object.
             if body.push.upserts is push.upserts and body.push.removals == push.removals:
                 return body
-        made = _make_body(push)
+        made = _make_body(push, self._seal)
         self._bodies.append(made)
         return made
 
 
-def _make_body(push: Push) -> _Body:
+def _make_body(push: Push, seal: Seal) -> _Body:
     delta = sync_pb2.Delta(
-        upserts=[served_to_wire(served) for served in push.upserts],
+        upserts=[seal.stamp(served_to_wire(served)) for served in push.upserts],
         removals=[key_to_wire(key) for key in push.removals],
     )
     if delta.ByteSize() <= MAX_MESSAGE - _HEAD:

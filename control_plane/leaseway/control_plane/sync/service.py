@@ -22,6 +22,7 @@ from leaseway.control_plane.sync.convert import (
     report_from_wire,
 )
 from leaseway.control_plane.sync.deltas import DeltaWriter
+from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.toolsets import (
     MalformedMessage,
     listing_from_wire,
@@ -90,9 +91,10 @@ class _Stream:
 class SyncService(sync_pb2_grpc.SyncServiceServicer):
     """Joins workers to the plane, one stream each."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, seal: Seal) -> None:
         self._plane = plane
-        self._deltas = DeltaWriter()
+        self._seal = seal
+        self._deltas = DeltaWriter(seal)
 
     async def Sync(  # type: ignore[override]  # noqa: N802 - it writes by its context
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
@@ -206,7 +208,11 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 refusals = [refusal_from_wire(refusal) for refusal in nack.refusals]
                 act(lambda state, now: state.nacked(worker_id, nack.nonce, refusals, now))
             case "held":
-                variants = [served_from_wire(variant) for variant in message.held.variants]
+                variants = [
+                    served_from_wire(variant)
+                    for variant in message.held.variants
+                    if self._is_ours(worker_id, variant)
+                ]
                 act(lambda state, now: state.content_received(worker_id, variants, now))
             case "probe_result":
                 self._take_probe_result(message.probe_result)
@@ -227,6 +233,17 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             incarnation = record.hello.address.incarnation
             events = map(event_from_wire, report.events)
             self._plane.events.take(worker_id, incarnation, events)
+
+    def _is_ours(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
+        if self._seal.holds(variant):
+            return True
+        _logger.warning(
+            "Worker %s holds server %s in a form that no control plane with this key has sent; it "
+            "is not taken over, and the configuration alone says what the server is.",
+            worker_id,
+            key_from_wire(variant.spec.key),
+        )
+        return False
 
     def _take_probe_result(self, result: sync_pb2.ProbeResult) -> None:
         outcome: Listing | Problem

@@ -17,7 +17,7 @@ from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
-from leaseway.vault.key import VAULT_VARIABLES, VaultError
+from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.redaction import hide
 from leaseway.wire.secret_names import looks_secret
@@ -84,7 +84,7 @@ class _Resolver:
         try:
             expanded = expand(text, self._environment)
         except UnresolvedReference as error:
-            _refuse_vault_key(error.name)
+            _refuse_own_key(error.name)
             raise _Missing(
                 f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
                 f"environment, or write ${{{error.name}:-default}}"
@@ -97,7 +97,7 @@ class _Resolver:
     def _reference(self, value: Value) -> str:
         if value.kind == "file":
             return self._file(value.text)
-        _refuse_vault_key(value.text)
+        _refuse_own_key(value.text)
         found = self._environment.get(value.text)
         if found is None and value.kind == "secret":
             found = self._from_vault(value.text)
@@ -124,6 +124,11 @@ class _Resolver:
         return found
 
     def _file(self, path: str) -> str:
+        if Path(path).resolve().is_relative_to(_own_folder()):
+            raise _Missing(
+                f"refers to the file {path}, which is in Leaseway's own folder and given to no "
+                "server: keep the server's files elsewhere"
+            )
         try:
             with Path(path).open("rb") as file:
                 content = file.read(_MAX_FILE + 1)
@@ -151,7 +156,7 @@ def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_
     Raises:
         Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
     """
-    known = {name: text for name, text in environment.items() if name not in VAULT_VARIABLES}
+    known = {name: text for name, text in environment.items() if not _is_own_key(name)}
     resolver = _Resolver(known, vault)
     command, args = _command(spec, resolver)
     resolved = Resolved(
@@ -253,9 +258,18 @@ def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:
     return {CONFIG_VARIABLE: text}
 
 
-def _refuse_vault_key(name: str) -> None:
-    if name in VAULT_VARIABLES:
-        raise _Missing(f"refers to {name}, which opens the vault and is given to no server")
+def _own_folder() -> Path:
+    """Return where the vault, its key, the seal's key and API keys are by default."""
+    return (Path.home() / ".leaseway").resolve()
+
+
+def _is_own_key(name: str) -> bool:
+    return name.startswith("LEASEWAY_") and "KEY" in name
+
+
+def _refuse_own_key(name: str) -> None:
+    if _is_own_key(name):
+        raise _Missing(f"refers to {name}, a key of Leaseway's own, which is given to no server")
 
 
 def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -35,6 +36,7 @@ from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
+    from leaseway.control_plane.sync.seal import Seal
     from leaseway.identity.principal import Role
     from leaseway.telemetry.http_listener import Admit, ArtifactsListener, HttpListener
     from leaseway.telemetry.prometheus_http import MetricsListener
@@ -117,6 +119,7 @@ def control_plane(
             expect_workers=expect_workers,
             metrics=listener,
             console=page,
+            seal=_seal(),
         )
         return serve(
             "control-plane",
@@ -230,6 +233,21 @@ def worker(
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )
+
+
+def _seal() -> Seal:
+    """Return what signs the state that workers bring back.
+
+    Raises:
+        click.UsageError: Its key is too short.
+
+    """
+    from leaseway.control_plane.sync.seal import find_seal
+
+    try:
+        return find_seal(os.environ, Path.home() / ".leaseway" / "seal.key")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def serve(
