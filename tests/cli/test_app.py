@@ -47,6 +47,7 @@ COMMANDS = [
     "workers",
     "problems",
     "key",
+    "audit",
     "vault",
     "logs",
     "version",

@@ -339,14 +339,15 @@ async def worker_bench(
     Args:
         capacity: The most leases that it takes.
         meter: Measures it.
-        fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`.
+        fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`,
+            `audit`.
     """
     server = make_server()
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
         parts: dict[str, Any] = {"vault": fields.pop("known", None)}
-        parts |= {name: fields.pop(name) for name in ("storage", "pace") if name in fields}
+        parts |= {name: fields.pop(name) for name in ("storage", "pace", "audit") if name in fields}
         labels = {"zone": "a"}
         options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)

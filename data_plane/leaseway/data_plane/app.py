@@ -10,7 +10,9 @@ import contextlib
 import itertools
 import logging
 import os
+import secrets
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +21,7 @@ import grpc
 
 from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
+from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import InstancePort, Opener, OpenInstance
 from leaseway.data_plane.core.resolved_values import Resolved
@@ -68,6 +71,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     bound = bind(server, options.listen)
     stop = Stop()
     worker: Worker | None = None
+    audit = _audit(options)
     # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
     with census_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
@@ -83,12 +87,37 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 background.keep(authenticator.run, "follow changes of credentials")
                 with _signals(stop):
                     worker = Worker(
-                        options, bound, open_instance, background, stop, vault, meter, storage
+                        options,
+                        bound,
+                        open_instance,
+                        background,
+                        stop,
+                        vault,
+                        meter,
+                        storage,
+                        audit=audit,
                     )
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
             finally:
                 background.cancel_all()
+                if audit is not None:
+                    audit.close()
     return 0
+
+
+def _audit(options: WorkerOptions) -> AuditLog | None:
+    """Return where calls are recorded.
+
+    Raises:
+        OSError: Nothing can be written there.
+
+    """
+    if options.audit is None:
+        return None
+    try:
+        return AuditLog(options.audit, options.id, secrets.token_hex(8), time.time)
+    except AuditUnavailable as error:
+        raise OSError(str(error)) from None
 
 
 async def serve(

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
 from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.audit.log import AuditLog
+from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
@@ -76,6 +78,7 @@ class WorkerOptions:
         retention: What of them is kept.
         artifacts_http: Where pages that show them ask for them, or None for nowhere.
         recent_calls: How many calls are remembered for operators; 0 for none.
+        audit: The folder that calls are recorded in, or None for nowhere.
 
     """
 
@@ -93,6 +96,7 @@ class WorkerOptions:
     retention: Retention = field(default_factory=Retention)
     artifacts_http: ArtifactsListener | None = None
     recent_calls: int = RECENT_CALLS
+    audit: Path | None = None
 
 
 _logger = logging.getLogger(__name__)
@@ -146,6 +150,7 @@ class Worker:
         meter: Meter | None = None,
         storage: ArtifactStorage | None = None,
         pace: Pace = Pace(),  # noqa: B008 - frozen
+        audit: AuditLog | None = None,
     ) -> None:
         clock = asyncio.get_running_loop().time
         self.id = options.id
@@ -184,6 +189,9 @@ class Worker:
         self.executor.artifacts = self.artifacts
         if options.recent_calls:
             self.executor.recent = RecentCalls(options.recent_calls)
+        if audit is not None:
+            audit.on_problem = self._audit_problem
+            self.executor.record_in(Recorder(audit))
         if meters is not None:
             StateMeters(meters, self._state_readers())
         self.execution = ExecutionService(
@@ -246,6 +254,13 @@ class Worker:
         )
         problem = Problem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
         if why:
+            self._reports.see(problem)
+        else:
+            self._reports.clear(problem)
+
+    def _audit_problem(self, sentence: str) -> None:
+        problem = Problem("worker", "AUDIT_NOT_WRITTEN", sentence)
+        if sentence:
             self._reports.see(problem)
         else:
             self._reports.clear(problem)

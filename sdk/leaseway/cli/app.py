@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "workers": "leaseway.cli.commands.listings:workers",
     "problems": "leaseway.cli.commands.listings:problems",
     "key": "leaseway.cli.commands.keys:key",
+    "audit": "leaseway.cli.commands.audit:audit",
     "vault": "leaseway.cli.commands.vault:vault",
     "logs": "leaseway.cli.commands.listings:logs",
     "version": "leaseway.cli.commands.status:version",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.calls.call import Run
 from leaseway.data_plane.core.arguments import parse_arguments
-from leaseway.data_plane.core.policy import Counts, check_rules
+from leaseway.data_plane.core.policy import Counts, ToolPolicy, check_rules
 from leaseway.data_plane.core.prompts_resources import Asked, admit
 from leaseway.data_plane.core.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
@@ -22,11 +23,15 @@ class Admission:
     Args:
         pool: What is served.
 
+    Attributes:
+        recorder: Records calls, or None where nothing is recorded.
+
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._counts = Counts()
+        self.recorder: Recorder | None = None
         self._loop = asyncio.get_running_loop()
 
     def admit(self, run: Run) -> tuple[Generation, ToolPlan | Asked]:
@@ -49,13 +54,18 @@ class Admission:
             return generation, asked
         plan = toolset.tools.get(call.tool)
         judge = generation.variant.judge
-        if judge.is_needed:
+        if judge.is_needed or run.audit is not None:
             run.policy = judge.tool(tenant, call.agent, call.tool)
             if run.policy is None or plan is None:
                 known = judge.names(tenant, call.agent)
                 raise tool_not_found(call.tool, f"Server {call.server_id}", known)
         elif plan is None:
             plan = toolset.find(call.server_id, call.tool)
+        if run.audit is not None and run.policy is not None:
+            run.audit.plan = plan
+            run.audit.risk = risk = run.policy.risk
+            reads = risk == "read_only" or (risk == "external" and plan.read_only)
+            run.audit.writes_first = not reads
         parsed = check_arguments(run, plan)
         if run.policy is not None and run.policy.rules:
             facts = {
@@ -68,19 +78,25 @@ class Admission:
             check_rules(run.policy, facts, call.server_id)
         return generation, plan
 
-    def count(self, run: Run) -> None:
-        """Count a call that is about to run, where calls are counted.
+    def permit(self, run: Run) -> None:
+        """Let a call run: count it, and record it first where that must be.
 
         Raises:
-            Fault: RATE_LIMITED.
+            Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
 
         """
-        if run.policy is None or not run.policy.counts:
-            return
+        if run.policy is not None and run.policy.counts:
+            self._count(run, run.policy)
+        if run.audit is not None and run.audit.writes_first:
+            assert self.recorder is not None
+            lease = run.lease.id if run.lease is not None else ""
+            self.recorder.begin(run.audit, run.number, run.call, run.arguments, lease)
+
+    def _count(self, run: Run, policy: ToolPolicy) -> None:
         call = run.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
-        run.is_counted = self._counts.take(tenant, call.server_id, run.policy, now)
+        run.is_counted = self._counts.take(tenant, call.server_id, policy, now)
 
     def ended(self, run: Run) -> None:
         """Note that a call has ended which was counted."""

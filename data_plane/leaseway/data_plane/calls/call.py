@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
+from leaseway.data_plane.audit.record import Entry
 from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
@@ -195,6 +196,7 @@ class Run:
         lease: The lease that it runs on, or None.
         is_new_lease: Whether this call acquired it.
         is_counted: Whether its end is to be told to `Admission`.
+        audit: What is recorded of it, or None where nothing is recorded.
         policy: What it is judged by, or None where its server has no policy.
         asks: What the server has asked and nobody answered yet, or None where it asked nothing.
         timer: Takes the duration of the server's work, where that is measured.
@@ -210,6 +212,7 @@ class Run:
         "_sink",
         "arguments",
         "asks",
+        "audit",
         "began",
         "call",
         "has_deadline",
@@ -246,6 +249,7 @@ class Run:
         self.is_new_lease = False
         self.is_counted = False
         self.policy: ToolPolicy | None = None
+        self.audit: Entry | None = None
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False

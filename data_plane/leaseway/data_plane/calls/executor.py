@@ -13,6 +13,7 @@ import logging
 import time
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
+from leaseway.data_plane.audit.record import Entry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
 from leaseway.data_plane.calls.call import Run, Sink, parse_input
@@ -27,6 +28,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.identity.interceptor import caller
 from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -93,6 +95,8 @@ class Executor:
             run.began = time.perf_counter()
         if self._traced and wants_trace(call):
             run.trace = CallTrace(call, self._worker_id)
+        if self._admission.recorder is not None:
+            run.audit = Entry(caller().name)
         try:
             if self._draining:
                 raise self.leaving()
@@ -204,7 +208,7 @@ class Executor:
                 raise self.leaving()
             self._following.begin(run, live, plan)
             return
-        self._admission.count(run)
+        self._admission.permit(run)
         run.live = live
         live.calls += 1
         run.sent(live.instance.call(request, run.done))
@@ -294,8 +298,22 @@ class Executor:
             self._leases.end_call(run.lease)
         if run.is_counted:
             self._admission.ended(run)
+        if run.audit is not None:
+            self._record_end(run, run.audit, fault, is_error)
         if not self._runs:
             self._idle.set()
+
+    def record_in(self, recorder: Recorder) -> None:
+        """Record all calls from now on."""
+        self._admission.recorder = recorder
+
+    def _record_end(self, run: Run, entry: Entry, fault: Fault | None, is_error: bool) -> None:
+        assert self._admission.recorder is not None
+        outcome = fault.reason.value if fault is not None else "tool_error" if is_error else "ok"
+        lease = run.lease.id if run.lease is not None else ""
+        self._admission.recorder.end(
+            entry, run.number, run.call, run.arguments, lease, outcome, fault
+        )
 
     def explain(self, run: Run, fault: Fault) -> Fault:
         """Return what a fault of the instance means for a call: its lease's end, perhaps."""

@@ -22,6 +22,7 @@ from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
     ENDPOINT,
     LogOptions,
+    audit_option,
     console_option,
     examples,
     log_options,
@@ -177,6 +178,7 @@ def control_plane(
     help="How many calls, and how many failed ones, it remembers for `trace`; 0: none.",
 )
 @identity_options
+@audit_option
 @metrics_option
 @exit_with_stdin_option
 @log_options
@@ -191,6 +193,7 @@ def worker(
     artifacts: ArtifactOptions,
     credentials: Credentials,
     recent_calls: int,
+    audit: Path | None,
     metrics: Endpoint | None,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -224,6 +227,7 @@ def worker(
             retention=Retention(artifacts.age, artifacts.space),
             artifacts_http=pictures,
             recent_calls=recent_calls,
+            audit=audit,
         )
         return serve(
             "worker",

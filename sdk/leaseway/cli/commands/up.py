@@ -24,6 +24,7 @@ from leaseway.cli.options.common import (
     ENDPOINT,
     Connection,
     LogOptions,
+    audit_option,
     console_option,
     examples,
     log_options,
@@ -59,6 +60,7 @@ class _Options:
     artifacts: ArtifactOptions
     mcp: Endpoint | None
     credentials: Credentials
+    audit: Path | None
     log: LogOptions
 
 
@@ -107,6 +109,7 @@ class _Options:
 @vault_words
 @artifact_options
 @identity_options
+@audit_option
 @log_options
 def up(
     config: tuple[str, ...],
@@ -121,6 +124,7 @@ def up(
     artifacts: ArtifactOptions,
     mcp: Endpoint | None,
     credentials: Credentials,
+    audit: Path | None,
     log: LogOptions,
 ) -> int:
     """Run a control plane and workers until Ctrl-C.
@@ -158,6 +162,7 @@ def up(
         artifacts,
         mcp,
         credentials,
+        audit,
         log,
     )
     return asyncio.run(_Up(options).run())
@@ -290,6 +295,7 @@ class _Up:
             *self._metrics_arguments(number, self._workers[number - 1]),
             *self._artifacts_arguments(number),
             *self._options.vault,
+            *(("--audit", str(self._options.audit)) if self._options.audit else ()),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

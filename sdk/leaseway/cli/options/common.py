@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, cast
 
 import click
@@ -107,6 +108,16 @@ _LOG: Final = (
         help="A file to append log lines to, instead of stderr.",
     ),
 )
+
+audit_option = click.option(
+    "--audit",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="LEASEWAY_AUDIT",
+    show_envvar=True,
+    help="Record every call in files of this folder, see `leaseway audit`.",
+)
+"""`--audit`, as the argument `audit`."""
+
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."

@@ -1,0 +1,216 @@
+"""`leaseway audit`: look at what workers have recorded, and check that nobody changed it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from leaseway.cli.errors import FAILED, CliFailure
+from leaseway.cli.options.common import examples, json_option
+from leaseway.cli.output.tables import one_line, print_json, print_table
+
+AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
+_POLL: Final = 0.25
+
+_folder = click.argument(
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    envvar=AUDIT_VARIABLE,
+)
+
+
+@click.group()
+def audit() -> None:
+    """Look at the audit of calls, and check it.
+
+    Workers write it where they are started with --audit FOLDER.
+    """
+
+
+@audit.command(epilog=examples("leaseway audit verify /var/log/leaseway/audit"))
+@_folder
+@json_option
+def verify(folder: Path, as_json: bool) -> int:
+    """Check that no record was changed or removed; exit status 1 if one was."""
+    from leaseway.data_plane.audit.chain import verify_run
+
+    runs = _runs(folder)
+    verdicts = {run: verify_run(_opened(files)) for run, files in runs.items()}
+    if as_json:
+        print_json(
+            [
+                {
+                    "run": run,
+                    "records": verdict.records,
+                    "faults": [str(fault) for fault in verdict.faults],
+                    "remarks": verdict.remarks,
+                }
+                for run, verdict in verdicts.items()
+            ]
+        )
+    else:
+        for run, verdict in verdicts.items():
+            state = "NOT GOOD" if verdict.faults else "good"
+            click.echo(f"{run}: {verdict.records} records, {state}")
+            for fault in verdict.faults:
+                click.echo(f"  {one_line(str(fault))}")
+            for remark in verdict.remarks:
+                click.echo(f"  note: {one_line(remark)}")
+    return FAILED if any(verdict.faults for verdict in verdicts.values()) else 0
+
+
+@audit.command(
+    epilog=examples(
+        "leaseway audit query AUDIT --tenant acme --since 2h",
+        "leaseway audit query AUDIT --tool pay --outcome PERMISSION_DENIED --json",
+    )
+)
+@_folder
+@click.option("--tenant")
+@click.option("--agent")
+@click.option("--session")
+@click.option("--server")
+@click.option("--tool")
+@click.option("--outcome", help="ok, tool_error, begun (no end is known), or an error's reason.")
+@click.option("--risk")
+@click.option("--trace", help="A trace id.")
+@click.option("--since", metavar="WHEN", help="A time (2026-11-22T20:00:00Z), or 30m, 2h, 7d.")
+@click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True)
+@json_option
+def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: str | None) -> None:
+    """List the calls that fit, the newest last."""
+    fits = _filter({name: value for name, value in wanted.items() if value is not None}, since)
+    calls: dict[tuple[object, object], dict[str, Any]] = {}
+    for files in _runs(folder).values():
+        for path in files:
+            for record in _records(path):
+                _take(calls, record)
+    found = sorted((each for each in calls.values() if fits(each)), key=lambda each: each["time"])
+    _show(found[-limit:], as_json)
+
+
+@audit.command(epilog=examples("leaseway audit tail AUDIT --follow"))
+@_folder
+@click.option("--lines", "-n", type=click.IntRange(0), default=10, show_default=True)
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+def tail(folder: Path, lines: int, follow: bool) -> None:
+    """Print the newest records, one JSON object a line."""
+    newest = [path for files in _runs(folder).values() for path in files]
+    records = [record for path in newest for record in _records(path)]
+    records.sort(key=lambda record: str(record.get("time")))
+    for record in records[-lines:] if lines else []:
+        click.echo(json.dumps(record, ensure_ascii=False))
+    if follow:
+        for record in _followed(folder, {path: path.stat().st_size for path in newest}):
+            click.echo(json.dumps(record, ensure_ascii=False))
+
+
+def _runs(folder: Path) -> dict[str, list[Path]]:
+    from leaseway.data_plane.audit.log import runs_in
+
+    try:
+        runs = runs_in(folder)
+    except OSError as error:
+        raise CliFailure(f"{folder} cannot be read: {error.strerror}.", FAILED) from None
+    if not runs:
+        raise CliFailure(
+            f"{folder} holds no audit. Workers write one with: --audit {folder}", FAILED
+        )
+    return runs
+
+
+def _opened(files: list[Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    for path in files:
+        with path.open("rb") as file:
+            yield path.name, iter(file)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for line in file:
+            record = _parsed(line)
+            if record is not None:
+                yield record
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _take(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
+    """Put the two records of a call that was recorded first into one."""
+    if record.get("event") not in ("begin", "call"):
+        return
+    key = record.get("run"), record.get("call")
+    known = calls.get(key, {})
+    calls[key] = {"outcome": "begun", **known, **record, "time": known.get("time", record["time"])}
+
+
+def _filter(wanted: dict[str, str], since: str | None) -> Callable[[dict[str, Any]], bool]:
+    from leaseway.data_plane.audit.log import timestamp
+
+    least = ""
+    if since is not None:
+        unit = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(since[-1:])
+        if unit is not None and since[:-1].isdecimal():
+            least = timestamp(time.time() - int(since[:-1]) * unit)
+        elif since[:4].isdecimal() and "-" in since:
+            least = since
+        else:
+            raise click.UsageError(f"--since {since} is no time; write 2h or 2026-11-22T20:00:00Z.")
+
+    def fits(record: dict[str, Any]) -> bool:
+        if str(record.get("time", "")) < least:
+            return False
+        return all(record.get(name) == value for name, value in wanted.items())
+
+    return fits
+
+
+def _show(records: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(records)
+        return
+    rows = [
+        (
+            record["time"],
+            record.get("tenant", "-"),
+            record.get("agent") or "-",
+            record.get("session") or "-",
+            f"{record.get('server')}:{record.get('tool')}",
+            json.dumps(record.get("arguments", {}), ensure_ascii=False)[:80],
+            record.get("outcome", "-"),
+            f"{record['duration_ms']} ms" if "duration_ms" in record else "-",
+        )
+        for record in records
+    ]
+    names = ("TIME", "TENANT", "AGENT", "SESSION", "TOOL", "ARGUMENTS", "OUTCOME", "TOOK")
+    print_table(names, rows, "No recorded call fits.")
+
+
+def _followed(folder: Path, seen: dict[Path, int]) -> Iterator[dict[str, Any]]:
+    while True:
+        for files in _runs(folder).values():
+            for path in files:
+                start = seen.get(path, 0)
+                if path.stat().st_size > start:
+                    with path.open("rb") as file:
+                        file.seek(start)
+                        for line in file:
+                            if not line.endswith(b"\n"):
+                                break
+                            start += len(line)
+                            record = _parsed(line)
+                            if record is not None:
+                                yield record
+                    seen[path] = start
+        time.sleep(_POLL)

@@ -1,0 +1,279 @@
+"""The audit: its chain, its redaction and its files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.data_plane.audit.chain import Chain, Verdict, verify_run
+from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
+from leaseway.data_plane.audit.redact import REDACTED, Redactor
+
+NOW = 1_800_000_000.0
+
+
+def lines_of(count: int) -> list[bytes]:
+    chain = Chain()
+    first = chain.seal(b'{"event":"opened","prev":"%s"}' % (b"0" * 64))
+    rest = [chain.seal(b'{"event":"call","n":%d}' % number) for number in range(count)]
+    return [first, *rest, chain.seal(b'{"event":"closed"}')]
+
+
+def check(lines: list[bytes]) -> Verdict:
+    return verify_run([("audit.jsonl", lines)])
+
+
+def test_a_chain_that_nobody_touched_verifies() -> None:
+    verdict = check(lines_of(5))
+    assert (verdict.records, verdict.faults, verdict.remarks) == (7, [], [])
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_a_flipped_bit_anywhere_is_found(data: st.DataObject) -> None:
+    content = bytearray(b"".join(lines_of(3)))
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    verdict = check(bytes(content).splitlines(keepends=True))
+    last_line_end = place == len(content) - 1
+    assert verdict.faults or (last_line_end and verdict.remarks)
+
+
+@given(st.integers(0, 5), st.booleans())
+def test_a_removed_or_repeated_line_is_found(number: int, repeat: bool) -> None:
+    lines = lines_of(6)
+    if repeat:
+        lines.insert(number, lines[number])
+    else:
+        del lines[number]
+    assert check(lines).faults
+
+
+def test_lines_that_change_places_are_found() -> None:
+    lines = lines_of(4)
+    lines[2], lines[3] = lines[3], lines[2]
+    assert check(lines).faults
+
+
+def test_an_end_that_was_cut_off_is_remarked() -> None:
+    assert not check(lines_of(4)[:-2]).faults
+    assert "no closing record" in check(lines_of(4)[:-2]).remarks[0]
+    torn = lines_of(4)
+    torn[-1] = torn[-1][:20]
+    verdict = check(torn)
+    assert not verdict.faults
+    assert "middle of a line" in verdict.remarks[0]
+
+
+SECRETS = [
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "github_pat_11ABCDEFG0abcdefghijkl_MNOPQRSTUV",
+    "glpat-XyZ12abcDEF34ghiJKL5",
+    "glrt-t1_XyZ12abcDEF34ghi",
+    "xoxb-123456789012-abcdefGHIJKL",
+    "xapp-1-A0123456789-abcdef",
+    "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+    "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+    "ya29.a0AfH6SMBabcdefghijklmnop",
+    "npm_abcdefghijklmnopqrstuvwxyz0123456789",
+    "pypi-AgEIcHlwaS5vcmcCJDAwMDAwMDAwLTAwMDAtMDAwMC0",
+    "dckr_pat_abcdefghijklmnopqrstuvwxyz1",
+    "hf_abcdefghijklmnopqrstuvwx",
+    "sk_live_abcdefghijklmnop1234",
+    "rk_test_abcdefghijklmnop1234",
+    "whsec_abcdefghijklmnop1234",
+    "sk-proj-abcdefghijklmnopqrst",
+    "sk-ant-api03-abcdefghijklmnopqrst",
+    "SG.abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuv",
+    "dop_v1_" + "a1" * 32,
+    "shpat_" + "0af1" * 8,
+    "hvs.CAESIabcdefghijklmnopqrstuv",
+    "123456789:AAabcdefghijklmnopqrstuvwxyz0123456",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl",
+    "lwk_abcdefgh_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789abcdefg",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl",
+    "AGE-SECRET-KEY-1QQPQZRFR7ZZ2WCV5ABCDEFGH",
+    "Authorization: Bearer abcdefghijklmnopqrstu",
+    "Basic dXNlcjpwYXNzd29yZA==",
+    "postgres://user:hunter22@db.example/app",
+    "redis://:hunter22@cache.example:6379",
+    "Server=db;Password=hunter22;Database=app",
+    "AccountKey=abcdefghij0123456789==;EndpointSuffix=x",
+    "https://x.example/cb?access_token=abcdef123456",
+    "https://x.blob.example/c?sv=1&sig=abcdef%2F123",
+    "curl -d client_secret=abcdef123456",
+    "api_key: abcdef123456",
+    "ASIAIOSFODNN7EXAMPLE",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_value_of_a_secret_shape_is_recorded_nowhere(secret: str) -> None:
+    arguments: dict[str, Any] = {
+        "plain": secret,
+        "deep": {"list": ["ok", f"before {secret} after"]},
+        secret: "as a key",
+    }
+    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    text = msgspec.json.encode(recorded).decode()
+    assert secret not in json.dumps(json.loads(text), ensure_ascii=False)
+    assert secret[:24] not in text
+    escaped = json.dumps(arguments).replace("a", "\\u0061").encode()
+    assert secret[:24] not in msgspec.json.encode(Redactor().redacted(escaped, arguments)).decode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["password", "db_password", "API-KEY", "apiKey", "clientSecret", "token", "Authorization"],
+)
+def test_a_value_under_the_name_of_a_secret_is_not_recorded(name: str) -> None:
+    arguments = {"user": "ann", name: "hunter2", "more": [{name: 12345}]}
+    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    assert json.loads(msgspec.json.encode(recorded)) == {
+        "user": "ann",
+        name: REDACTED,
+        "more": [{name: REDACTED}],
+    }
+
+
+def test_what_the_schema_calls_secret_is_not_recorded() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "format": "password"},
+            "card": {"type": "object", "properties": {"number": {"writeOnly": True}}},
+        },
+    }
+    redactor = Redactor(schema)
+    for arguments in ({"code": "a1", "x": 1}, {"card": {"number": "4111"}}, {"x": {"code": "a1"}}):
+        recorded = redactor.redacted(json.dumps(arguments).encode(), arguments)
+        text = msgspec.json.encode(recorded).decode()
+        assert "a1" not in text
+        assert "4111" not in text
+
+
+def test_ordinary_arguments_are_recorded_as_they_were_sent() -> None:
+    sent = b'{"path": "notes/a.txt",  "n": 3}'
+    assert Redactor().redacted(sent, json.loads(sent)) == msgspec.Raw(sent)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), _JSON, max_size=5))
+@settings(max_examples=40)
+def test_whatever_is_sent_is_recorded_as_json_within_its_bound(arguments: dict[str, Any]) -> None:
+    sent = json.dumps(arguments).encode()
+    encoded = msgspec.json.encode(Redactor().redacted(sent, arguments))
+    assert isinstance(json.loads(encoded), dict)
+    assert len(encoded) < 64 * 1024
+
+
+def test_huge_arguments_are_recorded_by_their_keys() -> None:
+    arguments = {f"key{number}": "x" * 500 for number in range(60)}
+    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    assert isinstance(recorded, dict)
+    assert recorded["[keys]"][:2] == ["key0", "key1"]
+
+
+def verdicts(folder: Path) -> list[Verdict]:
+    return [
+        verify_run((path.name, path.read_bytes().splitlines(True)) for path in files)
+        for files in runs_in(folder).values()
+    ]
+
+
+async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "w/1", "abc", lambda: NOW, file_size=2_000)
+    for number in range(50):
+        (log.begin if number % 2 else log.add)({"event": "call", "n": number})
+    log.close()
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert len(files) > 2
+    assert files[0] == "w_1.abc.000001.jsonl"
+    [verdict] = verdicts(tmp_path)
+    assert (verdict.faults, verdict.remarks) == ([], [])
+    assert verdict.records == 50 + len(files) + 1
+    (tmp_path / files[1]).unlink()
+    assert verdicts(tmp_path)[0].faults
+
+
+async def test_older_files_may_be_archived(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, file_size=500)
+    for number in range(20):
+        log.begin({"event": "call", "n": number})
+    log.close()
+    min(tmp_path.iterdir()).unlink()
+    [verdict] = verdicts(tmp_path)
+    assert not verdict.faults
+    assert "older files" in verdict.remarks[0]
+
+
+async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_it_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[str] = []
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_problem=problems.append)
+    log.begin({"event": "begin", "n": 1})
+    real = os.write
+
+    def full(descriptor: int, content: bytes) -> int:
+        if len(content) > 10:
+            return real(descriptor, bytes(content)[:10])  # some of it, and then no more
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leaseway.data_plane.audit.log.os.write", full)
+        with pytest.raises(AuditUnavailable, match="No space left"):
+            log.begin({"event": "begin", "n": 2})
+        log.add({"event": "call", "n": 3})
+        log.lost = 4  # as many as did not fit
+    log.begin({"event": "begin", "n": 5})
+    log.close()
+    assert [bool(each) for each in problems] == [True, False]
+    [path] = tmp_path.iterdir()
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [record.get("n") for record in records] == [None, 1, None, 3, 5, None]
+    assert records[2]["records"] == 4
+    [verdict] = verdicts(tmp_path)
+    assert not verdict.faults
+
+
+_KILLED = """
+import os, pathlib, signal, sys
+from leaseway.data_plane.audit.log import AuditLog
+log = AuditLog(pathlib.Path(sys.argv[1]), "w1", "abc", lambda: 1.8e9)
+for number in range(10**9):
+    log.begin({"event": "begin", "n": number})
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def test_what_was_recorded_before_its_call_outlives_sigkill(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        done = [int(process.stdout.readline()) for _ in range(200)]
+        process.send_signal(signal.SIGKILL)
+        done += [int(line) for line in process.stdout.read().split()]
+    [path] = tmp_path.iterdir()
+    recorded = {json.loads(line).get("n") for line in path.read_text().splitlines()}
+    assert set(done) <= recorded
+    assert not verdicts(tmp_path)[0].faults

@@ -1,0 +1,162 @@
+"""What a worker records of calls: before they change something, and how they ended."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.data_plane.conftest import Bench, worker_bench
+
+from leaseway.data_plane.audit.chain import verify_run
+from leaseway.data_plane.audit.log import AuditLog, runs_in
+from leaseway.spec.policy import ArgumentRule, ServerPolicy
+from leaseway.wire.errors import Reason
+
+NOW = 1_800_000_000.0
+READS = ServerPolicy(risks=(("*", "read_only"),))
+
+
+class Audited:
+    """A worker that records its calls."""
+
+    def __init__(self, bench: Bench, log: AuditLog, folder: Path) -> None:
+        self.bench = bench
+        self.log = log
+        self.folder = folder
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what is on the disk, less the markers."""
+        paths = sorted(self.folder.iterdir())
+        lines = [line for path in paths for line in path.read_bytes().splitlines()]
+        records = [json.loads(line) for line in lines]
+        return [each for each in records if each["event"] in ("begin", "call")]
+
+
+@pytest.fixture
+async def audited(tmp_path: Path) -> AsyncIterator[Audited]:
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW)
+    async with worker_bench(audit=log) as bench:
+        yield Audited(bench, log, tmp_path)
+    log.close()
+    for files in runs_in(tmp_path).values():
+        verdict = verify_run((each.name, each.read_bytes().splitlines(True)) for each in files)
+        assert not verdict.faults
+
+
+async def test_a_call_that_may_change_something_is_recorded_before_it_runs(
+    audited: Audited,
+) -> None:
+    await audited.bench.serve("time")
+    audited.bench.servers.holds = True
+    caller = audited.bench.caller()
+    call_id = await caller.begin(
+        "time", tenant="acme", agent="billing", session="d1", traceparent=f"00-{'a' * 32}-b-01"
+    )
+    async with at_server(audited):
+        [begun] = audited.records()
+    wanted = {
+        "event": "begin",
+        "worker": "w1",
+        "run": "abc",
+        "tenant": "acme",
+        "agent": "billing",
+        "session": "d1",
+        "server": "time",
+        "tool": "echo",
+        "arguments": {"text": "hi"},
+        "risk": "mutating",
+        "trace": "a" * 32,
+    }
+    assert {name: begun.get(name) for name in wanted} == wanted
+    audited.bench.servers.opened[0].calls[0].answer(b"{}")
+    await caller.result(call_id)
+    audited.log.close()
+    _, ended = audited.records()
+    assert (ended["call"], ended["outcome"]) == (begun["call"], "ok")
+    assert ended["duration_ms"] >= 0
+
+
+class at_server:  # noqa: N801 - read as: async with at_server
+    """Wait until the server has the call: by then its beginning is on the disk."""
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited = audited
+
+    async def __aenter__(self) -> None:
+        from tests.e2e.system import eventually
+
+        opened = self._audited.bench.servers.opened
+        await eventually(lambda: bool(opened and opened[0].calls))
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+async def test_each_call_has_one_outcome_also_when_it_is_refused(audited: Audited) -> None:
+    rule = ArgumentRule('args.text == "no"')
+    await audited.bench.serve("time", policy=ServerPolicy(risks=READS.risks, rules=(rule,)))
+    caller = audited.bench.caller()
+    await caller.call("time")
+    await caller.refused("time", arguments=b'{"text": "no"}')
+    await caller.refused("time", arguments=b'{"text": 7}')
+    await caller.refused("time", "nothing")
+    await caller.refused("nobody", arguments=b"nonsense")
+    audited.log.close()
+    records = audited.records()
+    assert [record["outcome"] for record in records] == [
+        "ok",
+        "PERMISSION_DENIED",
+        "INVALID_ARGUMENTS",
+        "TOOL_NOT_FOUND",
+        "TOOL_NOT_FOUND",
+    ]
+    assert records[1]["rule"] == 1
+    assert records[4]["arguments"] == {"[left out]": "8 bytes that are no JSON object"}
+    assert [record["event"] for record in records] == ["call"] * 5
+
+
+async def test_no_secret_is_recorded_whatever_field_it_is_in(audited: Audited) -> None:
+    secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    await audited.bench.serve("time")
+    caller = audited.bench.caller()
+    await caller.call("time", arguments=msgspec.json.encode({"text": f"use {secret}"}))
+    await caller.call("time", session=secret, agent=secret)
+    await caller.refused("time", secret)
+    audited.log.close()
+    for path in audited.folder.iterdir():
+        assert secret not in path.read_text()
+    assert audited.records()[0]["arguments"] == {"text": "[redacted]"}
+
+
+async def test_a_full_disk_stops_calls_that_change_something_and_nothing_else(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await audited.bench.serve("time")
+    await audited.bench.serve("readme", policy=READS)
+    caller = audited.bench.caller()
+    assert (await caller.call("time")).payload
+
+    def full(_descriptor: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("leaseway.data_plane.audit.log.os.write", full)
+        audited.bench.servers.holds = True
+        fault = await caller.refused("time")
+        assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
+        assert "No space left" in fault.message
+        assert not audited.bench.servers.opened[0].calls
+        audited.bench.servers.holds = False
+        assert (await caller.call("readme")).payload
+        report = await audited.bench.plane.expect_report(lambda each: each.problems)
+        assert report.problems[0].reason == "AUDIT_NOT_WRITTEN"
+        assert "Make room" in report.problems[0].message
+    assert (await caller.call("time")).payload
+    audited.log.close()
+    outcomes = [each["outcome"] for each in audited.records() if each["event"] == "call"]
+    assert sorted(outcomes) == ["OVERLOADED", "ok", "ok", "ok"]
