@@ -60,3 +60,11 @@ def test_what_no_module_can_be_called_is_refused(run: Run, tmp_path: Path, name:
     assert done.exit_code == 2
     assert "can't name a server and a Python module" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["json", "mcp", "leaseway"])
+def test_a_name_that_a_module_has_already_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+    done = run("new", "server", name, "-C", str(tmp_path))
+    assert done.exit_code == 2
+    assert f"There is a Python module '{name}' already" in done.stderr
+    assert list(tmp_path.iterdir()) == []

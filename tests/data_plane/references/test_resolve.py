@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from leaseway.data_plane.references.resolve import resolve
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
@@ -199,3 +202,50 @@ def test_readings_are_told_apart_by_what_the_server_gets() -> None:
         resolve(spec(env={"A": Value("literal", "1"), "B": Value("literal", "c")}), {}),
     ):
         assert first.differs(other)
+
+
+def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path: Path) -> None:
+    file = tmp_path / "ca"
+    file.write_text("certificate\n")
+    config = {
+        "url": "${URL:-http://a}",
+        "n": 1,
+        "deep": [{"token": {"secret": "t"}}, {"ca": {"file": str(file)}}, None],
+        "text": 'a "quoted" ${QUOTED}',
+    }
+    python = ServerSpec(
+        VariantKey("srv"), "python", module="a.b", class_name="C", config=json.dumps(config)
+    )
+    resolved = resolve(python, {"QUOTED": '"x"'}, Drawer(t="secret-token"))
+    assert resolved.command == sys.executable
+    assert resolved.args == ("-P", "-m", "leaseway.server", "a.b", "C")
+    assert json.loads(resolved.env["LEASEWAY_SERVER_CONFIG"]) == {
+        "url": "http://a",
+        "n": 1,
+        "deep": [{"token": "secret-token"}, {"ca": "certificate"}, None],
+        "text": 'a "quoted" "x"',
+    }
+    assert resolved.secrets == {"secret-token", "certificate"}
+    with pytest.raises(Fault, match=r"config\.deep\[0\]\.token refers to the secret t") as caught:
+        resolve(python, {"QUOTED": ""})
+    assert caught.value.metadata["problem"] == "MISSING_REFERENCE"
+    long = replace(python, config='{"a":"${BIG}"}')
+    with pytest.raises(Fault, match="config has more than 122880 bytes"):
+        resolve(long, {"BIG": "x" * (120 << 10)})
+
+
+def test_the_kit_gets_what_is_on_as_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    on = Builtin(("read_file", "http_get"), ("docs", "${ROOT}"), ("git log *",), ("${HOST}",))
+    kit = ServerSpec(VariantKey("srv"), "builtin", builtin=on)
+    resolved = resolve(kit, {"ROOT": "/r", "HOST": "a.example"})
+    assert resolved.args[:3] == ("-P", "-m", "leaseway.data_plane.kit")
+    assert resolved.args[3:] == (
+        *("--tool", "read_file", "--tool", "http_get"),
+        *("--root", str(tmp_path / "docs"), "--root", "/r"),
+        *("--command", "git log *", "--host", "a.example"),
+    )
+    with pytest.raises(Fault, match=r"roots\[1\] refers to \$\{ROOT\}"):
+        resolve(kit, {"HOST": "a"})

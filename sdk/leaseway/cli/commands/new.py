@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 from pathlib import Path
 from typing import Final
@@ -116,6 +117,13 @@ def server(name: str, folder: Path, force: bool) -> None:
             f"'{name}' can't name a server and a Python module: write letters, digits, '_' and"
             " '-', no digit first, and no word of Python's.",
             USAGE,
+        )
+    if (
+        not folder.joinpath(f"{module}.py").exists()
+        and importlib.util.find_spec(module) is not None
+    ):
+        raise CliFailure(
+            f"There is a Python module '{module}' already; choose another name.", USAGE
         )
     words = {
         "name": name,
