@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.model import ServerSpec, Transform, VariantKey
+from leaseway.spec.name_filters import NameFilter
 
 SPEC = ServerSpec(
     VariantKey("time"),
@@ -33,22 +33,3 @@ def test_the_same_filter_of_prompts_and_of_resources_are_two_exposures() -> None
     rules = NameFilter(("a*",))
     prompts, resources = replace(SPEC, prompts=rules), replace(SPEC, resources=rules)
     assert prompts.exposure_hash != resources.exposure_hash
-
-
-def test_an_exposure_goes_over_another_launch_whole() -> None:
-    newer = replace(
-        SPEC,
-        command="other",
-        args=("x",),
-        call_timeout=5.0,
-        startup_timeout=6.0,
-        lease_drain_timeout=7.0,
-        description="Newer.",
-        instances=InstancePolicy(max_instances=3),
-        tools=NO_FILTER,
-        prompts=NameFilter(("p",)),
-        resources=NameFilter(("r",)),
-        transforms=(),
-    )
-    over = newer.exposure_over(SPEC)
-    assert (over.launch_hash, over.exposure_hash) == (SPEC.launch_hash, newer.exposure_hash)

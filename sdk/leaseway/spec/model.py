@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -226,25 +226,6 @@ class ServerSpec:
 
     def _other_filters(self) -> tuple[tuple[str, NameFilter], ...]:
         return ("prompts", self.prompts), ("resources", self.resources)
-
-    def exposure_over(self, launch: ServerSpec) -> ServerSpec:
-        """Return the launch part of another spec of this variant with the exposure part of this.
-
-        So `exposure_hash` is this one's, and `launch_hash` the other's.
-        """
-        return replace(
-            launch,
-            instances=self.instances,
-            startup_timeout=self.startup_timeout,
-            call_timeout=self.call_timeout,
-            lease_drain_timeout=self.lease_drain_timeout,
-            description=self.description,
-            tools=self.tools,
-            prompts=self.prompts,
-            resources=self.resources,
-            transforms=self.transforms,
-            policy=self.policy,
-        )
 
     @cached_property
     def values(self) -> Mapping[str, Value]:

@@ -206,15 +206,6 @@ def renew(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
     return make_good(spec, good.listing)
 
 
-def govern(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
-    """Give a good the exposure rules of a newer spec whose launch has not come up.
-
-    What was taken from callers is gone at once, not once the new launch works (DESIGN §3.6).
-    """
-    made, problems = make_good(spec.exposure_over(good.spec), good.listing)
-    return replace(made, launch_hash=good.launch_hash), problems
-
-
 def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
     """Give a good a newer listing of the same generation.
 

@@ -14,7 +14,6 @@ from leaseway.control_plane.core.catalog.variants import (
     Good,
     Served,
     adopt,
-    govern,
     make_good,
     relist,
     renew,
@@ -104,13 +103,10 @@ class Servers:
                 self._expose_anew(good, spec, now)
             elif spec.hidden:
                 self._hide(spec, now)
-            else:
-                if good is not None:
-                    self._expose_meanwhile(good, spec, now)
-                if key in owed:
-                    self._withdraw(self.probes.drop(key))
-                else:
-                    self._have_tried(spec, trace)
+            elif key in owed:
+                self._withdraw(self.probes.drop(key))
+            else:  # what was last good stays as it is until all of this works (DESIGN §3.5)
+                self._have_tried(spec, trace)
         kept_out = self.kept_out
         self.changed = self.changed or kept_out != self._kept_out
         self._kept_out = kept_out
@@ -220,11 +216,6 @@ class Servers:
         if good.rules_known and good.spec == spec:
             return
         self._listed(spec.key, renew(good, spec), now)
-
-    def _expose_meanwhile(self, good: Good, spec: ServerSpec, now: Moment) -> None:
-        """Give what goes on serving the newest rules, however its successor's launch ends."""
-        if not (good.rules_known and good.exposure_hash == spec.exposure_hash):
-            self._take(spec.key, govern(good, spec), now)
 
     def _have_tried(self, spec: ServerSpec, trace: str) -> None:
         job = self.probes.jobs.get(spec.key)
