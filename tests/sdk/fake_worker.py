@@ -65,6 +65,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.answer: Answer = answer
         self.faults: list[Fault | None] = []
         self.stream_fault: Fault | None = None
+        self.cut_acquires = 0  # answers that the connection breaks before
         self.acquire_faults: list[Fault] = []
         self.batches: list[execution_pb2.ExchangeRequest] = []
         self.calls: list[execution_pb2.Call] = []
@@ -203,6 +204,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             await abort(context, self.acquire_faults.pop(0))
         lease, created = self.grant(request.session, request.server_id, acquirer=request.acquirer)
         lease.ttl.CopyFrom(request.ttl)
+        if self.cut_acquires:
+            self.cut_acquires -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
         return leases_pb2.AcquireLeaseResponse(lease=lease, created=created)
 
     async def ReleaseLease(self, request: Any, context: Any) -> Any:

@@ -56,6 +56,30 @@ async def test_a_refused_lease_goes_back_to_placement(
     assert [list(place.exclude_workers) for place in plane.places] == [[], ["w1"]]
 
 
+async def test_a_lease_whose_answer_was_cut_off_is_asked_for_at_the_same_worker_again(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers = [worker, second]
+    worker.cut_acquires = 2
+    lease = await client.session("dialog").acquire("desk")
+    assert lease.worker == "w1"
+    assert (len(worker.leases), len(worker.acquires), second.leases) == (1, 3, {})
+    assert len(plane.places) == 1
+    await client.close()
+    assert worker.released == [lease.id]
+
+
+async def test_a_worker_whose_answers_are_always_cut_off_is_left_and_given_its_lease_back(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    plane.workers = [worker, second]
+    worker.cut_acquires = 100
+    lease = await client.session("dialog").acquire("desk")
+    assert lease.worker == "w2"
+    await client.close()
+    assert len(worker.released) == len(second.released) == 1
+
+
 async def test_without_room_acquire_fails_at_once(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:

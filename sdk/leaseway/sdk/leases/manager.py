@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -22,6 +23,7 @@ from leaseway.sdk.retry_policy import Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
+from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
@@ -36,6 +38,10 @@ _MAX_WAIT: Final = 24 * 3600.0
 """Seconds that the control plane lets anybody wait for room."""
 _RELEASE_BOUND: Final = 5.0
 _FIND_BOUND: Final = 2.0
+
+_AGAIN: Final = Backoff(0.1, 1.0)
+_MOST_CUT_OFF: Final = 4
+"""Times that a worker is asked again after its connection broke."""
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -161,11 +167,15 @@ class LeaseManager:
 
         A worker that refuses what was placed there is avoided; behind the others it is asked
         again, no more often than once a second, since the control plane lets so much time pass.
+
+        One whose connection broke may have granted the lease: it is asked again first, since it
+        would answer with the same one, and another worker with a twin.
         """
         deadline = give_up + STARTUP_TIMEOUT
         tries = 0
         avoid: set[Worker] = set()
         known: Fault | None = None
+        cut_off = 0  # tries of this worker since its connection broke
         worker = self._holder(key)
         while True:
             tries += 1
@@ -180,13 +190,17 @@ class LeaseManager:
                 if fault.reason is Reason.CAPACITY and now < give_up:
                     tries = 1  # it is time that bounds these
                 tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
-                again = decide(fault, tried)
+                if worker is not None and _is_cut_off(fault, cut_off):
+                    cut_off += 1
+                    await asyncio.sleep(_AGAIN.delay(cut_off - 1))
+                    continue
+                again = decide(replace(fault, started="no") if cut_off else fault, tried)
                 known = more_telling(known, fault)
                 if again is None:
                     raise known from None
                 if worker is not None and again.avoid_worker:
                     avoid.add(worker)
-                worker = None
+                worker, cut_off = None, 0
                 await asyncio.sleep(again.delay)
 
     async def find_holder(self, key: Key) -> Worker | None:
@@ -226,13 +240,21 @@ class LeaseManager:
             tenant=self._control.identity.tenant,
             session=session,
         )
-        try:
-            answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
-        except Fault as fault:
-            if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
-                return False  # it has ended, or ends with its worker or its time
-            raise
-        return bool(answer.released)
+        cut_off = 0
+        while True:
+            try:
+                answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
+                return bool(answer.released)
+            except Fault as fault:
+                if _is_cut_off(fault, cut_off):
+                    cut_off += 1
+                    await asyncio.sleep(_AGAIN.delay(cut_off - 1))
+                    continue
+                if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
+                    # It has ended, which may have been what was asked for when the connection
+                    # broke, or ends with its worker or its time.
+                    return bool(cut_off) and fault.reason is Reason.LEASE_RELEASED
+                raise
 
     async def leave(self, session: str, holder: object) -> None:
         """Give back what this client acquired in a session, also what is granted to it later.
@@ -369,3 +391,16 @@ class LeaseManager:
         self.book.place(key, worker, now)
         self._firsts.begin(key, worker)
         return worker
+
+
+def _is_cut_off(fault: Fault, before: int) -> bool:
+    """Say whether to ask a worker again whose connection broke, or broke just before.
+
+    Args:
+        fault: How the newest try failed.
+        before: How often it was asked again.
+
+    """
+    if fault.reason is not Reason.WORKER_LOST or before >= _MOST_CUT_OFF:
+        return False
+    return before > 0 or fault.started != "no"

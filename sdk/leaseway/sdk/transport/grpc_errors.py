@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import grpc
@@ -17,6 +18,8 @@ _REASONS: Final = {
     _Code.CANCELLED: Reason.CANCELLED,
     _Code.UNIMPLEMENTED: Reason.INCOMPATIBLE_VERSION,
 }
+_NOT_CONNECTED: Final = "failed to connect"
+"""What gRPC says of an RPC that was never sent; a connection that broke may have carried it."""
 _ENDED: Final = "Internal error from Core"
 _TURNED_AWAY: Final = "CANCELLED"
 """All that gRPC says of an RPC that it ends before a handler has seen it: too many wait."""
@@ -40,6 +43,14 @@ def fault_of_control_plane(error: grpc.aio.AioRpcError, address: str) -> Fault:
 def fault_of_worker(error: grpc.aio.AioRpcError, worker: str) -> Fault:
     """Return why an RPC to a worker failed."""
     return _fault(error, f"Worker '{worker}'", Reason.WORKER_LOST)
+
+
+def fault_of_request(error: grpc.aio.AioRpcError, worker: str) -> Fault:
+    """Return why a unary RPC to a worker failed: a connection that broke may have carried it."""
+    fault = fault_of_worker(error, worker)
+    sent = not (error.details() or "").lower().startswith(_NOT_CONNECTED)
+    lost = fault.reason is Reason.WORKER_LOST
+    return replace(fault, started="unknown") if lost and sent else fault
 
 
 def silent_worker(worker: str, seconds: float) -> Fault:
