@@ -105,6 +105,7 @@ class PlaceRequest(_message.Message):
     SERVER_ID_FIELD_NUMBER: _builtins.int
     EXCLUDE_WORKERS_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    UNREACHED_WORKERS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
@@ -127,6 +128,12 @@ class PlaceRequest(_message.Message):
         came; at most 24 h. Unset means CAPACITY at once where there is none.
         """
 
+    @_builtins.property
+    def unreached_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of workers on which the caller lost leases since nothing answered
+        there. It does not wait for those that are out of touch here, too.
+        """
+
     def __init__(
         self,
         *,
@@ -136,10 +143,11 @@ class PlaceRequest(_message.Message):
         server_id: _builtins.str = ...,
         exclude_workers: _abc.Iterable[_builtins.str] | None = ...,
         wait: _duration_pb2.Duration | None = ...,
+        unreached_workers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -280,10 +280,11 @@ class System(RuleBasedStateMachine):
     @rule(key=keys, excluded=st.sets(names, max_size=1))
     def place(self, key: LeaseKey, excluded: set[str]) -> None:
         knew = self.state.placements.knows(key)
+        places = self.state.placements.places(key)
         outcome = place(self.state, key, excluded, self.now)
         if isinstance(outcome, Denied) and outcome.reason is Reason.SYNCING:
-            assert self.time < self.started + bounds.SETTLING
-            assert not knew
+            is_settling = self.time < self.started + bounds.SETTLING and not knew
+            assert is_settling or self.awaited(places, excluded)
         elif isinstance(outcome, Denied):
             if "a" in self.state.visible.view("default").servers:
                 self.booked.pop(key, None)  # whoever it was reserved at cannot take it now
@@ -294,6 +295,14 @@ class System(RuleBasedStateMachine):
             if outcome.lease_id is None:
                 self.book(key, outcome.worker_id)
             self.placed.append((key, outcome.worker_id))
+
+    def awaited(self, places: list[str], excluded: set[str]) -> bool:
+        """Say whether a worker of these may be back that only the control plane cannot reach."""
+        records = [self.state.workers[one] for one in places if one in self.state.workers]
+        return not any(record.takes_work for record in records) and any(
+            not record.connected and not record.draining and record.id not in excluded
+            for record in records
+        )
 
     def book(self, key: LeaseKey, worker_id: str) -> None:
         known = self.booked.get(key)

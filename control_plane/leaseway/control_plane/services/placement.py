@@ -39,7 +39,11 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         key = await self._key(request, context)
         wait = min(seconds(request.wait), _MAX_WAIT)
         # Names of no worker exclude none, and a request that waits would keep them.
-        excluded = self._plane.state.workers.keys() & set(request.exclude_workers)
+        workers = self._plane.state.workers
+        excluded = workers.keys() & set(request.exclude_workers)
+        # Nobody waits for a worker to be back that its caller could not reach either.
+        unreached = workers.keys() & set(request.unreached_workers)
+        excluded |= {each for each in unreached if not workers[each].connected}
         outcome = await self._place(key, frozenset(excluded), wait, context)
         if self._plane.meters is not None:
             self._plane.meters.placed(outcome)

@@ -17,6 +17,7 @@ from leaseway.sdk.leases.book import Held, LeaseBook
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import Worker
 from leaseway.v1 import admin_pb2
+from leaseway.wire.bounds import WORKER_LOST_AFTER
 from leaseway.wire.errors import Fault, Reason
 
 _ASK_BOUND: Final = 2.0
@@ -33,6 +34,7 @@ class LossJudge:
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Lock()
         self._stands: tuple[Worker | None, float] = (None, 0.0)
+        self._unreached: dict[str, float] = {}
 
     async def judge(self, held: Held, fault: Fault, deadline: float, *, leaving: bool) -> Fault:
         """Return what a failed call on a lease tells its caller, and end what is over.
@@ -62,6 +64,12 @@ class LossJudge:
                         return replace(_lost(held), started=fault.started)
         return fault
 
+    def unreached(self, now: float) -> list[str]:
+        """Return the ids of the workers that were found gone in the time that makes one lost."""
+        for worker_id in [each for each, until in self._unreached.items() if until <= now]:
+            del self._unreached[worker_id]
+        return list(self._unreached)
+
     async def _gone(self, held: Held) -> bool:
         async with self._asking:  # calls of many leases fail at once; one asks for all
             now = self._loop.time()
@@ -74,6 +82,7 @@ class LossJudge:
             if not await self._is_gone(held.worker, now + _ASK_BOUND):
                 self._stands = (held.worker, self._loop.time() + _STANDS_FOR)
                 return False
+            self._unreached[held.worker.id] = self._loop.time() + WORKER_LOST_AFTER
             for lease in leases:
                 self._book.end(lease.lease_id, _lost(lease))
             return True

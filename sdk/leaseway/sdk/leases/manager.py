@@ -381,6 +381,7 @@ class LeaseManager:
             session=key.session,
             server_id=key.server_id,
             exclude_workers=[worker.id for worker in exclude],
+            unreached_workers=self.losses.unreached(self._loop.time()),
         )
         if wait > 0:
             request.wait.CopyFrom(duration(wait))

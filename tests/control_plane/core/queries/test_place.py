@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.control_plane.core.builders import (
     START,
     at,
@@ -20,6 +21,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.queries.place import ask_for_room, place
+from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
@@ -48,6 +50,38 @@ def test_a_new_control_plane_places_only_what_it_knows_until_it_has_settled() ->
     assert denied.reason is Reason.SYNCING
     assert denied.retry_delay == 0.25
     assert place(state, KEY, (), at(3)) == Placement("w1"), "the time counts, not the next tick"
+
+
+def two_workers() -> Coordinator:
+    """Return a coordinator with two workers that serve `a`."""
+    state, w1 = started(spec("a", shared=False))
+    w2 = FakeWorker("w2")
+    state.worker_joined(hello("w2"), START)
+    run(state, [w1, w2])
+    return state
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_lease_waits_for_its_worker_that_is_out_of_touch_for_a_moment(held: bool) -> None:
+    state = two_workers()
+    assert place(state, KEY, (), START) == Placement("w1")
+    if held:
+        report = WorkerReport(gained=(lease("L1", "w1", KEY.session),))
+        state.reported("w1", report, START)
+    state.worker_left("w1", at(1))
+    denied = place(state, KEY, (), at(1.05))
+    assert isinstance(denied, Denied)
+    assert (denied.reason, denied.retry_delay) == (Reason.SYNCING, 1.0)
+    assert place(state, LeaseKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
+    assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "who could not reach it either"
+
+
+def test_a_lease_of_a_worker_that_stays_away_is_placed_anew() -> None:
+    state = two_workers()
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1", KEY.session),)), START)
+    state.worker_left("w1", at(1))
+    state.tick(at(1 + bounds.WORKER_LOST_AFTER))
+    assert place(state, KEY, (), at(1 + bounds.WORKER_LOST_AFTER)) == Placement("w2")
 
 
 def test_a_full_fleet_answers_capacity_with_a_retry_delay() -> None:

@@ -147,6 +147,12 @@ class PlacementTable:
         """Say whether a worker has reported a lease for the key."""
         return key in self._by_key
 
+    def places(self, key: LeaseKey) -> list[str]:
+        """Return the workers that hold leases of a key, the oldest first, or have room reserved."""
+        held = [lease.worker_id for lease in self._by_key.get(key, ())]
+        booked = self._reserved.get(key)
+        return held if booked is None else [*held, booked.worker_id]
+
     def standing(self, key: LeaseKey, stands: Callable[[str], bool]) -> HeldLease | None:
         """Return the oldest lease of a key whose worker's leases stand."""
         return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)

@@ -25,6 +25,7 @@ from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS
 
 _NOT_READY_RETRY = 0.5
+_BACK_RETRY = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,36 @@ def _placed(
             " hold. Try again in a moment."
         )
         return Denied(Reason.SYNCING, message, min(left, 0.25))
+    away = _away(state, key, excluded, now)
+    if away is not None:
+        return away
     holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
     return state.placements.place(key, holders, excluded, now.mono)
+
+
+def _away(
+    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
+) -> Denied | None:
+    """Return the refusal of a lease that a worker holds whose stream has just ended, or None.
+
+    It may be back in a moment, and a lease on another worker would be a twin. A caller that could
+    not reach the worker either says so by excluding it.
+    """
+    places = state.placements.places(key)
+    if any(_stands(state, worker_id) for worker_id in places):
+        return None
+    for worker_id in places:
+        record = state.workers.get(worker_id)
+        if record is None or record.draining or record.lost_at is None or worker_id in excluded:
+            continue
+        left = record.lost_at - now.mono
+        if left > 0:
+            message = (
+                f"Worker '{worker_id}', where the lease of this session is, has been out of touch"
+                f" for a moment. It counts as lost in {left:.1f} s unless it is back. Try again."
+            )
+            return Denied(Reason.SYNCING, message, min(left, _BACK_RETRY))
+    return None
 
 
 def _no_room(state: Coordinator, key: LeaseKey) -> Denied:
