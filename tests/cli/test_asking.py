@@ -148,6 +148,20 @@ def test_wait_says_what_it_waited_for(
     assert why in done.stderr
 
 
+@pytest.mark.parametrize("words", [["--server", "time"], ["--strict"]])
+def test_wait_for_servers_goes_on_until_they_are_up(
+    run: Run, client: MemoryClient, words: list[str]
+) -> None:
+    client.statuses = [status_with(servers=2, servers_up=1)]
+    done = run("wait", *words, "--timeout", "30")
+    assert (done.exit_code, done.stdout.split()[0]) == (0, "ready")
+    assert "1 of 2 servers up (leaseway problems)" in done.stderr
+    client.listed["servers"] = [dataclasses.replace(SERVER, state="failing")]
+    done = run("wait", *words, "--timeout", "0.2")
+    assert done.exit_code == 1
+    assert "not up: time; see: leaseway problems" in done.stderr
+
+
 def test_wait_for_nobody_is_exit_status_3(run: Run, client: MemoryClient) -> None:
     client.error = ControlPlaneUnavailable("Nobody.")
     done = run("wait", "--timeout", "0.05")

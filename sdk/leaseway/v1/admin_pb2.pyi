@@ -158,6 +158,8 @@ class GetStatusResponse(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     SETTLING_FIELD_NUMBER: _builtins.int
+    SERVERS_UP_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
     """Whether every server has a first result and a worker is connected."""
     registry_version: _builtins.int
@@ -172,6 +174,12 @@ class GetStatusResponse(_message.Message):
     """Fences control planes of the past."""
     settling: _builtins.bool
     """Whether it still waits for workers to say what they hold."""
+    servers_up: _builtins.int
+    """How many configured servers callers find up on some worker."""
+    servers: _builtins.int
+    """How many servers are configured. Zero with `servers_up` zero may mean a
+    control plane of before, which does not say.
+    """
     @_builtins.property
     def config_loaded_at(self) -> _timestamp_pb2.Timestamp:
         """When the configuration in force was loaded. Unset means that none could
@@ -194,10 +202,12 @@ class GetStatusResponse(_message.Message):
         protocol_version: _builtins.int = ...,
         epoch: _builtins.int = ...,
         settling: _builtins.bool = ...,
+        servers_up: _builtins.int = ...,
+        servers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "epoch", b"epoch", "package_version", b"package_version", "pending", b"pending", "protocol_version", b"protocol_version", "ready", b"ready", "registry_version", b"registry_version", "settling", b"settling", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_loaded_at", b"config_loaded_at", "epoch", b"epoch", "package_version", b"package_version", "pending", b"pending", "protocol_version", b"protocol_version", "ready", b"ready", "registry_version", b"registry_version", "servers", b"servers", "servers_up", b"servers_up", "settling", b"settling", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -62,13 +62,19 @@ class _ServerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ServerSta
     SERVER_STATE_PENDING: _ServerState.ValueType  # 1
     """Configured, and its first probe has not ended."""
     SERVER_STATE_READY: _ServerState.ValueType  # 2
-    """Its tools are exposed."""
+    """Its tools are exposed, and it runs, or starts when it is called, on all
+    workers that have it.
+    """
     SERVER_STATE_DEGRADED: _ServerState.ValueType  # 3
-    """Its tools are exposed as they last were good; the newest configuration or
-    listing failed.
+    """Its tools are exposed as they last were good; it does not run on some
+    workers, or the newest configuration or listing failed.
     """
     SERVER_STATE_FAILED: _ServerState.ValueType  # 4
     """It never came up: nothing is exposed."""
+    SERVER_STATE_FAILING: _ServerState.ValueType  # 5
+    """Its tools are exposed, and it runs on no worker."""
+    SERVER_STATE_STARTING: _ServerState.ValueType  # 6
+    """Its tools are exposed, and it is on its way up on the workers."""
 
 class ServerState(_ServerState, metaclass=_ServerStateEnumTypeWrapper):
     """Where a server stands."""
@@ -78,13 +84,19 @@ SERVER_STATE_UNSPECIFIED: ServerState.ValueType  # 0
 SERVER_STATE_PENDING: ServerState.ValueType  # 1
 """Configured, and its first probe has not ended."""
 SERVER_STATE_READY: ServerState.ValueType  # 2
-"""Its tools are exposed."""
+"""Its tools are exposed, and it runs, or starts when it is called, on all
+workers that have it.
+"""
 SERVER_STATE_DEGRADED: ServerState.ValueType  # 3
-"""Its tools are exposed as they last were good; the newest configuration or
-listing failed.
+"""Its tools are exposed as they last were good; it does not run on some
+workers, or the newest configuration or listing failed.
 """
 SERVER_STATE_FAILED: ServerState.ValueType  # 4
 """It never came up: nothing is exposed."""
+SERVER_STATE_FAILING: ServerState.ValueType  # 5
+"""Its tools are exposed, and it runs on no worker."""
+SERVER_STATE_STARTING: ServerState.ValueType  # 6
+"""Its tools are exposed, and it is on its way up on the workers."""
 Global___ServerState: _TypeAlias = ServerState  # noqa: Y015
 
 @_typing.final

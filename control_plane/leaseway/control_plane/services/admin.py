@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from leaseway.control_plane.core.queries.standing import servers_up
 from leaseway.control_plane.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
@@ -47,6 +48,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Say how far the system is."""
         await check_client(request.client, context)
         state = self._plane.state
+        up, servers = servers_up(state)
         return admin_pb2.GetStatusResponse(
             ready=state.ready,
             registry_version=state.visible.version,
@@ -57,6 +59,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             protocol_version=PROTOCOL_VERSION,
             epoch=state.epoch,
             settling=not state.settled,
+            servers_up=up,
+            servers=servers,
         )
 
     async def ListWorkers(  # noqa: N802

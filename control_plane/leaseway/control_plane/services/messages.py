@@ -17,12 +17,13 @@ from leaseway.control_plane.core.catalog.definition import (
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
-from leaseway.control_plane.core.catalog.variants import Good, Served
+from leaseway.control_plane.core.catalog.variants import Good
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
+from leaseway.control_plane.core.queries.standing import standing
 from leaseway.control_plane.core.servers.probing import Outlook
 from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -121,12 +122,11 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Ins
 
 
 def errors_by_server(state: Coordinator) -> Mapping[str, str]:
-    """Return the newest error of each server, where the entries of some have one."""
+    """Return the newest error of each server that has one."""
     errors: dict[str, str] = {}
-    if state.servers.rejected:
-        for each in state.problems.open():
-            if each.problem.severity == "error":
-                errors.setdefault(each.problem.server_id, each.problem.message)
+    for each in state.problems.open():
+        if each.problem.severity == "error":
+            errors.setdefault(each.problem.server_id, each.problem.message)
     return errors
 
 
@@ -144,21 +144,25 @@ def server(
         key: Which variant.
         now: When.
         instances: Those of its instances that are told.
-        errors: What is wrong with entries of the configuration, by server id.
+        errors: What is wrong with servers, by id.
     """
     served, desired = state.visible.served.get(key), state.servers.desired or {}
+    stands = standing(state, key)
     if is_stand_in(served, desired):
         served = None
     spec = served.spec if served else desired.get(key)
     good = state.servers.goods.get(key)
     failure = state.servers.failures.get(key)
-    rejected = key.server_id in state.servers.rejected
-    problem = errors.get(key.server_id, "") if rejected else ""
+    problem = failure.message if failure else ""
+    if not problem and stands.state not in ("ready", "pending"):
+        problem = errors.get(key.server_id, "")
+    if stands.state in ("degraded", "failing") and stands.up < stands.workers:
+        problem = f"Up on {stands.up} of {stands.workers} workers. {problem}".strip()
     status = catalog_pb2.ServerStatus(
         server_id=key.server_id,
         tenant=key.tenant,
-        state=_server_state(state, key, served),
-        problem=failure.message if failure else problem,
+        state=catalog_pb2.ServerState.Value(f"SERVER_STATE_{stands.state.upper()}"),
+        problem=problem,
         instances=[instance(one) for one in instances],
     )
     _foretell(status, state.servers.probes.outlook(key, now.mono), now)
@@ -197,19 +201,6 @@ def _name_generation(status: catalog_pb2.ServerStatus, good: Good) -> None:
     status.launch_hash = good.launch_hash
     status.exposure_hash = good.exposure_hash
     status.protocol_version = good.listing.protocol_version
-
-
-def _server_state(
-    state: Coordinator, key: VariantKey, served: Served | None
-) -> catalog_pb2.ServerState.ValueType:
-    troubled = (
-        key in state.servers.failures
-        or key.server_id in state.servers.rejected
-        or key in state.servers.refused
-    )
-    if served is not None:
-        return catalog_pb2.SERVER_STATE_DEGRADED if troubled else catalog_pb2.SERVER_STATE_READY
-    return catalog_pb2.SERVER_STATE_FAILED if troubled else catalog_pb2.SERVER_STATE_PENDING
 
 
 def instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -29,7 +29,9 @@ _PEEK: Final = 2.0  # seconds that `version` gives a control plane that may not 
 
 
 async def wait_until_ready(
-    client: AsyncClient, seen: Callable[[Status], Awaitable[None]] | None = None
+    client: AsyncClient,
+    seen: Callable[[Status], Awaitable[None]] | None = None,
+    also: Callable[[Status], Awaitable[bool]] | None = None,
 ) -> Status:
     """Wait, without a bound of its own, until every server has a first result.
 
@@ -38,6 +40,7 @@ async def wait_until_ready(
     Args:
         client: Whom to ask.
         seen: Told of every status on the way.
+        also: What else must hold; asked once the system is ready.
 
     """
     from leaseway.sdk import ControlPlaneUnavailable
@@ -47,7 +50,7 @@ async def wait_until_ready(
             status = await client.status()
             if seen is not None:
                 await seen(status)
-            if status.ready:
+            if status.ready and (also is None or await also(status)):
                 return status
         except ControlPlaneUnavailable:
             pass
@@ -56,29 +59,60 @@ async def wait_until_ready(
 
 @click.command(epilog=examples("leaseway wait --timeout 30 && leaseway servers"))
 @timeout_option("Seconds to wait at most.", 60)
+@click.option(
+    "--server",
+    "servers",
+    multiple=True,
+    metavar="ID",
+    help="Wait until this server is up, too; may be repeated.",
+)
+@click.option("--strict", is_flag=True, help="Wait until all servers are up.")
 @client_options
-def wait(timeout: float, connection: Connection) -> None:
+def wait(timeout: float, servers: tuple[str, ...], strict: bool, connection: Connection) -> None:
     """Wait until the system is ready.
 
-    That is when every server's first probe has ended. Prints `ready ADDRESS` then.
+    That is when every server's first probe has ended, well or badly. Prints `ready ADDRESS` then,
+    and on stderr how many servers are up where some are not.
     """
     last: list[Status] = []
+    down: list[str] = []
 
     async def seen(status: Status) -> None:
         last[:] = [status]
 
     async def question(client: AsyncClient) -> None:
+        async def also(status: Status) -> bool:
+            down[:] = await _down(client, servers, strict=strict)
+            return not down
+
         async with asyncio.timeout(timeout):
-            await wait_until_ready(client, seen)
+            await wait_until_ready(client, seen, also if servers or strict else None)
 
     try:
         ask(connection, question)
     except TimeoutError:
-        raise _not_ready(connection, timeout, last[0] if last else None) from None
+        raise _not_ready(connection, timeout, last[0] if last else None, down) from None
     click.echo(f"ready {connection.address}")
+    say_how_many_are_up(last[0])
 
 
-def _not_ready(connection: Connection, timeout: float, last: Status | None) -> CliFailure:
+def say_how_many_are_up(status: Status) -> None:
+    """Say on stderr how many servers are up, where some are not."""
+    if status.servers_up < status.servers:
+        counts = f"{status.servers_up} of {status.servers}"
+        click.echo(f"leaseway: {counts} servers up (leaseway problems)", err=True)
+
+
+async def _down(client: AsyncClient, wanted: Collection[str], *, strict: bool) -> list[str]:
+    """Return which servers are not up of those that are waited for."""
+    listed = {server.id: server.state for server in await client.servers()}
+    asked = {*wanted, *(listed if strict else ())}
+    return sorted(each for each in asked if listed.get(each) not in ("ready", "degraded"))
+
+
+def _not_ready(
+    connection: Connection, timeout: float, last: Status | None, down: Collection[str]
+) -> CliFailure:
     if last is None:
         return CliFailure(
             f"No control plane answered at {connection.address} within {timeout:g} s.", UNREACHABLE
@@ -87,6 +121,8 @@ def _not_ready(connection: Connection, timeout: float, last: Status | None) -> C
         why = f"still starting: {', '.join(last.pending)}"
     elif not last.workers:
         why = "no worker is connected"
+    elif down:
+        why = f"not up: {', '.join(down)}; see: leaseway problems"
     else:
         why = "the control plane is not ready; see: leaseway problems"
     return CliFailure(f"Not ready within {timeout:g} s: {why}.", FAILED)

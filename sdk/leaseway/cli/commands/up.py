@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.commands.child_processes import Child
-from leaseway.cli.commands.status import wait_until_ready
+from leaseway.cli.commands.status import say_how_many_are_up, wait_until_ready
 from leaseway.cli.errors import USAGE, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
 
 _LAST_PORT: Final = 65_535
+_LOOK_AGAIN: Final = 2.0  # seconds between two looks at which servers are up
 
 _logger = logging.getLogger(__name__)
 
@@ -243,9 +244,13 @@ class _Up:
         told: set[tuple[str, ...]] = set()
         try:
             async with connect(connection) as client:
-                await wait_until_ready(client, lambda _status: _tell_problems(client, told))
+                status = await wait_until_ready(
+                    client, lambda _status: _tell_problems(client, told)
+                )
                 click.echo(f"ready {address}")
                 self._announce_pages()
+                say_how_many_are_up(status)
+                await _announce_recoveries(client)
         except LeasewayError as error:
             raise CliFailure(str(error)) from None
 
@@ -373,6 +378,23 @@ async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> Non
         if identity not in told:
             told.add(identity)
             click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
+
+
+async def _announce_recoveries(client: AsyncClient) -> None:
+    """Say on stderr which servers that were not up have come up, until cancelled."""
+    from leaseway.sdk import LeasewayError
+
+    down: set[str] = set()
+    while True:
+        try:
+            states = {server.id: server.state for server in await client.servers()}
+        except LeasewayError:  # its log says why; it is started again
+            states = dict.fromkeys(down, "")
+        up = {each for each, state in states.items() if state in ("ready", "degraded")}
+        for server_id in sorted(down & up):
+            click.echo(f"leaseway: server {server_id} is up", err=True)
+        down = states.keys() - up
+        await asyncio.sleep(_LOOK_AGAIN)
 
 
 def _page_arguments(option: str, first: Endpoint | None, number: int, served: str) -> list[str]:

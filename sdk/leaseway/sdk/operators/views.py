@@ -55,7 +55,7 @@ class ServerInfo:
     Attributes:
         id: Its key in the configuration.
         tenant: The tenant of its variant, or empty for the common one.
-        state: `pending`, `ready`, `degraded` or `failed`.
+        state: `pending`, `ready`, `degraded`, `failing`, `starting` or `failed`.
         transport: How it is reached.
         shared: Whether calls share an instance.
         tool_count: How many of its tools are exposed.
@@ -202,6 +202,8 @@ class Status:
         protocol_version: The control plane's.
         epoch: Fences control planes of the past.
         settling: Whether it still waits for workers to say what they hold.
+        servers_up: How many configured servers are up on some worker.
+        servers: How many are configured.
     """
 
     ready: bool
@@ -213,6 +215,8 @@ class Status:
     protocol_version: int
     epoch: int
     settling: bool
+    servers_up: int = 0
+    servers: int = 0
 
 
 @dataclass(frozen=True)
@@ -339,6 +343,8 @@ def status_from_wire(message: admin_pb2.GetStatusResponse) -> Status:
         protocol_version=message.protocol_version,
         epoch=message.epoch,
         settling=message.settling,
+        servers_up=message.servers_up,
+        servers=message.servers,
     )
 
 

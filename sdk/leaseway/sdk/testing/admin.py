@@ -47,6 +47,8 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,
             epoch=self._epoch,
+            servers_up=len(self._registry.servers),
+            servers=len(self._registry.servers),
         )
         answer.config_loaded_at.GetCurrentTime()
         return answer

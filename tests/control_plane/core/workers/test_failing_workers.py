@@ -8,6 +8,7 @@ from tests.control_plane.core.test_coordinator import FakeWorker, run, started
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.queries.place import place
+from leaseway.control_plane.core.queries.standing import servers_up, standing
 from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_wire
 from leaseway.spec.model import VariantKey
@@ -66,3 +67,35 @@ def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_anot
 def test_a_worker_without_capacity_is_one_without() -> None:
     ref = catalog_pb2.WorkerRef(id="w1", incarnation="run", address="127.0.0.1:1")
     assert hello_from_wire(sync_pb2.Hello(worker=ref), 0.0).capacity == 0
+
+
+def stands(state: Coordinator) -> tuple[str, int, int]:
+    found = standing(state, VariantKey("a"))
+    return found.state, found.up, found.workers
+
+
+def test_where_a_server_stands_comes_from_its_instances() -> None:
+    state = fleet()
+    for worker_id in ("w1", "w2"):
+        tell(state, worker_id, "ready", role="shared")
+    assert (stands(state), servers_up(state)) == (("ready", 2, 2), (1, 1))
+    tell(state, "w1", "backoff", failures=1)
+    assert (stands(state), servers_up(state)) == (("degraded", 1, 2), (1, 1))
+    tell(state, "w2", "disconnected", role="shared")
+    assert (stands(state), servers_up(state)) == (("failing", 0, 2), (0, 1))
+    tell(state, "w2", "starting", role="shared")
+    assert stands(state) == ("starting", 0, 2)
+
+
+def test_a_leased_server_without_instances_is_ready_and_one_that_cannot_start_is_not() -> None:
+    state = fleet(shared=False)
+    assert stands(state) == ("ready", 2, 2)
+    tell(state, "w1", "backoff", failures=1)
+    assert stands(state) == ("degraded", 1, 2)
+
+
+def test_a_server_that_no_worker_serves_is_failing() -> None:
+    state = fleet()
+    for worker_id in ("w1", "w2"):
+        state.worker_left(worker_id, at(2))
+    assert stands(state) == ("failing", 0, 0)
