@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from pathlib import Path
 import aiohttp
 import mcp_types as types
 import pytest
+import yaml
 from mcp import Client, MCPError, StdioServerParameters
+from tests.conftest import descendants
 from tests.e2e.system import LEASEWAY, System, eventually, kit, python_server, running
 
 from leaseway.sdk import AsyncClient
@@ -184,3 +188,30 @@ def text_of(result: types.CallToolResult) -> str:
 async def no_leases(sdk: AsyncClient) -> bool:
     """Say whether nothing is leased."""
     return not await sdk.leases()
+
+
+async def test_over_stdio_it_runs_the_servers_of_a_file_itself(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text(yaml.safe_dump({"version": 1, "servers": servers(tmp_path)}))
+    command, *arguments = LEASEWAY
+    words = [*arguments, "mcp", "--config", str(config)]
+    server = StdioServerParameters(command=command, args=words)
+    before = set(descendants(os.getpid()))
+    async with Client(server, mode="legacy") as client:
+        assert {"echo", "list_files"} <= {tool.name for tool in (await client.list_tools()).tools}
+        assert text_of(await client.call_tool("echo", {"text": "here"})) == "here"
+        assert not (await client.call_tool("list_files", {})).is_error
+    await eventually(lambda: not set(descendants(os.getpid())) - before)
+
+
+async def test_a_file_that_is_not_there_is_told_and_nothing_is_served(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *("mcp", "--config", str(tmp_path / "none.yaml")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, told = await process.communicate()
+    assert (process.returncode, said) == (2, b"")
+    assert b"none.yaml" in told

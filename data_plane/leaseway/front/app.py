@@ -41,6 +41,8 @@ class FrontOptions:
         hosts: Names by which clients reach it, beside this machine's.
         idle: Seconds after which a session that nobody uses is forgotten.
         sessions: The most sessions.
+        search: Whether clients are listed tools to search with instead of all tools.
+        agent: What calls show in leases and traces.
     """
 
     control_plane: Endpoint
@@ -50,6 +52,7 @@ class FrontOptions:
     hosts: tuple[str, ...] = ()
     idle: float = IDLE
     sessions: int = MAX_SESSIONS
+    search: bool = False
     agent: str = field(default="mcp")
 
 
@@ -69,7 +72,9 @@ async def run_http(
             client, sealer, options.tenant, idle=options.idle, limit=options.sessions
         )
         admission = Admission(listener.endpoint, options.key, options.origins, options.hosts)
-        front = HttpFront(client, catalog, Methods(client, catalog), sessions, admission)
+        front = HttpFront(
+            client, catalog, Methods(client, catalog, search=options.search), sessions, admission
+        )
         reaping = asyncio.create_task(sessions.reap(), name="front reaper")
         try:
             async with front.serving(listener.socket):
@@ -95,7 +100,7 @@ async def run_stdio(options: FrontOptions, scope: str, output: int) -> int:
     stopped = _stop_signal()
     async with _client(options) as client:
         catalog = Catalog(client)
-        methods = Methods(client, catalog)
+        methods = Methods(client, catalog, search=options.search)
         front = StdioFront(
             client, catalog, methods, options.tenant, scope=scope, descriptors=(0, output)
         )

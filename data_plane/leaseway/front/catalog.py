@@ -7,6 +7,7 @@ version. While the control plane cannot be reached, the last list goes on servin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
@@ -34,6 +35,10 @@ _LISTINGS: Final[dict[str, Callable[[Any], Listing[Any]]]] = {
     "templates": template_listing,
 }
 _RETRY: Final = Backoff(initial=0.1, maximum=5.0)
+_FIRST_STARTS: Final = 20.0
+"""Seconds that the first list waits for servers without a first result: many clients list once."""
+_LOOK: Final = 0.5
+"""Seconds between two looks; a start that fails makes no registry version."""
 _MOST_SCOPES: Final = 256
 """Servers whose own lists are kept."""
 
@@ -124,8 +129,23 @@ class Catalog:
 
     async def _fetch(self, kind: str) -> Collection[Any]:
         items = await self._fetchers[kind]()
+        if not self._found:
+            items = await self._settled(kind, items)
         if kind not in self._found:
             self._replace(kind, items)
+        return items
+
+    async def _settled(self, kind: str, items: Collection[Any]) -> Collection[Any]:
+        """Wait a moment for servers that are starting for the first time, and list again."""
+        runtime, _ = self._client._at()
+        version = runtime.resolver.watch()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_STARTS):
+                while getattr(items, "pending", ()):
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            await version.beyond(getattr(items, "registry_version", 0))
+                    items = await self._fetchers[kind]()
         return items
 
     def _replace(self, kind: str, items: Collection[Any]) -> frozenset[str]:

@@ -90,15 +90,8 @@ def template_listing(templates: Iterable[ResourceTemplate]) -> Listing[ResourceT
 
 def tool_definition(tool: Tool) -> dict[str, Any]:
     """Return a tool as MCP defines it."""
-    return _definition(
-        tool.extra,
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        inputSchema=tool.input_schema,
-        outputSchema=tool.output_schema,
-        annotations=tool.annotations,
-    )
+    definition = tool.definition()
+    return _definition({"inputSchema": definition.pop("inputSchema"), **definition})
 
 
 def wants_headers(tool: Tool) -> bool:

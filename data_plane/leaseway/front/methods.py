@@ -47,6 +47,7 @@ from leaseway.front.relay import Listener, call_tool, send_request
 from leaseway.front.results import CACHE_HINTS, fit_result
 from leaseway.front.sessions import LiveSession, TooManySubscriptions
 from leaseway.front.subscriptions import FollowedResource
+from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError, Tool
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import OfferRequest
@@ -127,12 +128,14 @@ class Methods:
     Args:
         client: The tenant's client.
         catalog: Its lists.
+        search: Whether three tools to search all others are listed instead of them.
 
     """
 
-    def __init__(self, client: AsyncClient, catalog: Catalog) -> None:
+    def __init__(self, client: AsyncClient, catalog: Catalog, *, search: bool = False) -> None:
         self._client = client
         self._catalog = catalog
+        self._search = ToolSearch() if search else None
 
     async def answer(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
@@ -180,6 +183,9 @@ class Methods:
         return listing.page(params.cursor, modern=request.modern)
 
     async def _list_tools(self, request: Request) -> bytes:
+        if self._search is not None:
+            cursor = params_of(request.message, ListParams).cursor
+            return search_listing().page(cursor, modern=request.modern)
         return await self._list(request, "tools")
 
     async def _list_prompts(self, request: Request) -> bytes:
@@ -193,8 +199,17 @@ class Methods:
 
     async def _call_tool(self, request: Request) -> bytes:
         params = params_of(request.message, CallParams)
-        arguments = params.arguments_json()
         _take_input(request, params)
+        if self._search is not None and params.name in (SEARCH, DESCRIBE):
+            listing = await self._catalog.listing("tools", request.scope)
+            answer = self._search.found if params.name == SEARCH else self._search.described
+            return fit_result(answer(listing, params.arguments_json()), modern=request.modern)
+        if self._search is not None and params.name == CALL:
+            params = self._search.meant(params.arguments_json())
+        return await self._call(request, params)
+
+    async def _call(self, request: Request, params: CallParams) -> bytes:
+        arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
         if tool is None and request.scope:
             tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import sys
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import click
 
+from leaseway.cli.commands.child_processes import Child
 from leaseway.cli.commands.planes import exit_with_stdin_option, serve, uvloop_factory
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
@@ -21,8 +25,18 @@ from leaseway.cli.options.common import (
     require_key_beyond_loopback,
     shared_key,
 )
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
+from leaseway.cli.options.config import ConfiguredCommand, existing_sources
+from leaseway.cli.options.vault import vault_words
+from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
+
+_tools_option = click.option(
+    "--tools",
+    type=click.Choice(["all", "search"]),
+    default="all",
+    show_default=True,
+    help="What clients are listed: all tools, or three with which a model finds and calls them.",
+)
 
 
 @click.command(
@@ -68,6 +82,7 @@ from leaseway.wire.names import DEFAULT_TENANT
     show_default=True,
     help="Seconds after which a session that nobody uses ends, and its leases with it.",
 )
+@_tools_option
 @exit_with_stdin_option
 @log_options
 def mcp_front(
@@ -77,6 +92,7 @@ def mcp_front(
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
     session_idle: float,
+    tools: str,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -91,7 +107,15 @@ def mcp_front(
     from leaseway.identity.authenticator import authenticator_for
     from leaseway.identity.principal import Role
 
-    options = FrontOptions(control_plane.reachable, tenant, key, origins, hosts, idle=session_idle)
+    options = FrontOptions(
+        control_plane.reachable,
+        tenant,
+        key,
+        origins,
+        hosts,
+        idle=session_idle,
+        search=tools == "search",
+    )
     try:
         admit = authenticator_for(key).for_role(Role.CALLER) if key is not None else None
         listener = McpListener(listen, admit)
@@ -114,21 +138,103 @@ def mcp_front(
 
 
 @click.command(
-    epilog=examples("leaseway mcp", "leaseway mcp --address 127.0.0.1:7600 --server files"),
+    cls=ConfiguredCommand,
+    epilog=examples(
+        "leaseway mcp",
+        "leaseway mcp --address 127.0.0.1:7600 --server files",
+        "leaseway mcp --config .minds/mcp.yaml",
+    ),
+)
+@click.option(
+    "--config",
+    "config",
+    multiple=True,
+    metavar="[LAYER=]PATH",
+    help="Run these servers itself, in a Leaseway that ends with it; repeatable.",
 )
 @click.option("--server", default="", help="Serve this server alone.")
+@_tools_option
+@vault_words
 @client_options
-def mcp(server: str, connection: Connection) -> int:
+def mcp(
+    config: tuple[str, ...], server: str, tools: str, vault: list[str], connection: Connection
+) -> int:
     """Serve one MCP client over stdin and stdout.
 
-    Its tools, prompts and resources are those of a Leaseway that runs.
+    Its tools, prompts and resources are those of a Leaseway that runs, at --address, or with
+    --config of one that this command starts and ends.
 
     Stdout carries the protocol alone; log lines go to stderr.
     """
-    from leaseway.front.app import FrontOptions, run_stdio
-
-    options = FrontOptions(connection.address.reachable, connection.tenant, shared_key())
+    if config:
+        existing_sources(config)
     # Whatever else this process prints must not come between the messages.
     output = os.dup(1)
     os.dup2(2, 1)
-    return serve("mcp", "", connection.log, lambda: run_stdio(options, server, output), False)
+    key = shared_key()
+    own = _Planes(config, vault, connection.log) if config else None
+
+    async def run() -> int:
+        from leaseway.front.app import FrontOptions, run_stdio
+
+        async with AsyncExitStack() as stack:
+            address = connection.address.reachable
+            if own is not None:
+                address = await stack.enter_async_context(own.running())
+            options = FrontOptions(address, connection.tenant, key, search=tools == "search")
+            return await run_stdio(options, server, output)
+
+    return serve("mcp", "", connection.log, run, False)
+
+
+class _Planes:
+    """A control plane and a worker that end with this process.
+
+    Args:
+        config: The words of `--config`.
+        vault: The options that name the vault.
+        log: Where their log lines go.
+
+    """
+
+    def __init__(self, config: tuple[str, ...], vault: list[str], log: LogOptions) -> None:
+        self._config = config
+        self._vault = vault
+        self._log = log
+        self._control_plane = Child("control plane", self._control_plane_arguments, {})
+        self._worker = Child("worker", self._worker_arguments, {})
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Endpoint]:
+        """Run them; gives the control plane's address."""
+        children = (self._control_plane, self._worker)
+        watching: list[asyncio.Task[None]] = []
+        try:
+            for child in children:
+                await child.start()
+            watching = [asyncio.create_task(child.supervise()) for child in children]
+            yield parse_endpoint(self._control_plane.address)
+        finally:
+            for child in reversed(children):
+                await child.stop()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    def _control_plane_arguments(self) -> list[str]:
+        return [
+            "control-plane",
+            *(word for path in self._config for word in ("--config", path)),
+            *("--listen", self._control_plane.address or "127.0.0.1:0"),
+            *("--expect-workers", "1"),
+            "--exit-with-stdin",
+            *self._log.as_arguments(),
+        ]
+
+    def _worker_arguments(self) -> list[str]:
+        return [
+            "worker",
+            *("--control-plane", self._control_plane.address),
+            *("--id", f"worker-{secrets.token_hex(4)}"),
+            *self._vault,
+            "--exit-with-stdin",
+            *self._log.as_arguments(),
+        ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.catalog.prompts_resources import PromptList, ResourceList, ResourceTemplateList
-from leaseway.sdk.catalog.tools import ToolList
+from leaseway.sdk.catalog.tools import Tool, ToolList
 from leaseway.sdk.client.listings import AsyncCatalog
 
 
@@ -21,6 +22,25 @@ class Catalog:
         """List the tools that the tenant sees; see `AsyncClient.list_tools`."""
         inner = self._inner
         return background().run(lambda: inner.list_tools(servers, timeout=timeout))
+
+    def search_tools(
+        self,
+        query: str,
+        limit: int = 5,
+        *,
+        servers: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> list[Tool]:
+        """Find tools by what they are for; see `AsyncClient.search_tools`."""
+        inner = self._inner
+        return background().run(
+            lambda: inner.search_tools(query, limit, servers=servers, timeout=timeout)
+        )
+
+    def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return a tool's definition; see `AsyncClient.describe_tool`."""
+        inner = self._inner
+        return background().run(lambda: inner.describe_tool(name, timeout=timeout))
 
     def list_prompts(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None

@@ -90,6 +90,19 @@ class Tool:
         """`server_id:original_name`, which can be called too."""
         return qualified(self.server_id, self.original_name)
 
+    def definition(self) -> dict[str, Any]:
+        """Return it as MCP's `tools/list` has it, by the name to call it by, less what is empty."""
+        members = {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "outputSchema": self.output_schema,
+            "annotations": self.annotations,
+        }
+        given = {name: value for name, value in members.items() if value or name == "inputSchema"}
+        return {**self.extra, **given}
+
     def to_openai(self) -> dict[str, Any]:
         """Return it as OpenAI's chat completions take it; see `project_tools` for many."""
         return projection.to_openai(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
@@ -18,12 +18,14 @@ from leaseway.sdk.catalog.prompts_resources import (
     resource_from_wire,
     template_from_wire,
 )
-from leaseway.sdk.catalog.tools import ToolList, tools_from_wire
+from leaseway.sdk.catalog.search import ToolIndex
+from leaseway.sdk.catalog.tools import Tool, ToolList, tools_from_wire
 from leaseway.sdk.client import listings as listing
+from leaseway.sdk.errors import ToolNotFound
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.control import Rpc
-from leaseway.sdk.validation import check_ids
+from leaseway.sdk.validation import check_count, check_ids, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -124,6 +126,9 @@ async def _all_pages(
 class AsyncCatalog(ABC):
     """The part of `AsyncClient` that lists."""
 
+    _index: tuple[tuple[int, tuple[str, ...] | None], ToolIndex] | None = None
+    """What was searched last, with the registry version and the servers that it is of."""
+
     @abstractmethod
     def _at(self) -> tuple[Runtime, str]:
         """Return the client's working parts and its own session.
@@ -148,6 +153,58 @@ class AsyncCatalog(ABC):
 
         """
         return await perform(self._at, partial(listing.fetch_tools, servers=servers), timeout)
+
+    async def search_tools(
+        self,
+        query: str,
+        limit: int = 5,
+        *,
+        servers: Sequence[str] | None = None,
+        timeout: float | None = None,
+    ) -> list[Tool]:
+        """Find tools by what they are for, the best first.
+
+        Ranked by BM25 over names, descriptions and parameters. Needs the package `rank-bm25`
+        (the extra `search`). With `describe_tool` and `call_tool` a model can do with three
+        definitions instead of all.
+
+        Args:
+            query: What the tool is to do, in words; its first 2,000 characters count.
+            limit: The most tools.
+            servers: Only tools of these server ids; None means all.
+            timeout: Seconds until the request is given up; None means 30.
+
+        Raises:
+            ToolNotFound: There is no server of such an id; the message names the nearest.
+            ImportError: `rank-bm25` is not installed.
+            LeasewayError: It failed otherwise.
+
+        """
+        check_text("query", query)
+        check_count("limit", limit)
+        tools = await self.list_tools(servers, timeout=timeout)
+        of = (tools.registry_version, tuple(servers) if servers is not None else None)
+        if self._index is None or self._index[0] != of:
+            self._index = (of, ToolIndex(tools))
+        return self._index[1].search(query, limit)
+
+    async def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
+        """Return a tool's definition as MCP has it, without empty members.
+
+        Args:
+            name: The tool's name, or its qualified name (`server:tool`).
+            timeout: Seconds until the request is given up; None means 30.
+
+        Raises:
+            ToolNotFound: There is no such tool.
+            LeasewayError: It failed otherwise.
+
+        """
+        check_text("name", name)
+        for tool in await self.list_tools(timeout=timeout):
+            if name in (tool.name, tool.qualified_name):
+                return tool.definition()
+        raise ToolNotFound(f"There is no tool '{name[:100]}'; search_tools finds others.")
 
     async def list_prompts(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None

@@ -1,0 +1,176 @@
+"""MCP sessions that outlive their front or their client, and requests beyond every bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from mcp import Client
+from tests.e2e.system import Part, System, eventually, kit, python_server, running
+from tests.e2e.test_cancellation import http_server
+from tests.e2e.test_mcp_front import INITIALIZE, JSON, front, text_of
+
+from leaseway.sdk import AsyncClient
+
+KEY = "a-key-that-all-know"
+BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
+
+
+@asynccontextmanager
+async def part(system: System, *options: str) -> AsyncIterator[Part]:
+    """Run a front before a system, as a process that the test may kill."""
+    started = await system._start(
+        "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
+    )
+    try:
+        yield started
+    finally:
+        if started.process.returncode is None:
+            await started.end()
+        print("\n".join(started.log))
+
+
+async def call(
+    http: aiohttp.ClientSession, url: str, session: str, tool: str, **arguments: Any
+) -> dict[str, Any]:
+    """Call a tool in an MCP session."""
+    params = {"name": tool, "arguments": arguments}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
+        assert answer.status == 200, await answer.text()
+        said: dict[str, Any] = await answer.json()
+        return said
+
+
+async def test_a_session_goes_on_with_its_lease_when_its_front_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_KEY", KEY)
+    environment = {"LEASEWAY_KEY": KEY}
+    async with (
+        running(tmp_path, {"files": kit(tmp_path)}, environment=environment) as (
+        system,
+        sdk,
+    ), part(system) as one,
+        part(system) as other,
+        aiohttp.ClientSession(headers=BEARER) as http,
+    ):
+        first, second = (f"http://{each.address}/mcp" for each in (one, other))
+        async with http.post(first, json=INITIALIZE) as answer:
+            session = answer.headers["Mcp-Session-Id"]
+        assert "error" not in await call(http, first, session, "list_files")
+        before = [lease.id for lease in await sdk.leases()]
+        assert len(before) == 1
+        await one.end(signal.SIGKILL)
+        assert "error" not in await call(http, second, session, "list_files")
+        assert [lease.id for lease in await sdk.leases()] == before
+        async with http.delete(second, headers={"Mcp-Session-Id": session}) as answer:
+            assert answer.status == 204
+        await eventually(lambda: has_leases(sdk, 0))
+
+
+async def test_a_front_wants_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEWAY_KEY", KEY)
+    servers = {"files": kit(tmp_path)}
+    async with (
+        running(tmp_path, servers, environment={"LEASEWAY_KEY": KEY}) as (system, _),
+        front(system) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            async with http.post(url, json=INITIALIZE, headers=headers) as answer:
+                assert answer.status == 401
+                assert answer.headers["WWW-Authenticate"].startswith("Bearer")
+        async with http.post(url, json=INITIALIZE, headers=BEARER) as answer:
+            assert answer.status == 200
+        async with http.get(url.replace("/mcp", "/healthz")) as answer:
+            assert answer.status == 200
+
+
+async def test_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
+    async with (
+        http_server() as server,
+        running(tmp_path, {"raw": {"transport": "streamable_http", "url": f"{server}/mcp"}}) as (
+            system,
+            sdk,
+        ),
+        front(system, "--session-idle", "2") as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        tool = next(iter(await sdk.list_tools()))
+
+        async def begin() -> str:
+            async with http.post(url, json=INITIALIZE) as answer:
+                session = answer.headers["Mcp-Session-Id"]
+            await call(http, url, session, tool.name)
+            return session
+
+        sessions = await asyncio.gather(*(begin() for _ in range(50)))
+        assert await has_leases(sdk, 50)
+        # A lease lives for a minute after its last renewal.
+        await eventually(lambda: has_leases(sdk, 0), within=240)
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        async with http.post(url, json=ping, headers={"Mcp-Session-Id": sessions[0]}) as answer:
+            assert answer.status == 404  # so that its client begins anew, and knows it
+
+
+async def test_requests_beyond_the_bounds_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+    servers = {"official": python_server("official_stdio.py", **{"truely-stateless": True})}
+    async with (
+        running(tmp_path, servers) as (system, _),
+        front(system) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        long = json.dumps({**INITIALIZE, "padding": "x" * (64 << 20)}).encode()
+        try:
+            async with http.post(
+                url, data=long, headers={"Content-Type": "application/json"}
+            ) as answer:
+                assert answer.status == 413
+        except aiohttp.ClientConnectionError:
+            pass  # it is cut off while it still sends
+        for headers in ({"Host": "evil.example.com"}, {"Origin": "https://evil.example.com"}):
+            async with http.post(url, json=INITIALIZE, headers=headers) as answer:
+                assert answer.status == 403
+        for wrong, status in ((b"{", 400), (b"[]", 400), (b'{"id":1}', 400)):
+            async with http.post(
+                url, data=wrong, headers={"Content-Type": "application/json"}
+            ) as answer:
+                assert answer.status == status
+        async with http.post(url, data=b"{}", headers={"Content-Type": "text/plain"}) as answer:
+            assert answer.status == 415
+        async with http.put(url, json={}) as answer:
+            assert answer.status == 405
+        async with Client(url, mode="2026-07-28") as client:
+            assert text_of(await client.call_tool("echo", {"text": "still here"})) == "still here"
+
+
+async def test_a_model_finds_tools_instead_of_being_given_all(tmp_path: Path) -> None:
+    servers = {
+        "official": python_server("official_stdio.py", **{"truely-stateless": True}),
+        "files": kit(tmp_path),
+    }
+    async with running(tmp_path, servers) as (system, _), front(system, "--tools", "search") as url:
+        for era in ("legacy", "2026-07-28"):
+            async with Client(url, mode=era) as client:
+                names = [tool.name for tool in (await client.list_tools()).tools]
+                assert names == ["call_tool", "describe_tool", "search_tools"]
+                found = await client.call_tool("search_tools", {"query": "list the files"})
+                assert found.structured_content is not None
+                assert found.structured_content["tools"][0]["name"] == "list_files"
+                told = await client.call_tool("describe_tool", {"name": "echo"})
+                assert "text" in text_of(told)
+                call_echo = {"name": "echo", "arguments": {"text": "found"}}
+                assert text_of(await client.call_tool("call_tool", call_echo)) == "found"
+
+
+async def has_leases(sdk: AsyncClient, count: int) -> bool:
+    """Say whether so many leases are held."""
+    return len(await sdk.leases()) == count

@@ -1,0 +1,82 @@
+"""Finding one tool among hundreds, and what that saves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.front.questions import QUESTIONS, tools
+from tests.front.test_definitions import make_tool
+
+from leaseway.front.definitions import tool_listing
+from leaseway.front.messages import RpcError
+from leaseway.front.tool_search import ToolSearch, search_listing
+from leaseway.sdk.catalog.search import ToolIndex
+
+WANTED = 55
+"""Questions of 60 whose tool has to be among the first five."""
+
+
+def test_people_find_the_right_tool_among_the_first_five() -> None:
+    index = ToolIndex(tools())
+    missed = {
+        question: wanted
+        for question, wanted in QUESTIONS.items()
+        if wanted not in [tool.name for tool in index.search(question, 5)]
+    }
+    print(f"{len(QUESTIONS) - len(missed)} of {len(QUESTIONS)} found; missed: {missed}")
+    assert len(QUESTIONS) == 60
+    assert len(QUESTIONS) - len(missed) >= WANTED, missed
+
+
+def test_three_definitions_take_a_hundredth_of_five_hundred() -> None:
+    every = sum(map(len, tool_listing(tools()).encoded))
+    three = sum(map(len, search_listing().encoded))
+    print(f"{every} characters of definitions before, {three} after")
+    assert len(tools()) == 500
+    assert three * 100 < every
+
+
+@given(st.text(max_size=200), st.integers(1, 20))
+def test_any_query_has_an_answer_of_known_tools(query: str, limit: int) -> None:
+    few = [make_tool("read_file"), make_tool("writeFile", description="Writes a file.")]
+    found = ToolIndex(few).search(query, limit)
+    assert len(found) <= min(limit, 2)
+    assert set(map(id, found)) <= set(map(id, few))
+
+
+def test_words_are_found_in_names_descriptions_and_parameters() -> None:
+    schema = {"properties": {"zone": {"description": "A timezone such as Europe/Berlin."}}}
+    some = [
+        make_tool("readFiles"),
+        make_tool("now", description="What time is it", input_schema=schema),
+        make_tool("other"),
+    ]
+    index = ToolIndex(some)
+    for query, name in (("read a file", "readFiles"), ("TIME", "now"), ("berlin", "now")):
+        assert [tool.name for tool in index.search(query, 1)] == [name]
+    assert index.search("xylophone", 5) == []
+    assert ToolIndex([]).search("anything", 5) == []
+    assert [tool.name for tool in ToolIndex([make_tool("only")]).search("only", 5)] == ["only"]
+
+
+def test_a_model_searches_reads_one_definition_and_calls() -> None:
+    search = ToolSearch()
+    listing = tool_listing(tools())
+    found = json.loads(search.found(listing, b'{"query":"create an sms","limit":2}'))
+    names = [each["name"] for each in found["structuredContent"]["tools"]]
+    assert names[0] == "twilio_create_sms"
+    assert len(names) == 2
+    described = json.loads(search.described(listing, b'{"name":"twilio_create_sms"}'))
+    assert described["structuredContent"]["inputSchema"]["properties"].keys() == {"fields"}
+    meant = search.meant(b'{"name":"twilio_create_sms","arguments":{"fields":{}}}')
+    assert (meant.name, meant.arguments_json()) == ("twilio_create_sms", b'{"fields":{}}')
+    assert json.loads(search.described(listing, b'{"name":"x"}'))["isError"]
+
+
+@pytest.mark.parametrize("arguments", [b"{}", b'{"query":7}', b'{"query":"x","limit":0}'])
+def test_wrong_arguments_are_named(arguments: bytes) -> None:
+    with pytest.raises(RpcError, match=r"limit|search_tools"):
+        ToolSearch().found(tool_listing([]), arguments)
