@@ -56,9 +56,10 @@ async def test_a_session_goes_on_with_its_lease_when_its_front_is_killed(
     environment = {"LEASEWAY_KEY": KEY}
     async with (
         running(tmp_path, {"files": kit(tmp_path)}, environment=environment) as (
-        system,
-        sdk,
-    ), part(system) as one,
+            system,
+            sdk,
+        ),
+        part(system) as one,
         part(system) as other,
         aiohttp.ClientSession(headers=BEARER) as http,
     ):
