@@ -15,9 +15,9 @@ from leaseway.control_plane.leadership import (
     LeaseFailure,
     LeaseRecord,
     Observed,
+    candidate,
     decide,
     epoch_of,
-    identity,
 )
 
 _A, _B = "10.0.0.1:7600_a", "10.0.0.2:7600_b"
@@ -102,7 +102,7 @@ def test_an_epoch_is_above_that_of_a_control_plane_without_a_lease() -> None:
 
 
 def test_a_record_names_the_address_of_its_holder() -> None:
-    assert LeaseRecord(identity("[::1]:7600"), 3, 0).leader == "[::1]:7600"
+    assert LeaseRecord(candidate("[::1]:7600"), 3, 0).leader == "[::1]:7600"
     assert LeaseRecord("", 3, 0).leader == ""
 
 
@@ -172,3 +172,10 @@ async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -
 
     assert lease.record is not None
     assert lease.record.holder == _A
+
+
+async def test_one_that_takes_its_own_lease_again_is_of_a_later_epoch(lease: LeaseInMemory) -> None:
+    """What it said in its earlier term is past: its workers may have heard of another since."""
+    before = await Elector(lease, _A, 2).lead()
+
+    assert await Elector(lease, _A, 2).lead() > before

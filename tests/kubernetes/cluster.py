@@ -215,7 +215,9 @@ class Cluster:
 
     def kubeconfig(self, user: str = "admin", namespace: str = "default") -> Path:
         """Return a file that a client of this API is given as KUBECONFIG."""
-        path = self.folder / f"{user}.kubeconfig"
+        path = self.folder / f"{user}-{namespace}.kubeconfig"
+        if path.exists():  # others may be reading it
+            return path
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}
         context = {"cluster": "test", "user": user, "namespace": namespace}
         found = {

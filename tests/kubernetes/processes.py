@@ -54,13 +54,16 @@ class Planes:
         arguments = ["--config", f"kubernetes={self._namespace}", "--listen", f"127.0.0.1:{port}"]
         if self._lease is not None:
             arguments += ["--leader-lease", f"{self._namespace}/{self._lease}"]
+            # The default of 3 s is for machines that answer in time.
+            arguments += ["--leader-lease-duration", "6"]
         part = await self._start("control-plane", *arguments)
         self.planes.append(part)
         return part
 
     async def worker(self, name: str) -> Part:
         """Start a worker and wait until it listens."""
-        return await self._start("worker", "--control-plane", self.address, "--id", name)
+        joined = [word for part in self.planes for word in ("--control-plane", part.address)]
+        return await self._start("worker", *joined, "--id", name)
 
     async def _start(self, *arguments: str) -> Part:
         kubeconfig = self._cluster.kubeconfig(self._user, self._namespace)
@@ -70,7 +73,11 @@ class Planes:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            env={
+                **os.environ,
+                "KUBECONFIG": str(kubeconfig),
+                "LEASEWAY_SEAL_KEY": "of all control planes of a test",
+            },
         )
         part = Part(process, "")
         part.pump = asyncio.create_task(_pump(part))
@@ -101,9 +108,8 @@ class Planes:
                 part.pump.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await part.pump
-        if error is not None:
-            for part in self.parts:
-                print("\n".join(part.log[-60:]))
+        for part in self.parts:  # shown where the test fails
+            print(f"--- {part.address}", *part.log[-60:], sep="\n")
 
 
 async def _pump(part: Part) -> None:

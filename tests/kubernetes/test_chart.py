@@ -18,6 +18,8 @@ from tests.kubernetes.cluster import CHART, TOOLS
 
 _EVERYTHING = (
     "--set=serviceMonitor.enabled=true",
+    "--set=front.enabled=true",
+    "--set=front.hosts={mcp.example.com}",
     "--set=serviceMonitor.adapterRules=true",
     "--set=workers.gpu.autoscaling.kind=hpa",
     "--set=workers.big.autoscaling.kind=keda",

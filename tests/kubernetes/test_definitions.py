@@ -38,7 +38,7 @@ def test_what_the_native_file_takes_is_taken(
         ({"transport": "stdio"}, "'stdio' needs 'command'"),
         ({"transport": "sse"}, "'sse' needs 'url'"),
         ({**_HTTP, "command": "python"}, "'command' is not for"),
-        ({**_STDIO, "url": "http://a"}, "'url' is not for stdio"),
+        ({**_STDIO, "url": "http://a"}, "'url' is not for"),
         ({**_STDIO, "start": "soon"}, 'Unsupported value: "soon"'),
         ({**_STDIO, "warm": -1}, "should be greater than or equal to 0"),
         ({**_STDIO, "call_timeout": "fast"}, "spec.call_timeout"),

@@ -42,6 +42,8 @@ def structural(schema: Mapping[str, Any]) -> Schema:
     if options is not None:
         return _choice(schema, options)
     made: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if "(?" in made.get("pattern", ""):
+        del made["pattern"]  # the API's expressions know no lookaround
     if "enum" in made:
         made.setdefault("type", "string")
     kind = made.get("type")

@@ -7,13 +7,15 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
+from leaseway.control_plane.leadership import Elector, LeaderGate, candidate
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import ResourceStatus
@@ -25,6 +27,7 @@ from leaseway.control_plane.sync.service import SyncService
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.telemetry.diagnostics import census_on_signal
+from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.telemetry.setup import measuring
 from leaseway.telemetry.tracing import configure_telemetry
@@ -46,6 +49,23 @@ _GRACE = 1.0
 
 
 @dataclass(frozen=True)
+class LeaderLease:
+    """The Lease of the Kubernetes API by which one of several control planes leads.
+
+    Attributes:
+        namespace: Where it is.
+        name: What it is called.
+        duration: Seconds that a leader may be silent before another takes over.
+        advertise: Where others reach this control plane, or None for where it listens.
+    """
+
+    namespace: str
+    name: str
+    duration: int = 3
+    advertise: Endpoint | None = None
+
+
+@dataclass(frozen=True)
 class ControlPlaneOptions:
     """How a control plane is started.
 
@@ -58,6 +78,7 @@ class ControlPlaneOptions:
         metrics: Where Prometheus asks for metrics, or None for nowhere.
         console: Where operators look at it, or None for nowhere.
         seal: Signs what workers are sent; one of this process alone unless it is given.
+        lease: By which Lease it leads, or None where there is no other control plane.
     """
 
     config: Path | tuple[Source, ...]
@@ -68,6 +89,7 @@ class ControlPlaneOptions:
     metrics: MetricsListener | None = None
     console: ConsoleListener | None = None
     seal: Seal = field(default_factory=lambda: Seal(secrets.token_bytes(32)), compare=False)
+    lease: LeaderLease | None = None
 
 
 async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> int:
@@ -79,69 +101,132 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
 
     Raises:
         ValueError: Listening there needs a key.
-        OSError: The address cannot be used.
+        OSError: The address cannot be used, or no Kubernetes API is known for its Lease.
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
     telemetry = configure_telemetry(_NAME)
-    plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
-    with census_on_signal(plane.counts):  # first: an unhandled SIGUSR1 would end the process
+    process = _Process(options, authenticator)
+    with census_on_signal(
+        process.plane.counts
+    ):  # first: an unhandled SIGUSR1 would end the process
         try:
-            await _run(plane, options, authenticator, ready)
+            stopping = _stop_on_signals()
+            async with (
+                measuring(options.metrics, _NAME) as meter,
+                serve_console(options.console, process.plane, options.key),
+            ):
+                await process.run(meter, stopping, ready)
         finally:
             telemetry.shutdown()
     return 0
 
 
-async def _run(
-    plane: Plane,
-    options: ControlPlaneOptions,
-    authenticator: Authenticator,
-    ready: Callable[[str], None],
-) -> None:
-    server = make_server(interceptors=identity_interceptors(authenticator))
-    admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
-    catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
-    leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
-    sync_pb2_grpc.add_SyncServiceServicer_to_server(SyncService(plane, options.seal), server)
-    health = HealthService(server)
-    enable_reflection(server, _SERVICES)
-    address = bind(server, options.listen)
-    stopping = _stop_on_signals()
-    await server.start()
-    await health.set_serving("", LIVE, *_SERVICES)
-    _logger.info("listening", extra={"address": str(address)})
-    ready(str(address))
+class _Process:
+    """What one process serves: for ever, or in terms, each of which ends when another leads."""
+
+    def __init__(self, options: ControlPlaneOptions, authenticator: Authenticator) -> None:
+        self._options = options
+        self._authenticator = authenticator
+        self._listen = options.listen
+        self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
+
+    async def run(
+        self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]
+    ) -> None:
+        """Serve until told to stop."""
+        if meter is not None:
+            self.plane.meters = PlaneMeters(meter, self.plane.state)
+        if self._options.lease is None:
+            await self._term(None, stopping, ready)
+            return
+        if self._listen.port == 0:
+            raise OSError(
+                "A control plane that leads by a Lease needs a port of its own, so that others find"
+                " it again: name one with --listen."
+            )
+        me = candidate(str(self._options.lease.advertise or self._listen.reachable))
+        while not stopping.is_set():
+            async with _candidate(self._options.lease, me) as elector:
+                await self._term(elector, stopping, ready)
+            ready = _said_already
+            self.plane.follow()
+
+    async def _term(
+        self, elector: Elector | None, stopping: asyncio.Event, ready: Callable[[str], None]
+    ) -> None:
+        """Serve until told to stop, or until this one leads no more."""
+        plane = self.plane
+        gates = () if elector is None else (LeaderGate(elector),)
+        server = make_server(interceptors=(*identity_interceptors(self._authenticator), *gates))
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
+        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
+        leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)
+        sync = SyncService(plane, self._options.seal)
+        sync_pb2_grpc.add_SyncServiceServicer_to_server(sync, server)
+        health = HealthService(server)
+        enable_reflection(server, _SERVICES)
+        self._listen = bind(server, self._listen)
+        await server.start()
+        await health.set_serving("", LIVE, *_SERVICES)
+        _logger.info("listening", extra={"address": str(self._listen)})
+        ready(str(self._listen))
+        try:
+            await self._serve(plane, elector, stopping)
+        finally:
+            if stopping.is_set():
+                await health.shut_down()
+                if elector is not None:
+                    await elector.give_back()
+            # One that was deposed has nothing more to say to anybody.
+            await server.stop(_GRACE if stopping.is_set() else 0.0)
+
+    async def _serve(self, plane: Plane, elector: Elector | None, stopping: asyncio.Event) -> None:
+        config = self._options.config
+        namespace = _namespace(config)
+        status = ResourceStatus(plane, lambda: elector is None or elector.leading)
+        async with asyncio.TaskGroup() as tasks:
+            running = [
+                tasks.create_task(plane.run()),
+                tasks.create_task(self._authenticator.run()),
+                tasks.create_task(follow_config(plane, config, status.loaded)),
+            ]
+            if namespace:
+                running.append(tasks.create_task(status.run(namespace)))
+            ends = [tasks.create_task(_until(stopping))]
+            if elector is not None:
+                ends.append(tasks.create_task(_lead(plane, elector)))
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*running, *ends):
+                task.cancel()
+
+
+async def _lead(plane: Plane, elector: Elector) -> None:
+    """Wait for the lead, take it, and return when it is lost."""
+    plane.lead(await elector.lead())
+    await elector.hold()
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _said_already(_address: str) -> None:
+    """Say nothing: the process's address was said in its first term."""
+
+
+@asynccontextmanager
+async def _candidate(lease: LeaderLease, me: str) -> AsyncIterator[Elector]:
     try:
-        async with measuring(options.metrics, _NAME) as meter:
-            if meter is not None:
-                plane.meters = PlaneMeters(meter, plane.state)
-            async with serve_console(options.console, plane, options.key):
-                await _serve(plane, options, authenticator, stopping)
-    finally:
-        await health.shut_down()
-        await server.stop(_GRACE)
+        from leaseway.control_plane.config.kubernetes.api import KubernetesLease, open_api
+    except ImportError:
+        raise OSError(
+            "A leader's Lease needs the Kubernetes client: pip install 'leaseway[kubernetes]'."
+        ) from None
 
-
-async def _serve(
-    plane: Plane,
-    options: ControlPlaneOptions,
-    authenticator: Authenticator,
-    stopping: asyncio.Event,
-) -> None:
-    namespace = _namespace(options.config)
-    status = ResourceStatus(plane, lambda: True)
-    async with asyncio.TaskGroup() as tasks:
-        running = [
-            tasks.create_task(plane.run()),
-            tasks.create_task(authenticator.run()),
-            tasks.create_task(follow_config(plane, options.config, status.loaded)),
-        ]
-        if namespace:
-            running.append(tasks.create_task(status.run(namespace)))
-        await stopping.wait()
-        for task in running:
-            task.cancel()
+    async with open_api(lease.namespace) as api:
+        held = KubernetesLease(api.client, lease.namespace, lease.name)
+        yield Elector(held, me, lease.duration)
 
 
 def _namespace(config: Path | tuple[Source, ...]) -> str:

@@ -117,7 +117,7 @@ async def take_config(
             _logger.error(
                 "the configuration was refused; what was served goes on", extra=_at(files)
             )
-            plane.act(lambda state, now: state.config_failed(problems, now))
+            plane.configure(lambda state, now: state.config_failed(problems, now), failed=True)
             plane.events.refused(files, problems, plane.clock().unix)
             return parsed
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
@@ -140,7 +140,7 @@ def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:
     trace = traceparent_of(span)
     problems = [issue.problem for issue in parsed.issues]
     with tracer(__name__).start_as_current_span("diff"):
-        plane.act(
+        plane.configure(
             lambda state, now: state.config_loaded(
                 parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
             )

@@ -4,6 +4,8 @@
 machines are never compared: a Lease has run out when its record has not changed for its duration
 on the clock of whoever looks. The API's own optimistic locking lets one of several takers win.
 
+One that does not lead answers NOT_LEADER, and says who does (DESIGN §8).
+
 The epoch fences: it grows with each change of holder, and with each Lease that is made anew.
 """
 
@@ -13,9 +15,15 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+import grpc
+
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.leader_channel import LEADER
+from leaseway.wire.status import abort
 
 __all__ = [
     "Elector",
@@ -24,12 +32,13 @@ __all__ = [
     "LeaseFailure",
     "LeaseRecord",
     "Observed",
+    "candidate",
     "decide",
     "epoch_of",
-    "identity",
 ]
 
 _logger = logging.getLogger(__name__)
+_OURS: Final = "/leaseway.v1."
 _CHANGES: Final = 1 << 20
 """Changes of holder that one Lease can count before its epochs meet those of a Lease made later."""
 _STEP: Final = 6
@@ -52,7 +61,7 @@ class LeaseRecord:
     """What a Lease says.
 
     Attributes:
-        holder: Who holds it, as `identity` makes it; empty where it was given back.
+        holder: Who holds it, as `candidate` makes it; empty where it was given back.
         duration: Seconds that it may go without a renewal.
         transitions: How often its holder has changed.
         renewed: A text that differs after each renewal.
@@ -117,7 +126,7 @@ def epoch_of(record: LeaseRecord) -> int:
     return record.created * _CHANGES + min(record.transitions, _CHANGES - 1)
 
 
-def identity(address: str) -> str:
+def candidate(address: str) -> str:
     """Return a name for one run of a control plane that others reach at an address."""
     return f"{address}_{secrets.token_hex(6)}"
 
@@ -158,7 +167,7 @@ class Elector:
 
     Args:
         api: Where the Lease is.
-        me: This candidate, from `identity`.
+        me: This candidate, from `candidate`.
         duration: Seconds that a leader may be silent before another takes over.
         clock: The monotonic clock.
     """
@@ -239,9 +248,9 @@ class Elector:
         match decide(observed, self._me, now):
             case "wait":
                 return None
-            case "renew":
+            case "renew" if self.leading:
                 return self._mine(await self._api.replace(found))
-            case "take":
+            case _:  # also its own from a term that has ended: what it said then is past
                 self.leader = ""
                 return self._mine(await self._api.replace(taken(found, self._me, self._duration)))
 
@@ -265,3 +274,34 @@ class Elector:
         level = logging.DEBUG if why == self._failing else logging.WARNING
         self._failing = why
         _logger.log(level, "The Lease that says who leads can't be kept: %s", why)
+
+
+class LeaderGate(grpc.aio.ServerInterceptor):
+    """Lets requests through while this control plane leads; health and reflection always.
+
+    Args:
+        elector: Knows who leads.
+    """
+
+    def __init__(self, elector: Elector) -> None:
+        self._elector = elector
+
+    async def intercept_service(
+        self,
+        continuation: Callable[
+            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
+        ],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Pass an RPC on, or answer it with NOT_LEADER."""
+        if self._elector.leading or not handler_call_details.method.startswith(_OURS):
+            return await continuation(handler_call_details)
+        # One handler refuses every kind of RPC: it reads none of it.
+        return grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def _refuse(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        leader = self._elector.leader
+        who = f"the one at {leader} does" if leader else "none does yet"
+        message = f"This control plane does not lead; {who}. Ask again there."
+        fault = Fault(Reason.NOT_LEADER, message, metadata={LEADER: leader})
+        await abort(context, fault)

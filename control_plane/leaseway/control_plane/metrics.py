@@ -69,7 +69,7 @@ class PlaneMeters:
             "leaseway.placements.waiting",
             "{request}",
             "Requests for a worker to lease from that wait for room.",
-            lambda: [((), float(len(state.line)))],
+            lambda: [((), float(len(self._state.line)))],
         )
         meter.before_collecting(self._before)
         meter.observe(
@@ -95,8 +95,12 @@ class PlaneMeters:
             "leaseway.registry.version",
             "{version}",
             "The registry version that this process has reached.",
-            lambda: [((), float(state.committed.version))],
+            lambda: [((), float(self._state.committed.version))],
         )
+
+    def follow(self, state: Coordinator) -> None:
+        """Read another coordinator from now on."""
+        self._state = state
 
     def reloaded(self, *, taken: bool) -> None:
         """Note that the configuration was read."""

@@ -64,6 +64,8 @@ class Plane:
         self, *, epoch: int, expected_workers: int = 0, clock: Callable[[], Moment] = now
     ) -> None:
         self.clock = clock
+        self._expected_workers = expected_workers
+        self._configuration: list[Callable[[Coordinator, Moment], None]] = []
         self.state = Coordinator(clock(), epoch=epoch, expected_workers=expected_workers)
         self.streams: dict[str, WorkerStream] = {}
         self.traces = ReloadTraces()
@@ -120,6 +122,35 @@ class Plane:
         waiting = self._questions.get(answer.id)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
+
+    def configure(
+        self, event: Callable[[Coordinator, Moment], None], *, failed: bool = False
+    ) -> None:
+        """Give the coordinator a configuration, or word that the newest one has failed."""
+        self._configuration = [*(self._configuration[:1] if failed else ()), event]
+        self.act(event)
+
+    def lead(self, epoch: int) -> None:
+        """Begin to lead, as a control plane that has just started does: workers tell the rest.
+
+        What was followed until now served nobody; only its configuration is kept.
+        """
+        self._restart(epoch, elected=True)
+        for event in self._configuration:
+            self.act(event)
+        self._notify()
+
+    def follow(self) -> None:
+        """Forget all after a lead that was lost: another knows better by now."""
+        self._restart(int(self.clock().unix * 1e6), elected=False)
+        self._configuration = []
+
+    def _restart(self, epoch: int, *, elected: bool) -> None:
+        self.state = Coordinator(
+            self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
+        )
+        if self.meters is not None:
+            self.meters.follow(self.state)
 
     def counts(self) -> dict[str, int]:
         """Count what is known."""

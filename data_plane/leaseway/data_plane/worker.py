@@ -79,6 +79,7 @@ class WorkerOptions:
         artifacts_http: Where pages that show them ask for them, or None for nowhere.
         recent_calls: How many calls are remembered for operators; 0 for none.
         audit: The folder that calls are recorded in, or None for nowhere.
+        standbys: Control planes of which one may lead in the first one's place.
 
     """
 
@@ -97,6 +98,7 @@ class WorkerOptions:
     artifacts_http: ArtifactsListener | None = None
     recent_calls: int = RECENT_CALLS
     audit: Path | None = None
+    standbys: tuple[Endpoint, ...] = ()
 
 
 _logger = logging.getLogger(__name__)
@@ -205,7 +207,12 @@ class Worker:
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         labels = _labels(options, _advertised(options, bound).host)
         introduction = Introduction(
-            me, options.capacity, options.control_plane, options.key, labels
+            me,
+            options.capacity,
+            options.control_plane,
+            options.key,
+            labels,
+            options.standbys,
         )
         self.sync = SyncClient(
             introduction,

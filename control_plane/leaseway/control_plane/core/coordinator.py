@@ -36,6 +36,7 @@ from leaseway.control_plane.core.workers.records import (
     InForce,
     WorkerHello,
     WorkerRecord,
+    WorkerRefused,
     WorkerReport,
 )
 from leaseway.control_plane.core.workers.roster import Roster
@@ -56,10 +57,15 @@ class Coordinator:
         epoch: Fences control planes of the past.
         expected_workers: How many workers will join. When all have said what they hold,
             nothing more is waited for; 0 means unknown.
+        elected: Whether the epoch was given by an election: a worker that has seen a higher one
+            then belongs to a later leader.
     """
 
-    def __init__(self, now: Moment, *, epoch: int, expected_workers: int = 0) -> None:
+    def __init__(
+        self, now: Moment, *, epoch: int, expected_workers: int = 0, elected: bool = False
+    ) -> None:
         self.epoch = epoch
+        self._elected = elected
         self.problems = ProblemTable()
         self.met = MetProblems(self.problems)
         self.servers = Servers(self.problems)
@@ -112,11 +118,19 @@ class Coordinator:
         """Take a worker in.
 
         Raises:
-            WorkerRefused: Another run of the same id may still be alive.
+            WorkerRefused: Another run of the same id may still be alive, or this control plane
+                leads no more.
         """
+        if self._elected and hello.highest_epoch > self.epoch:
+            raise WorkerRefused(
+                f"This worker follows a leader of epoch {hello.highest_epoch}; this control plane"
+                f" is of epoch {self.epoch} and leads no more."
+            )
         record = self.roster.join(hello, now)
         foreign = hello.highest_epoch != self.epoch
-        if not self.settled:  # starting up: nothing can have been fenced by this one yet
+        if (
+            not self.settled and not self._elected
+        ):  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
         self.servers.probes.worker_gone(record.id)  # they ended with its older stream
         self._ask_for_content(record)

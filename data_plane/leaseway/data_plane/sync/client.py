@@ -23,6 +23,8 @@ from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import bearer_metadata
 from leaseway.wire.backoff import Backoff
+from leaseway.wire.errors import Reason
+from leaseway.wire.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_rpc_error
@@ -30,6 +32,7 @@ from leaseway.wire.version import PROTOCOL_VERSION
 
 _logger = logging.getLogger(__name__)
 _RECONNECT: Final = Backoff(0.1, 2.0)
+_TURN: Final = Backoff(0.3, 0.3)
 _MOST_QUEUED: Final = 1024
 _BETWEEN_REPORTS: Final = 0.1
 _FLUSH_BOUND: Final = 0.5
@@ -93,20 +96,29 @@ class SyncClient:
         self._overfull = asyncio.Event()
         self._caught_up = False
         self._refused_for: str | None = None
+        self._where = str(introduction.control_plane)
+        self._turned = False
         self.joined = asyncio.Event()
         self.caught_up = asyncio.Event()
 
     async def run(self) -> None:
         """Join, serve the stream, and join again when it ends; until cancelled."""
-        channel = grpc.aio.insecure_channel(str(self._me.control_plane), options=CHANNEL_OPTIONS)
+        channel = self._channel = LeaderChannel(
+            [str(each) for each in (self._me.control_plane, *self._me.standbys)],
+            lambda address: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
+        )
         # The generated stub cannot be typed for writing to an open stream.
         stub: Any = sync_pb2_grpc.SyncServiceStub(channel)
         failures = 0
         try:
             while True:
+                self._where, self._turned = self._channel.address, False
                 welcomed = await self._one_stream(stub, first_failure=failures == 0)
                 failures = 1 if welcomed else failures + 1
-                await asyncio.sleep(_RECONNECT.delay(failures - 1))
+                # Where several lead in turn, each is asked soon: one of them is about to.
+                await asyncio.sleep(
+                    _TURN.delay(0) if self._turned else _RECONNECT.delay(failures - 1)
+                )
         finally:
             await channel.close()
 
@@ -139,9 +151,11 @@ class SyncClient:
             await self._serve(stream)
             _logger.info("The control plane ended the Sync stream; joining it again.")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            self._log_loss(error, welcomed or first_failure)
+            if not self._turn(error):
+                self._log_loss(error, welcomed or first_failure)
         except (_StreamEnded, OversizeMessage) as error:
             _logger.error("%s", error)
+            self._channel.leave()
         except Exception:
             _logger.exception("The Sync stream failed in this worker; it is joined again.")
         finally:
@@ -150,6 +164,25 @@ class SyncClient:
             stream.cancel()
         return welcomed
 
+    def _turn(self, error: Exception) -> bool:
+        """Go where the leader is; return whether that is all that there is to say of a loss."""
+        fault = fault_from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else None
+        if fault is None or fault.reason is not Reason.NOT_LEADER:
+            self._turned = self._channel.leave()
+            return False
+        self._turned = True
+        leader = fault.metadata.get(LEADER, "")
+        self._channel.follow(leader)
+        known, self._refused_for = self._refused_for, leader
+        _logger.log(
+            logging.DEBUG if known == leader else logging.INFO,
+            "The control plane at %s does not lead; worker %s joins %s.",
+            self._where,
+            self._me.worker.id,
+            leader or "the one that will",
+        )
+        return True
+
     def _log_loss(self, error: Exception, loudly: bool) -> None:
         why = _refusal(error) if isinstance(error, grpc.aio.AioRpcError) else None
         known, self._refused_for = self._refused_for, why
@@ -157,7 +190,7 @@ class SyncClient:
             _logger.log(
                 logging.ERROR if loudly or why != known else logging.DEBUG,
                 "The control plane at %s refused worker %s and is asked again: %s",
-                self._me.control_plane,
+                self._where,
                 self._me.worker.id,
                 why,
             )
@@ -174,7 +207,7 @@ class SyncClient:
         _logger.log(
             logging.WARNING if loudly else logging.DEBUG,
             sentence,
-            self._me.control_plane,
+            self._where,
             self._me.worker.id,
             details,
         )
@@ -191,13 +224,13 @@ class SyncClient:
                 f"worker {PROTOCOL_VERSION}; run the same version of Leaseway on both."
             )
         self._check_epoch(message.welcome.epoch)
-        _logger.info("Worker %s has joined %s.", self._me.worker.id, self._me.control_plane)
+        _logger.info("Worker %s has joined %s.", self._me.worker.id, self._where)
         return True
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self._highest_epoch:
             raise _StreamEnded(
-                f"The control plane at {self._me.control_plane} is of epoch {epoch}, older than "
+                f"The control plane at {self._where} is of epoch {epoch}, older than "
                 f"{self._highest_epoch}, which this worker has seen; its stream is ended."
             )
         self._highest_epoch = epoch

@@ -26,6 +26,7 @@ class Introduction:
         labels: For placement.
         control_plane: Whom it joins.
         key: The shared key, or None.
+        standbys: Control planes of which one may lead in the first one's place.
 
     """
 
@@ -34,6 +35,7 @@ class Introduction:
     control_plane: Endpoint
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    standbys: tuple[Endpoint, ...] = ()
 
 
 class WorkerStatus:

@@ -48,6 +48,7 @@ ListenerT = TypeVar("ListenerT", bound="HttpListener")
 _FILE_THREADS = 8
 """How many files are read, names looked up and pages written at once, at most."""
 
+_DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 
 
@@ -55,6 +56,17 @@ def _checked_id(_ctx: click.Context, _param: click.Parameter, value: str | None)
     if value is not None and not _ID.fullmatch(value):
         raise click.BadParameter("write 1 to 128 letters, digits, '_', '.', ':', '@' or '-'.")
     return value
+
+
+def _checked_lease(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[str, str] | None:
+    if value is None:
+        return None
+    namespace, slash, name = value.partition("/")
+    if not slash or not _DNS.fullmatch(namespace) or not _DNS.fullmatch(name):
+        raise click.BadParameter("write NAMESPACE/NAME, each of a-z, 0-9 and '-'.")
+    return namespace, name
 
 
 exit_with_stdin_option = click.option(
@@ -84,6 +96,24 @@ exit_with_stdin_option = click.option(
     help="Workers to wait for before calling itself ready.",
 )
 @identity_options
+@click.option(
+    "--leader-lease",
+    callback=_checked_lease,
+    metavar="NAMESPACE/NAME",
+    help="Lead only while this process holds that Lease of the Kubernetes API.",
+)
+@click.option(
+    "--leader-lease-duration",
+    type=click.IntRange(2, 60),
+    default=3,
+    show_default=True,
+    help="Seconds that a leader may be silent before another takes over.",
+)
+@click.option(
+    "--advertise",
+    type=ENDPOINT,
+    help="Where others reach this one while it leads, if not at --listen.",
+)
 @metrics_option
 @console_option
 @exit_with_stdin_option
@@ -93,6 +123,9 @@ def control_plane(
     listen: Endpoint,
     expect_workers: int,
     credentials: Credentials,
+    leader_lease: tuple[str, str] | None,
+    leader_lease_duration: int,
+    advertise: Endpoint | None,
     metrics: Endpoint | None,
     console: Endpoint | None,
     exit_with_stdin: bool,
@@ -104,7 +137,7 @@ def control_plane(
     `ready ADDRESS` once it listens, then `metrics URL` and `console URL` where these are served.
     """
     credentials.require_for(listen)
-    from leaseway.control_plane.app import ControlPlaneOptions, run
+    from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
 
     sources = sources_of(config)
     alone = len(sources) == 1 and sources[0].kind == "native"
@@ -121,6 +154,9 @@ def control_plane(
             metrics=listener,
             console=page,
             seal=_seal(),
+            lease=None
+            if leader_lease is None
+            else LeaderLease(*leader_lease, leader_lease_duration, advertise),
         )
         return serve(
             "control-plane",
@@ -134,11 +170,12 @@ def control_plane(
 @click.command()
 @click.option(
     "--control-plane",
-    "control_plane",
+    "control_planes",
     type=ENDPOINT,
-    default=DEFAULT_ADDRESS,
+    multiple=True,
+    default=(DEFAULT_ADDRESS,),
     show_default=True,
-    help="The control plane to join.",
+    help="The control plane to join; repeatable where one of several leads.",
 )
 @click.option(
     "--listen",
@@ -183,7 +220,7 @@ def control_plane(
 @exit_with_stdin_option
 @log_options
 def worker(
-    control_plane: Endpoint,
+    control_planes: tuple[Endpoint, ...],
     listen: Endpoint,
     advertise: Endpoint | None,
     worker_id: str | None,
@@ -213,7 +250,8 @@ def worker(
         _artifacts_listener(artifacts.http, credentials) as pictures,
     ):
         options = WorkerOptions(
-            control_plane=control_plane,
+            control_plane=control_planes[0],
+            standbys=control_planes[1:],
             listen=listen,
             advertise=advertise,
             id=worker_id or socket.gethostname(),

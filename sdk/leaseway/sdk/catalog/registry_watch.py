@@ -57,6 +57,7 @@ async def follow_registry(follower: weakref.ref[Follower], control: ControlPlane
                 del known
         except grpc.aio.AioRpcError as error:
             fault = fault_of_control_plane(error, control.identity.address)
+            control.turn(fault)
             warns = attempt >= _PATIENCE and fault.reason not in said
             said.update((fault.reason,) if warns else ())
             _log.log(

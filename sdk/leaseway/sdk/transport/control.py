@@ -15,6 +15,7 @@ from leaseway.sdk.transport.grpc_errors import fault_of_control_plane, is_turned
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.leader_channel import LEADER, LeaderChannel
 
 
 class Page(Protocol):
@@ -48,6 +49,8 @@ CONNECT_BOUND: Final = 2.0
 """Seconds after which an unreachable control plane is given up."""
 _STALL_BOUND: Final = 6.0
 """The same for one that neither takes nor refuses the connection: it may only stall."""
+_LED_BOUND: Final = 8.0
+"""The same for control planes of which none leads: another takes over within 5 s."""
 _PAUSE: Final = 0.1
 _QUIET: Final = 1.0
 """Seconds without an answer after which it is asked whether it still answers anything."""
@@ -78,8 +81,9 @@ class ControlPlane:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.aio.insecure_channel(
-            identity.address, options=channel_options(identity.address)
+        self._channel = LeaderChannel(
+            identity.addresses,
+            lambda address: grpc.aio.insecure_channel(address, options=channel_options(address)),
         )
         self.catalog = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.placement = leases_pb2_grpc.PlacementServiceStub(self._channel)
@@ -120,6 +124,7 @@ class ControlPlane:
         give_up = now + min(bound, (deadline - now) * 0.9)
         stalled_until = now + min(max(bound, _STALL_BOUND), (deadline - now) * 0.9)
         quiet_until = now + wait
+        led_until = now + min(_LED_BOUND, (deadline - now) * 0.9)
         while True:
             await self._connect(give_up, stalled_until)
             asked = self._loop.time()
@@ -134,10 +139,20 @@ class ControlPlane:
                 if lost and now - asked > bound:  # it let the caller wait, and went
                     give_up = now + min(bound, (deadline - now) * 0.9)
                     stalled_until = max(stalled_until, give_up)
-                again = lost or is_turned_away(error)
+                self.turn(fault)
+                if fault.reason is Reason.NOT_LEADER:  # another leads, or will in a moment
+                    give_up, stalled_until = max(give_up, led_until), max(stalled_until, led_until)
+                again = lost or is_turned_away(error) or fault.reason is Reason.NOT_LEADER
                 if not again or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
+
+    def turn(self, fault: Fault) -> None:
+        """Go where the leader is, after a failure that may mean that it is elsewhere."""
+        if fault.reason is Reason.NOT_LEADER:
+            self._channel.follow(fault.metadata.get(LEADER, ""))
+        elif fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE:
+            self._channel.leave()
 
     async def _answered(self, answer: Awaitable[ResponseT], quiet_until: float) -> ResponseT:
         """Wait for an answer for as long as the control plane answers anything."""
@@ -199,6 +214,11 @@ class ControlPlane:
         state = channel.get_state(try_to_connect=True)
         try:
             while state is not grpc.ChannelConnectivity.READY:
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and channel.leave():
+                    async with asyncio.timeout_at(give_up):
+                        await asyncio.sleep(_PAUSE)
+                    state = channel.get_state(try_to_connect=True)
+                    continue
                 stalls = state is grpc.ChannelConnectivity.CONNECTING
                 async with asyncio.timeout_at(stalled_until if stalls else give_up):
                     await channel.wait_for_state_change(state)

@@ -23,7 +23,7 @@ class Identity:
     """Who calls, and where the control plane is.
 
     Attributes:
-        address: The control plane, as HOST:PORT.
+        address: The control plane, as HOST:PORT; several of which one leads, with commas between.
         agent: Which agent of the tenant calls; empty means unnamed.
         tenant: The tenant; empty means the default one.
         key: The shared key, or None.
@@ -33,6 +33,11 @@ class Identity:
     agent: str
     tenant: str
     key: str | None
+
+    @cached_property
+    def addresses(self) -> tuple[str, ...]:
+        """The control planes; one of them leads."""
+        return tuple(self.address.split(","))
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -68,11 +73,11 @@ def identify(
     check_key("agent", agent or "")
     check_key("tenant", tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    endpoint = parse_endpoint(chosen)
-    if endpoint.port == 0:
+    endpoints = [parse_endpoint(each.strip()) for each in chosen.split(",")]
+    if any(endpoint.port == 0 for endpoint in endpoints):
         raise ValueError(f"'{chosen}' names port 0, where nobody can listen; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
-    return Identity(str(endpoint), agent or "", tenant or "", shared)
+    return Identity(",".join(map(str, endpoints)), agent or "", tenant or "", shared)
 
 
 def channel_options(address: str) -> list[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import httpx2
 import lightkube
+import yaml
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.coordination_v1 import LeaseSpec
@@ -37,6 +38,8 @@ from leaseway.control_plane.config.kubernetes.resources import (
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
 
 _TIMEOUT: Final = 10.0
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
+"""What the library raises for a file that it cannot make sense of, such as an empty one."""
 _SILENCE: Final = 60.0
 """Seconds without an event after which a watch is ended: its connection may have been cut."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
@@ -69,9 +72,10 @@ async def open_api(namespace: str) -> AsyncIterator[KubernetesApi]:
         client = lightkube.AsyncClient(
             namespace=namespace, timeout=httpx2.Timeout(_TIMEOUT), field_manager="leaseway"
         )
-    except (ConfigError, OSError, ValueError, KeyError) as error:
+    except (ConfigError, OSError, yaml.YAMLError, *_MALFORMED) as error:
+        why = str(error) or type(error).__name__
         raise KubernetesFailure(
-            f"No Kubernetes API is known here: {error}. Run this in a pod, or set KUBECONFIG."
+            f"No Kubernetes API is known here: {why}. Run this in a pod, or set KUBECONFIG."
         ) from None
     try:
         yield KubernetesApi(client, namespace)

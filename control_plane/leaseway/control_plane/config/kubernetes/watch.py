@@ -69,7 +69,7 @@ class _Watch:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
         self._known: dict[Kind, dict[str, Resource]] = {}
-        self._failure: ResourcesUnknown | None = None
+        self._failures: dict[Kind, str] = {}
         self._dirty = asyncio.Event()
         self._tasks = [asyncio.create_task(self._follow(kind)) for kind in KINDS]
         for task in self._tasks:
@@ -84,8 +84,8 @@ class _Watch:
                     task.result()
             if len(self._known) == len(KINDS):
                 return tuple(one for kind in KINDS for one in self._known[kind].values())
-            if self._failure is not None:
-                return self._failure
+            if self._failures:
+                return ResourcesUnknown(next(iter(self._failures.values())))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -123,6 +123,7 @@ class _Watch:
                 await asyncio.sleep(_AGAIN.delay(failures - 1))
 
     def _take(self, kind: Kind, found: dict[str, Resource]) -> None:
+        self._failures.pop(kind, None)
         before = self._known.get(kind)
         self._known[kind] = found
         # What only the status of a resource changed says nothing new about what should be.
@@ -135,7 +136,6 @@ class _Watch:
             _logger.log(level, "%s What was known of them stays; they are listed again.", failure)
             return
         _logger.log(level, "%s They are listed again until it messages.", failure)
-        told = self._failure
-        self._failure = ResourcesUnknown(str(failure))
-        if told is None or str(told) != str(failure):
+        if self._failures.get(kind) != str(failure):
+            self._failures[kind] = str(failure)
             self._dirty.set()

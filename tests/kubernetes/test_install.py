@@ -1,0 +1,169 @@
+"""The chart against a real API: what Helm installs is taken, and its Role is enough and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.system import eventually, kit
+from tests.kubernetes.cluster import CHART, TOOLS, ApiRefused, Cluster, resources
+from tests.kubernetes.processes import Planes
+
+from leaseway.sdk import AsyncClient
+
+_LEASE = "leaseway-control-plane"
+
+
+@pytest.fixture
+def helm() -> str:
+    program = TOOLS / "helm"
+    return str(program) if program.exists() else shutil.which("helm") or "helm"
+
+
+def role(helm: str, namespace: str) -> list[dict[str, Any]]:
+    """Return the rules of the chart's Role."""
+    made = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--namespace", namespace],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    found = next(each for each in yaml.safe_load_all(made.stdout) if each["kind"] == "Role")
+    return list(found["rules"])
+
+
+def grant(cluster: Cluster, namespace: str, rules: list[dict[str, Any]]) -> None:
+    """Give the user `plane` these rights, and no others, in a namespace."""
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    try:
+        cluster.grant(path, "plane", [])
+    except ApiRefused as refused:
+        if refused.code != 409:
+            raise
+    found = cluster.request("GET", f"{path}/roles/plane")
+    cluster.request("PUT", f"{path}/roles/plane", {**found, "rules": rules})
+
+
+def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[str, Any]]:
+    """Return rules that lack one verb of one resource."""
+    assert any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules)
+    return [
+        {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
+        if resource in rule["resources"]
+        else rule
+        for rule in rules
+    ]
+
+
+def test_helm_installs_the_chart_on_the_server(
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path
+) -> None:
+    install = [helm, "install", "leaseway", str(CHART), "--namespace", namespace, "--skip-crds"]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig()), "HOME": str(tmp_path)}
+
+    outcome = subprocess.run(
+        [*install, "--dry-run=server", "--set=front.enabled=true"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert "kind: Deployment" in outcome.stdout
+
+
+def test_what_the_chart_makes_is_taken_by_the_api_without_a_warning(
+    cluster: Cluster, namespace: str, helm: str
+) -> None:
+    made = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--namespace", namespace],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
+
+    outcome = subprocess.run(
+        [kubectl, "apply", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", "-"],
+        input=made.stdout,
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig())},
+    )
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Warning" not in outcome.stderr
+
+
+async def test_the_role_of_the_chart_is_enough(
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path
+) -> None:
+    grant(cluster, namespace, role(helm, namespace))
+    spec = {**kit(tmp_path), "truely-stateless": True}
+    cluster.apply("MCPServer", "time", spec, namespace=namespace)
+    async with Planes(cluster, namespace, tmp_path, user="plane", lease=_LEASE) as made:
+        await made.control_plane()
+        await made.worker("worker-1")
+
+        async def ready() -> bool:
+            path = f"{resources('mcpservers', namespace)}/time"
+            found = await asyncio.to_thread(cluster.request, "GET", path)
+            listed = found.get("status", {}).get("conditions", [])
+            return any(one["type"] == "Ready" and one["status"] == "True" for one in listed)
+
+        await eventually(ready)
+        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+
+        async def told() -> bool:
+            found = await asyncio.to_thread(cluster.request, "GET", path)
+            return any(each["reason"] == "Ready" for each in found["items"])
+
+        await eventually(told)
+
+
+@pytest.mark.parametrize(
+    ("resource", "verb", "said", "serves"),
+    [
+        ("mcpservers", "list", "did not list mcpservers", False),
+        ("leases", "create", "did not make the Lease", False),
+        ("leases", "update", "did not write the Lease", False),
+        ("mcpservers/status", "patch", "did not write the status of MCPServer", True),
+        ("events", "create", "did not make an event about MCPServer", True),
+    ],
+)
+async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
+    cluster: Cluster,
+    namespace: str,
+    helm: str,
+    tmp_path: Path,
+    resource: str,
+    verb: str,
+    said: str,
+    serves: bool,
+) -> None:
+    rules = role(helm, namespace)
+    grant(cluster, namespace, rules)
+    if (resource, verb) == ("leases", "update"):  # there is one that another held
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        cluster.request("POST", path, {"metadata": {"name": _LEASE}, "spec": {}})
+    grant(cluster, namespace, without(rules, resource, verb))
+    spec = {**kit(tmp_path), "truely-stateless": True}
+    cluster.apply("MCPServer", "time", spec, namespace=namespace)
+    async with Planes(cluster, namespace, tmp_path, user="plane", lease=_LEASE) as made:
+        plane = await made.control_plane()
+        await made.worker("worker-1")
+
+        await eventually(lambda: any(said in line for line in plane.log))
+        assert any("Give its service account that right" in line for line in plane.log)
+        if serves:
+            async with AsyncClient(made.address) as client:
+                result = await client.call_tool("current_time", {"timezone": "UTC"}, timeout=30)
+                assert not result.is_error

@@ -1,0 +1,206 @@
+"""Several control planes, of which one leads by a Lease of a real API."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.system import Part, eventually, kit
+from tests.kubernetes.cluster import ApiRefused, Cluster
+from tests.kubernetes.processes import Planes
+
+from leaseway.sdk import AsyncClient, NotLeader
+
+_LEASE = "control-plane"
+
+
+@pytest.fixture
+async def planes(cluster: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[Planes]:
+    """Return two control planes and two workers with a shared and a leased server."""
+    shared = {**kit(tmp_path), "truely-stateless": True, "tools": {"whitelist": ["current_time"]}}
+    leased = {**kit(tmp_path), "tools": {"blacklist": ["current_time"]}}
+    cluster.apply("MCPServer", "time", shared, namespace=namespace)
+    cluster.apply("MCPServer", "files", leased, namespace=namespace)
+    async with Planes(cluster, namespace, tmp_path, lease=_LEASE) as made:
+        await made.control_plane()
+        await made.control_plane()
+        await made.worker("worker-1")
+        await made.worker("worker-2")
+        yield made
+
+
+def lease_path(namespace: str) -> str:
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{_LEASE}"
+
+
+async def leader_of(cluster: Cluster, namespace: str) -> str:
+    try:
+        found = await asyncio.to_thread(cluster.request, "GET", lease_path(namespace))
+    except ApiRefused:
+        return ""
+    return str(found["spec"].get("holderIdentity") or "").rpartition("_")[0]
+
+
+async def leading(cluster: Cluster, namespace: str, planes: Planes) -> tuple[Part, Part]:
+    """Return the control plane that leads, and the other one."""
+
+    async def known() -> bool:
+        return await leader_of(cluster, namespace) in {part.address for part in planes.planes}
+
+    await eventually(known)
+    address = await leader_of(cluster, namespace)
+    first, second = planes.planes
+    return (first, second) if first.address == address else (second, first)
+
+
+async def call(client: AsyncClient) -> None:
+    result = await client.call_tool("current_time", {"timezone": "UTC"}, timeout=20)
+    assert not result.is_error
+
+
+class Caller:
+    """Calls without a pause and counts; a failure ends the test."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self.calls = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await call(self._client)
+            self.calls += 1
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._task
+
+
+async def test_one_leads_and_clients_of_either_find_it(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    for part in await leading(cluster, namespace, planes):
+        async with AsyncClient(part.address) as client:
+            await call(client)
+            workers = await client.workers()
+            assert {worker.id for worker in workers} == {"worker-1", "worker-2"}
+
+
+async def test_a_killed_leader_is_followed_by_another_without_a_failed_call_or_a_lost_lease(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    leader, other = await leading(cluster, namespace, planes)
+    async with AsyncClient(planes.address) as client, client.session("dialog") as session:
+        lease = await session.acquire("files", ttl=60, wait=20)
+        before = (await client.list_tools()).registry_version
+        await call(client)
+        calls = Caller(client)
+
+        killed_at = time.monotonic()
+        await leader.end(signal.SIGKILL)
+
+        async def taken_over() -> bool:
+            return await leader_of(cluster, namespace) == other.address
+
+        await eventually(taken_over)
+        async with AsyncClient(other.address) as fresh:
+            await call(fresh)  # lists from the new leader
+            took = time.monotonic() - killed_at
+
+            async def all_here() -> bool:
+                return len(await fresh.workers()) == 2
+
+            await eventually(all_here)
+            assert (await fresh.list_tools()).registry_version >= before
+            assert [one.id for one in await fresh.leases()] == [lease.id]
+        await calls.stop()
+        assert calls.calls > 0
+        assert not (await session.call_tool("list_files", {})).is_error
+        print(f"taken over, and answering a first call, after {took:.1f} s")
+
+
+async def test_a_leader_that_ends_well_gives_its_lease_back(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    leader, other = await leading(cluster, namespace, planes)
+
+    assert await leader.end(signal.SIGTERM) == 0
+
+    async def taken_over() -> bool:
+        return await leader_of(cluster, namespace) == other.address
+
+    await eventually(taken_over)
+    async with AsyncClient(other.address) as client:
+        await call(client)
+
+
+async def test_a_leader_whose_lease_is_stolen_steps_down_and_says_who_leads(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    leader, other = await leading(cluster, namespace, planes)
+
+    def steal() -> dict[str, Any]:
+        while True:
+            found = cluster.request("GET", lease_path(namespace))
+            found["spec"]["holderIdentity"] = f"{other.address}_thief"
+            found["spec"]["leaseTransitions"] += 1
+            try:
+                made = cluster.request("PUT", lease_path(namespace), found)
+            except ApiRefused as refused:
+                if refused.code != 409:  # the leader has renewed it meanwhile
+                    raise
+            else:
+                return dict(made)
+
+    async with AsyncClient(planes.address) as client:
+        await call(client)
+        calls = Caller(client)
+        await asyncio.to_thread(steal)
+
+        await eventually(lambda: any("leads no more" in line for line in leader.log))
+        # Nobody renews it, so that one of the two takes it when it has run out.
+        await leading(cluster, namespace, planes)
+
+        async def settled() -> bool:
+            with contextlib.suppress(NotLeader):
+                return len(await client.workers()) == 2
+            return False
+
+        await eventually(settled)
+        await calls.stop()
+    assert leader.process.returncode is None
+
+
+async def test_an_api_that_is_down_fails_no_call(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    await leading(cluster, namespace, planes)
+    async with AsyncClient(planes.address) as client, client.session("dialog") as session:
+        await session.acquire("files", ttl=60, wait=20)
+        await session.call_tool("list_files", {})
+        await call(client)
+        await asyncio.to_thread(cluster.stop_api)
+        try:
+            until = asyncio.get_running_loop().time() + 9.0  # the Lease's duration and a half
+            while asyncio.get_running_loop().time() < until:
+                await call(client)
+                assert not (await session.call_tool("list_files", {})).is_error
+        finally:
+            await asyncio.to_thread(cluster.start_api)
+
+        async def settled() -> bool:
+            with contextlib.suppress(NotLeader):
+                return len(await client.workers()) == 2
+            return False
+
+        await leading(cluster, namespace, planes)
+        await eventually(settled)
+        assert not (await session.call_tool("list_files", {})).is_error
