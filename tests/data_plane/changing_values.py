@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ def write(file: Path, text: str) -> None:
     fresh = file.with_suffix(".new")
     fresh.write_text(text)
     fresh.replace(file)
+
+
+def release(pipe: Path) -> None:
+    """Let whoever waits to open a named pipe read its end."""
+    os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
 
 async def look(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.data_plane.changing_values import (
     acquire,
     look,
     ready,
+    release,
     secrets,
     until_looking,
     uses,
@@ -162,6 +164,32 @@ async def test_what_may_hang_is_read_in_threads_that_the_end_of_the_process_does
         await bench.serve("uses", env=uses(file))
         await look(bench)
     assert {each.daemon for each in vault.readers} == {True}
+
+
+async def test_a_file_that_hangs_holds_up_its_own_server_only(file: Path) -> None:
+    """Whoever opens a pipe that nobody writes to waits as for a disk that does not answer."""
+    hangs = file.with_name("hangs")
+    hangs.write_text("one")
+    pace = Pace(poll=3600.0, quiet=0.005, patience=0.2)
+    async with worker_bench(pace=pace) as bench:
+        await bench.serve("stuck", env=uses(hangs))
+        await ready(bench, 1)
+        await bench.serve("uses", env=uses(file))
+        await ready(bench, 2)
+        await look(bench)
+        hangs.unlink()
+        os.mkfifo(hangs)
+        for text in ("two", "three", "four"):
+            write(file, text)
+            await until_looking(bench, lambda text=text: text in secrets(bench))
+        assert sorted(secrets(bench)) == ["four", "one"]
+        report = await bench.plane.expect_report(lambda report: report.problems)
+        [problem] = report.problems
+        assert (problem.reason, problem.server_id) == ("MISSING_REFERENCE", "stuck")
+        assert f"{hangs}, which was not read within 0.2 s" in problem.message
+        release(hangs)
+        write(hangs, "two")
+        await until_looking(bench, lambda: "two" in secrets(bench))
 
 
 async def test_an_unforeseen_failure_does_not_end_the_watch(

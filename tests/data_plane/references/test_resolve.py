@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
+from tests.data_plane.changing_values import release
 
-from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references import resolve as resolving
+from leaseway.data_plane.references.resolve import NO_VAULT, read_references, resolve
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.vault.key import VaultError
@@ -249,3 +254,32 @@ def test_the_kit_gets_what_is_on_as_options(
     )
     with pytest.raises(Fault, match=r"roots\[1\] refers to \$\{ROOT\}"):
         resolve(kit, {"HOST": "a"})
+
+
+async def test_files_that_hang_take_one_thread_each_and_nobody_elses_time(tmp_path: Path) -> None:
+    good = tmp_path / "good"
+    good.write_text("here")
+    pipes = [tmp_path / f"pipe{number}" for number in range(12)]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    starts = [spec(env={"A": Value("file", str(pipe))}) for pipe in pipes]
+    both = spec(env={"A": Value("file", str(good)), "B": Value("file", str(pipes[0]))})
+    try:
+        for _ in range(3):
+            tries = (read_references(each, {}, NO_VAULT, 0.2) for each in (*starts, both))
+            async with asyncio.timeout(BOUND):
+                outcomes = await asyncio.gather(*tries, return_exceptions=True)
+            assert {getattr(each, "metadata", {}).get("problem") for each in outcomes} == {
+                "MISSING_REFERENCE"
+            }
+        assert isinstance(outcomes[-1], Fault)
+        assert outcomes[-1].metadata["keys"] == "env.B"
+        fine = spec(env={"A": Value("file", str(good))})
+        async with asyncio.timeout(BOUND):
+            assert (await read_references(fine, {}, NO_VAULT, BOUND)).env == {"A": "here"}
+    finally:
+        for pipe in pipes:
+            release(pipe)
+    async with asyncio.timeout(BOUND):
+        while resolving._hung:
+            await asyncio.sleep(0.01)

@@ -11,15 +11,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.references.patience import PATIENCE, PatientDisk
+from leaseway.data_plane.references.resolve import unread
 from leaseway.data_plane.references.vault import Mark, WorkerVault, mark_of
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire import bounds
@@ -29,6 +31,8 @@ _UNREADABLE: Final = "MISSING_REFERENCE"
 _MOST_MISSED: Final = 1024
 """Servers that were never up and are looked after; more are tried when their backoff ends."""
 _FAILED: Final = "CHANGED_VALUE_FAILED"
+_HANGS: Final[Mark] = (-1, -1, -1, -1)
+"""The mark of what does not answer."""
 
 _logger = logging.getLogger(__name__)
 
@@ -44,12 +48,14 @@ class Pace:
         poll: Where nothing has changed: files that are mounted or on a network send no events.
         quiet: Without a change before what changed is read: a file may be written in pieces.
         quiet_at_most: The same where it changes again and again.
+        patience: For one file that does not answer, before the others are looked at without it.
 
     """
 
     poll: float = 1.0
     quiet: float = 0.1
     quiet_at_most: float = 0.5
+    patience: float = PATIENCE
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class ReferenceWatch:
         self._missed: dict[VariantKey, ServerSpec] = {}  # what probes failed for; not served
         self._context.hooks.reference_missed = self._miss
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
-        self._disk = DiskThreads(1)  # which may hang; the worker's end does not wait for it
+        self._disk = PatientDisk(pace.patience)
         self._stopped = False
 
     async def run(self) -> None:
@@ -125,10 +131,10 @@ class ReferenceWatch:
         for forgotten in (self._seen.keys() | self._trials.keys()) - specs.keys():
             self._seen.pop(forgotten, None)
             self._give_up(forgotten)
-        marks = await self._disk.run(self._look_at, specs)
+        marks = await self._look_at(specs)
         if any(key in self._seen and self._seen[key].marks != at for key, at in marks.items()):
             marks = await self._quiet(specs, marks)
-        fresh = await self._disk.run(self._read_changed, specs, marks)
+        fresh = await self._read_changed(specs, marks)
         self._tell_of_vault()
         self._find_missed(fresh)
         for generation in tuple(self._pool.current):
@@ -137,15 +143,20 @@ class ReferenceWatch:
                 self._note(generation, seen)
             self._follow(generation)
 
-    def _look_at(self, specs: Mapping[VariantKey, ServerSpec]) -> dict[VariantKey, Marks]:
-        vault = self._vault.marks
+    async def _look_at(self, specs: Mapping[VariantKey, ServerSpec]) -> dict[VariantKey, Marks]:
+        """Return the marks of what each server refers to; what hangs has a mark of its own."""
+        sources = {key: _sources(spec) for key, spec in specs.items()}
+        seen = await self._disk.each(self._marks_of, dict.fromkeys(chain(*sources.values())))
+        return {
+            key: (
+                specs[key].launch_hash,
+                tuple(mark for source in wanted for mark in seen.get(source, (_HANGS,))),
+            )
+            for key, wanted in sources.items()
+        }
 
-        def marks(spec: ServerSpec) -> tuple[Mark, ...]:
-            values = _values(spec)
-            files = (mark_of(Path(value.text)) for value in values if value.kind == "file")
-            return (*files, *(vault if any(value.kind == "secret" for value in values) else ()))
-
-        return {key: (spec.launch_hash, marks(spec)) for key, spec in specs.items()}
+    def _marks_of(self, source: Path | None) -> tuple[Mark, ...]:
+        return self._vault.marks if source is None else (mark_of(source),)
 
     async def _quiet(
         self, specs: Mapping[VariantKey, ServerSpec], marks: dict[VariantKey, Marks]
@@ -155,20 +166,29 @@ class ReferenceWatch:
         while loop.time() < until:
             before = marks
             await asyncio.sleep(self._pace.quiet)
-            marks = await self._disk.run(self._look_at, specs)
+            marks = await self._look_at(specs)
             if marks == before:
                 break
         return marks
 
-    def _read_changed(
+    async def _read_changed(
         self, specs: Mapping[VariantKey, ServerSpec], marks: Mapping[VariantKey, Marks]
     ) -> dict[VariantKey, _Seen]:
-        self._vault.refresh()
+        await self._disk.each(lambda _: self._vault.refresh(), ["the vault"])
+        changed = {
+            (key, at): specs[key]
+            for key, at in marks.items()
+            if key not in self._seen or self._seen[key].marks != at
+        }
+        outcomes = await self._disk.each(lambda each: self._outcome(changed[each]), changed)
+        late = f"was not read within {self._pace.patience:g} s: see whether its disk answers"
         fresh = {}
-        for key, at in marks.items():
-            known = self._seen.get(key)
-            if known is None or known.marks != at:
-                fresh[key] = _Seen(at, self._outcome(specs[key]))
+        for (key, at), spec in changed.items():
+            outcome = outcomes.get((key, at))
+            if outcome is None:  # read again when it answers, or is another file
+                fresh[key] = _Seen((at[0], (_HANGS,)), unread(spec, None, late))
+            else:
+                fresh[key] = _Seen(at, outcome)
         return fresh
 
     def _outcome(self, spec: ServerSpec) -> Resolved | Fault:
@@ -288,6 +308,13 @@ class ReferenceWatch:
             "Server %s was started with the new values of its secrets or files; new calls use it.",
             old.key,
         )
+
+
+def _sources(spec: ServerSpec) -> list[Path | None]:
+    """Return the files that a server refers to, and None for the vault."""
+    values = _values(spec)
+    files: list[Path | None] = [Path(value.text) for value in values if value.kind == "file"]
+    return [*files, None] if any(value.kind == "secret" for value in values) else files
 
 
 def _values(spec: ServerSpec) -> tuple[Value, ...]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.references.patience import MOST_HUNG
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
@@ -28,8 +30,9 @@ _MAX_CONFIG: Final = 120 << 10
 
 CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
 """What `leaseway.server` takes a class's config from."""
-_disk: Final = DiskThreads()
-"""What waits here for a disk that hangs, others that start need not wait for."""
+_disk: Final = DiskThreads(MOST_HUNG)
+_hung: Final[set[str]] = set()
+"""Files that keep a thread each, because they do not answer; nobody else waits for one of them."""
 
 
 class Vault(Protocol):
@@ -57,7 +60,10 @@ class _Missing(Exception):
 
 
 class _Resolver:
-    def __init__(self, environment: Mapping[str, str], vault: Vault) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], vault: Vault, opening: Callable[[str], None]
+    ) -> None:
+        self._opening = opening
         self._environment = environment
         self._vault = vault
         self.secrets: set[str] = set()
@@ -124,6 +130,7 @@ class _Resolver:
         return found
 
     def _file(self, path: str) -> str:
+        self._opening(path)
         if Path(path).resolve().is_relative_to(_own_folder()):
             raise _Missing(
                 f"refers to the file {path}, which is in Leaseway's own folder and given to no "
@@ -145,19 +152,25 @@ class _Resolver:
         return text.removesuffix("\n").removesuffix("\r")
 
 
-def resolve(spec: ServerSpec, environment: Mapping[str, str], vault: Vault = NO_VAULT) -> Resolved:
+def resolve(
+    spec: ServerSpec,
+    environment: Mapping[str, str],
+    vault: Vault = NO_VAULT,
+    opening: Callable[[str], None] = lambda _path: None,
+) -> Resolved:
     """Return what a server gets; as long as that is kept, no log line shows its secrets.
 
     Args:
         spec: The server.
         environment: The worker's environment.
         vault: Where secrets are that the environment does not have.
+        opening: Told of each file before it is opened.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
     """
     known = {name: text for name, text in environment.items() if not _is_own_key(name)}
-    resolver = _Resolver(known, vault)
+    resolver = _Resolver(known, vault, opening)
     command, args = _command(spec, resolver)
     resolved = Resolved(
         command=command,
@@ -195,18 +208,46 @@ async def read_references(
         timeout: Seconds that reading files may take.
 
     Raises:
-        Fault: As `resolve` does; also where the files were not read in time.
+        Fault: As `resolve` does; also where a file was not read in time, or another server still
+            waits for it.
     """
-    files = _files(spec)
+    files = set(_files(spec).values())
     if not files:
         return resolve(spec, environment, vault)
+    if files & _hung:
+        raise unread(spec, files & _hung, "does not answer: see whether its disk does")
+    opened: list[str] = []
+    reading = _disk.start(partial(resolve, spec, environment, vault, opened.append))
     try:
-        async with asyncio.timeout(timeout):
-            return await _disk.run(resolve, spec, environment, vault)
-    except TimeoutError:
-        late = f"was not read within {timeout:g} s: see whether its disk answers"
-        missing = [(key, f"refers to the file {path}, which {late}") for key, path in files.items()]
-        raise _missing_fault(spec.key.server_id, missing) from None
+        await asyncio.wait([reading], timeout=timeout)
+    finally:
+        if not reading.done() and opened:
+            path = opened[-1]
+            _hung.add(path)
+            reading.add_done_callback(lambda _: _hung.discard(path))
+    if reading.done():
+        return reading.result()
+    if not opened:
+        reading.cancel()
+    late = f"was not read within {timeout:g} s: see whether its disk answers"
+    raise unread(spec, set(opened[-1:]) or None, late)
+
+
+def unread(spec: ServerSpec, paths: Collection[str] | None, why: str) -> Fault:
+    """Return the fault for files that do not answer.
+
+    Args:
+        spec: Whose they are.
+        paths: Which of its files, or None for any of them.
+        why: The end of "the file x, which ...".
+
+    """
+    missing = [
+        (key, f"refers to the file {path}, which {why}")
+        for key, path in _files(spec).items()
+        if paths is None or path in paths
+    ]
+    return _missing_fault(spec.key.server_id, missing)
 
 
 def _files(spec: ServerSpec) -> dict[str, str]:
