@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.rows import floor, official, own, peers
 from benchmarks.rows.row import Row
-from benchmarks.specials import control_plane, leases, memory, neighbour
+from benchmarks.specials import control_plane, leases, memory, neighbour, templates
 from benchmarks.specials.special import Special
 
 __all__ = ["ALL", "ROWS", "SPECIALS", "named"]
@@ -15,6 +15,7 @@ SPECIALS: tuple[Special, ...] = (
     *neighbour.SPECIALS,
     *control_plane.SPECIALS,
     *memory.SPECIALS,
+    *templates.SPECIALS,
 )
 ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)
 

@@ -92,6 +92,29 @@ async def _http() -> AsyncIterator[Driver]:
 
 
 @contextlib.asynccontextmanager
+async def _rest() -> AsyncIterator[Driver]:
+    """A shared server whose tool is a request to a REST API, with a response template."""
+    command = [sys.executable, str(SERVERS / "echo_rest.py")]
+    async with contextlib.AsyncExitStack() as stack:
+        _, url = await stack.enter_async_context(started(command, says="http://"))
+        tool = {
+            "name": "echo",
+            "method": "POST",
+            "endpoint": "/echo",
+            "parameters": [{"name": "text", "type": "string", "required": True}],
+            "response_template": "{{ .text }}",
+        }
+        entry = {"transport": "http_api", "base_url": url, "http_tools": [tool], **_SHARED}
+        system = await stack.enter_async_context(leaseway({"echo": entry}))
+        client = await stack.enter_async_context(AsyncClient(system.address))
+
+        async def call(_caller: int) -> None:
+            check((await client.call_tool("echo", {"text": TEXT})).text, TEXT)
+
+        yield AsyncDriver(call, system.workers)
+
+
+@contextlib.asynccontextmanager
 async def _unary() -> AsyncIterator[Driver]:
     """The RPC that other languages use: typed content, one RPC a call."""
     async with contextlib.AsyncExitStack() as stack:
@@ -129,6 +152,7 @@ ROWS = (
     Row("stdio", "Leaseway, stdio shared", _shared()),
     Row("leased", "Leaseway, stdio leased, 32 sessions", _leased),
     Row("http", "Leaseway, streamable HTTP", _http),
+    Row("http_api", "Leaseway, a REST API as tools", _rest),
     Row("stdio_16k", "Leaseway, 16 KiB results", _shared(2**14), (1, 32)),
     Row("stdio_1m", "Leaseway, 1 MiB results", _shared(2**20), (1, 8)),
     Row("unary", "Leaseway, unary RPC", _unary, (1, 32, 128)),

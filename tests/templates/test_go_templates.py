@@ -1,7 +1,9 @@
 """Go templates, against what Go's own text/template makes of the same."""
 
 import contextlib
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.templates.engine import Template
+from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import TemplateFailure
 
@@ -47,6 +49,17 @@ def test_a_template_writes_what_go_writes_and_fails_where_go_fails(case: dict[st
 def test_the_table_has_the_cases_that_it_is_for() -> None:
     assert len(_CASES) >= 150
     assert len(set(_case_names())) == len(_CASES)
+
+
+def test_a_template_is_compiled_once_while_somebody_holds_it() -> None:
+    text = "a text that only this test has"
+    held = compiled(text)
+    assert compiled(text) is held
+    assert compiled(text, "jinja2") is not held
+    forgotten = weakref.ref(held)
+    del held
+    gc.collect()
+    assert forgotten() is None
 
 
 @pytest.mark.parametrize(

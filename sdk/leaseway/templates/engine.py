@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from traceback import walk_tb
 from typing import Any, Final, Literal
+from weakref import WeakValueDictionary
 
 from jinja2 import TemplateError
 from jinja2.exceptions import SecurityError
@@ -99,6 +100,22 @@ class Template:
         if self._engine == "jinja2" or not line:
             return line
         return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
+
+
+def compiled(text: str, engine: Engine = "go") -> Template:
+    """Return a compiled template; the same one as long as anybody holds it.
+
+    Raises:
+        TemplateSyntaxError: It does not compile.
+    """
+    key = engine, text
+    template = _compiled.get(key)
+    if template is None:
+        template = _compiled[key] = Template(text, engine)
+    return template
+
+
+_compiled: Final[WeakValueDictionary[tuple[Engine, str], Template]] = WeakValueDictionary()
 
 
 def _go_environment() -> SandboxedEnvironment:

@@ -27,7 +27,7 @@ from leaseway.data_plane.http_tools.results import result
 from leaseway.data_plane.references.resolve import Vault, read_references
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
-from leaseway.templates.engine import Template
+from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.wire.bounds import KIB, MAX_RESULT
 from leaseway.wire.errors import Fault, Reason, Started
@@ -118,7 +118,8 @@ class HttpInstance:
                 self.spec, self._environment, self._vault, self.spec.startup_timeout
             )
             self._check(reading)
-            self._tools = {tool.name: self._prepared(tool) for tool in self.spec.http_tools}
+            # Compiling takes milliseconds a template: calls of others go on meanwhile.
+            self._tools = await asyncio.to_thread(self._prepare_all)
         except BaseException:
             self.state = "failed"
             raise
@@ -229,13 +230,16 @@ class HttpInstance:
         started: Started = "unknown" if sending.written else "no"
         return Outcome(b"", fault=Fault(Reason.INTERNAL, text, started))
 
+    def _prepare_all(self) -> dict[str, _Tool]:
+        return {tool.name: self._prepared(tool) for tool in self.spec.http_tools}
+
     def _prepared(self, tool: HttpTool) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
             tool = replace(tool, retries=self.spec.retries)
         if not tool.response_template:
             return _Tool(tool, None)
         try:
-            return _Tool(tool, Template(tool.response_template, tool.template_engine))
+            return _Tool(tool, compiled(tool.response_template, tool.template_engine))
         except TemplateSyntaxError as error:
             text = f"the response template of its tool {tool.name} does not compile ({error})"
             raise self._unusable(text) from None

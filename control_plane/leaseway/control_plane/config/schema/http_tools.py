@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from leaseway.spec.http_tools import (
     HttpParameter,
     HttpTool,
     Position,
+    TemplateEngine,
     faults,
     placeholders,
 )
@@ -107,25 +109,31 @@ def _tool(node: Tree, where: Where) -> HttpTool | None:
 def _check(tool: HttpTool, node: Tree, where: Where) -> None:
     """Report what makes a tool inconsistent, and a template that does not compile."""
     places = where.log.places
-    for fault in faults(tool):
-        key = f"{where.key}.{fault.about}"
-        if fault.parameter is not None:
-            key = f"{where.key}.parameters[{fault.parameter}]"
-        message = f"The tool {shown(tool.name)} {fault.message}."
+    for found in faults(tool):
+        key = f"{where.key}.{found.about}"
+        if found.parameter is not None:
+            key = f"{where.key}.parameters[{found.parameter}]"
+        message = f"The tool {shown(tool.name)} {found.message}."
         at = places.get(key, node.at)
         replace(where, key=key).error(at, IssueReason.BAD_HTTP_TOOL, message)
     if not tool.response_template:
         return
-    try:
-        Template(tool.response_template, tool.template_engine)
-    except TemplateSyntaxError as error:
+    fault = _template_fault(tool.response_template, tool.template_engine)
+    if fault:
         key = f"{where.key}.response_template"
-        message = (
-            f"The response template of the tool {shown(tool.name)} does not compile: line"
-            f" {error.line} of it: {error.message}."
-        )
+        message = f"The response template of the tool {shown(tool.name)} does not compile: {fault}."
         at = places.get(key, node.at)
         replace(where, key=key).error(at, IssueReason.BAD_TEMPLATE, message)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _template_fault(text: str, engine: TemplateEngine) -> str:
+    """Return why a template does not compile, or an empty text; each is tried once."""
+    try:
+        Template(text, engine)
+    except TemplateSyntaxError as error:
+        return f"line {error.line} of it: {error.message}"
+    return ""
 
 
 def _with_positions(tool: HttpTool) -> HttpTool:
