@@ -68,7 +68,15 @@ async def test_a_class_and_the_kit_are_called_like_any_server(tmp_path: Path) ->
             counts = [(await each.call_tool("state:count", {})).text for each in (one, one, two)]
         assert counts == ["1", "2", "1"]
         assert "token-5309" not in system.logs()
-        assert not await client.problems()
+
+        async def is_told() -> bool:
+            return bool(await client.problems())
+
+        await eventually(is_told)
+        (problem,) = await client.problems()
+        assert (problem.reason, problem.severity) == ("CALL_RAISED", "warning")
+        assert f"{FOLDER}/weather.py, line " in problem.message
+        assert "in divide: ZeroDivisionError" in problem.message
 
 
 async def test_a_traceback_is_a_problem_with_file_and_line(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ import sysconfig
 import traceback
 from typing import Final
 
+RAISED: Final = "leaseway.server: a call raised: "
+"""How the line begins that follows the traceback of a call; a worker makes a problem of it."""
+
 _MAX_TEXT: Final = 500
 _LIBRARIES: Final = tuple(
     os.path.realpath(path) + os.sep
@@ -25,7 +28,7 @@ def describe(error: BaseException, home: str | None = None) -> str:
         error: What was raised.
         home: The folder of the server's module. It counts as own code even if it is installed.
     """
-    name, text = type(error).__name__, str(error).strip()[:_MAX_TEXT]
+    name, text = type(error).__name__, " ".join(str(error).split())[:_MAX_TEXT]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {name}: {error.msg}"
     what = f"{name}: {text}" if text else name

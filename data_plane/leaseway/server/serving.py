@@ -29,7 +29,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
 from leaseway.server.definitions import tools_by_name
-from leaseway.server.faults import describe
+from leaseway.server.faults import RAISED, describe
 
 _MAX_WAITING: Final = 64
 
@@ -133,8 +133,7 @@ class _Adapter:
         except MCPError:
             raise
         except Exception as error:
-            traceback.print_exception(error)
-            text = f"The tool {tool.name} failed: {describe(error, self._home)}"
+            text = f"The tool {tool.name} failed: {self._traced(error)}"
             return _text_result(text, is_error=True)
 
     async def on_list_resources(self, _context: Any, _params: Any) -> types.ListResourcesResult:
@@ -211,6 +210,13 @@ class _Adapter:
             what = f"The argument {where} is wrong" if where else "The arguments are wrong"
             raise ToolError(f"{what}: {error.message}.")
 
+    def _traced(self, error: Exception) -> str:
+        """Write a traceback to the log, and return what it comes to."""
+        traceback.print_exception(error)
+        place = describe(error, self._home)
+        print(f"{RAISED}{place}", file=sys.stderr, flush=True)  # noqa: T201
+        return place
+
     @asynccontextmanager
     async def _faults(self, doing: str) -> AsyncIterator[None]:
         try:
@@ -220,8 +226,7 @@ class _Adapter:
         except ToolError as refusal:
             raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
         except Exception as error:
-            traceback.print_exception(error)
-            text = f"The server could not {doing}: {describe(error, self._home)}"
+            text = f"The server could not {doing}: {self._traced(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
 
 

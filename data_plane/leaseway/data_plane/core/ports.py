@@ -46,6 +46,9 @@ class StderrPort(Protocol):
     def lines(self) -> list[str]:
         """Return them, the oldest first."""
 
+    def watch(self, heard: Callable[[str], None]) -> None:
+        """Have each line told, as it is kept, from now on; it must not block."""
+
 
 class InstancePort(Protocol):
     """One live MCP client: a process or a connection."""

@@ -53,6 +53,9 @@ class _NoStderr:
     def lines(self) -> list[str]:
         return []
 
+    def watch(self, heard: Callable[[str], None]) -> None:
+        """Tell nothing: there is no process."""
+
 
 class HttpInstance:
     """One live use of a server's HTTP tools; see `InstancePort` for what its members mean.

@@ -9,6 +9,7 @@ from leaseway.data_plane.core.problems import LIMIT_REASONS, Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
+from leaseway.server.faults import RAISED
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 
@@ -49,11 +50,25 @@ class ServerProblems:
         """Note that a start succeeded, and what does not hold there as configured."""
         self.mend(*self._until_start)
         self._until_start.clear()
+        if live.spec.transport == "python":
+            live.instance.stderr.watch(self.raised)
         warnings = dict(live.instance.warnings)
         for reason, text in warnings.items():
             where = f"On worker {self._worker_id}, server {self._key}"
             self.report(reason, f"{where}: {text}", "warning")
         self.mend(*(reason for reason in LIMIT_REASONS if reason not in warnings))
+
+    def raised(self, line: str) -> None:
+        """Note a line of stderr that says where a call of a Python class raised, if it is one."""
+        place = line.removeprefix(RAISED)
+        if place != line:
+            self.report(
+                "CALL_RAISED",
+                f"On worker {self._worker_id}, a call of server {self._key} raised: {place}. Its "
+                f"caller was told. See `leaseway logs {self._key.server_id}` for the traceback; "
+                "this stays until the server is started in another way.",
+                "warning",
+            )
 
     def mend(self, *reasons: str) -> None:
         """Tell operators that problems are over; those that were not reported are not touched."""

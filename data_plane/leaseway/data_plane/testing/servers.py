@@ -86,6 +86,9 @@ class _Stderr:
     def lines(self) -> list[str]:
         return list(self.written)
 
+    def watch(self, heard: Callable[[str], None]) -> None:
+        """Tell nothing: functions write nothing."""
+
 
 class MemoryCall:
     """One call of an instance in memory."""

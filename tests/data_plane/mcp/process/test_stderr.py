@@ -65,3 +65,13 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     tail = StderrTail()
     tail.feed(b"\xff\xfe ok\n")
     assert tail.lines()[0].endswith(" ok")
+
+
+def test_whoever_watches_hears_whole_lines_without_secrets() -> None:
+    heard: list[str] = []
+    tail = StderrTail(["hunter22"])
+    tail.feed(b"before\n")
+    tail.watch(heard.append)
+    tail.feed(b"pass hun")
+    tail.feed(b"ter22\nnext")
+    assert heard == ["pass [hidden]"]

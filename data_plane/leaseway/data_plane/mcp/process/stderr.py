@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from leaseway.wire import bounds
@@ -32,6 +32,7 @@ class StderrTail:
         self._line_bytes = line_bytes
         self._partial = bytearray()
         self._cut = False
+        self._heard: Callable[[str], None] | None = None
         self._secrets: tuple[str, ...] = ()
         self._room = line_bytes
         self.hide(secrets)
@@ -57,6 +58,10 @@ class StderrTail:
         """Return the kept lines, the oldest first, an unfinished one included."""
         return [*self._lines, self._shown()] if self._partial else list(self._lines)
 
+    def watch(self, heard: Callable[[str], None]) -> None:
+        """Have each line told, as it is kept, from now on."""
+        self._heard = heard
+
     def last(self, lines: int, size: int) -> str:
         """Return at most so many of the last lines, at most `size` characters of them."""
         return "\n".join(self.lines()[-lines:])[-size:]
@@ -68,6 +73,8 @@ class StderrTail:
 
     def _close_line(self) -> None:
         self._lines.append(self._shown())
+        if self._heard is not None:
+            self._heard(self._lines[-1])
         self._partial.clear()
         self._cut = False
 
