@@ -1,0 +1,19 @@
+// The TypeScript SDK's client: lists tools and calls `echo`. Its first word is where it is installed.
+import { createRequire } from "node:module";
+
+const [folder, ...words] = process.argv.slice(2);
+const require = createRequire(`${folder}/package.json`);
+const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
+const http = require("@modelcontextprotocol/sdk/client/streamableHttp.js");
+const stdio = require("@modelcontextprotocol/sdk/client/stdio.js");
+
+const transport = words[0].startsWith("http")
+  ? new http.StreamableHTTPClientTransport(new URL(words[0]))
+  : new stdio.StdioClientTransport({ command: words[0], args: words.slice(1) });
+const client = new Client({ name: "typescript", version: "0" });
+await client.connect(transport);
+console.log((await client.listTools()).tools.map((tool) => tool.name).sort().join(" "));
+const said = await client.callTool({ name: "echo", arguments: { text: "hello" } });
+console.log(said.content[0].text);
+if (transport.terminateSession) await transport.terminateSession();
+await client.close();
