@@ -229,7 +229,7 @@ def test_the_tenant_can_be_given_before_or_after_the_command(
 ) -> None:
     run("servers")
     assert client.made_for is not None
-    assert client.made_for.tenant == "default"
+    assert client.made_for.tenant == ""
     run("--tenant", "acme", "servers")
     assert client.made_for.tenant == "acme"
     run("servers", "--tenant", "other")

@@ -77,7 +77,7 @@ async def run_http(
         )
         reaping = asyncio.create_task(sessions.reap(), name="front reaper")
         try:
-            async with front.serving(listener.socket):
+            async with front.serving(listener.socket, listener.tls):
                 ready(str(listener.endpoint))
                 await stopped.wait()
         finally:

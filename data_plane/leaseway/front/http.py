@@ -116,7 +116,7 @@ class HttpFront:
         self._listening: set[asyncio.Task[Any]] = set()
 
     @contextlib.asynccontextmanager
-    async def serving(self, listener: Any) -> AsyncIterator[None]:
+    async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
         """Serve a bound socket while the block runs."""
         server = web.Server(
             self._handle,
@@ -127,7 +127,7 @@ class HttpFront:
         )
         connect = partial(_connect, server)
         unfollow = self._catalog.follow(self._list_changed)
-        bound = await asyncio.get_running_loop().create_server(connect, sock=listener)
+        bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
         try:
             yield
         finally:

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 
 from leaseway.wire.auth import check_listen
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.tls import read_tls, server_context
 
 Admit = Callable[[str | None], Awaitable[object]]
 """Takes an `Authorization` header, or None; raises a `Fault` where it is not good enough."""
@@ -24,7 +25,8 @@ class HttpListener:
         admit: Says who sent a request, or refuses it; None where anybody may ask.
 
     Raises:
-        ValueError: Other machines could reach it and there are no credentials.
+        ValueError: Other machines could reach it and there are no credentials, or the
+            certificate cannot be used.
         OSError: The address cannot be used.
 
     """
@@ -39,6 +41,8 @@ class HttpListener:
     def __init__(self, endpoint: Endpoint, admit: Admit | None) -> None:
         check_listen(endpoint, admit)
         self.admit = admit
+        tls = read_tls()
+        self.tls = server_context(tls) if tls.serves else None
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         try:
             self.socket = socket.create_server((endpoint.host, endpoint.port), family=family)
@@ -52,7 +56,8 @@ class HttpListener:
     @property
     def url(self) -> str:
         """Where it serves."""
-        return f"http://{self.endpoint}{self.path}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://{self.endpoint}{self.path}"
 
     def close(self) -> None:
         """Give the port back; harmless when it is served or closed already."""

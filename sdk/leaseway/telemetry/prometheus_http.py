@@ -61,7 +61,9 @@ async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server
 
     """
     site = _Site(listener.admit, page)
-    return await asyncio.start_server(site.serve, sock=listener.socket, limit=_LONGEST_HEAD)
+    return await asyncio.start_server(
+        site.serve, sock=listener.socket, limit=_LONGEST_HEAD, ssl=listener.tls
+    )
 
 
 class _Site:

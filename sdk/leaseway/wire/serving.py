@@ -13,6 +13,7 @@ import grpc
 
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.tls import read_tls, server_credentials
 
 Options = Sequence[tuple[str, Any]]
 
@@ -78,14 +79,19 @@ def make_server(
 
 
 def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
-    """Add an address to a server and return it with the port that it got.
+    """Add an address to a server, by TLS where this process has a certificate; return it bound.
 
     Raises:
         OSError: The address cannot be used: taken, not of this machine, or not allowed.
+        ValueError: The certificate cannot be used.
 
     """
     try:
-        port = server.add_insecure_port(str(endpoint))
+        tls = read_tls()
+        if tls.serves:
+            port = server.add_secure_port(str(endpoint), server_credentials(tls))
+        else:
+            port = server.add_insecure_port(str(endpoint))
     except RuntimeError:
         port = 0
     if port == 0:

@@ -25,6 +25,7 @@ from leaseway.wire.events import Event
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_rpc_error
+from leaseway.wire.tls import open_channel
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _LONGEST_TRY: Final = 120.0
@@ -196,7 +197,7 @@ class Actions:
     @asynccontextmanager
     async def _channel(self, record: WorkerRecord) -> AsyncIterator[grpc.aio.Channel]:
         address = record.hello.address.address
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        async with open_channel(address, CHANNEL_OPTIONS) as channel:
             yield channel
 
     def _note(self, action: str, message: str, server_id: str = "") -> None:

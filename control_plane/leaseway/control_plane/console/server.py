@@ -106,7 +106,9 @@ async def serve_console(
     )
     await runner.setup()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(_connect, runner), sock=listener.socket)
+    server = await loop.create_server(
+        partial(_connect, runner), sock=listener.socket, ssl=listener.tls
+    )
     following = asyncio.create_task(live.run(), name="console")
     try:
         yield

@@ -57,7 +57,9 @@ async def serve_artifacts(
     )
     await runner.setup()
     connect = partial(_connect, runner)
-    server = await asyncio.get_running_loop().create_server(connect, sock=listener.socket)
+    server = await asyncio.get_running_loop().create_server(
+        connect, sock=listener.socket, ssl=listener.tls
+    )
     try:
         yield
     finally:

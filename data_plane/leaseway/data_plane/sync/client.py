@@ -28,6 +28,7 @@ from leaseway.wire.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_rpc_error
+from leaseway.wire.tls import open_channel
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ class SyncClient:
         """Join, serve the stream, and join again when it ends; until cancelled."""
         channel = self._channel = LeaderChannel(
             [str(each) for each in (self._me.control_plane, *self._me.standbys)],
-            lambda address: grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS),
+            lambda address: open_channel(address, CHANNEL_OPTIONS),
         )
         # The generated stub cannot be typed for writing to an open stream.
         stub: Any = sync_pb2_grpc.SyncServiceStub(channel)

@@ -140,6 +140,11 @@ def up(
     credentials.require_for(listen)
     if mcp is not None:
         credentials.require_for(mcp)
+        if credentials.key is None and not credentials.authenticator.is_open:
+            raise click.UsageError(
+                "A front (--mcp) takes the shared key only: set LEASEWAY_KEY for it and its "
+                "clients, or run without --mcp."
+            )
     _check_ports("--metrics", metrics, workers, credentials)
     _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
     credentials.share_key()

@@ -98,7 +98,9 @@ _ADDRESS = click.option(
     type=ENDPOINT,
     help=f"The control plane; else LEASEWAY_ADDRESS, else {DEFAULT_ADDRESS}.",
 )
-_TENANT = click.option("--tenant", help=f"For whom to ask; else '{DEFAULT_TENANT}'.")
+_TENANT = click.option(
+    "--tenant", help=f"For whom to ask; else whom the credential names, else '{DEFAULT_TENANT}'."
+)
 _LOG: Final = (
     click.option("--log-level", type=click.Choice(LEVELS), help="The least level written."),
     click.option("--log-format", type=click.Choice(["text", "json"]), help="How lines look."),
@@ -196,7 +198,7 @@ def client_options(command: Command) -> Command:
         root = {**context.find_root().params, **_sendable(context.find_root())}
         kwargs |= {name: text for name, text in _sendable(context).items() if name in kwargs}
         address = kwargs.pop("address") or root.get("address") or parse_endpoint(DEFAULT_ADDRESS)
-        tenant = kwargs.pop("tenant") or root.get("tenant") or DEFAULT_TENANT
+        tenant = kwargs.pop("tenant") or root.get("tenant") or ""
         log = _log_options(kwargs)
         return command(connection=Connection(address, tenant, log), **kwargs)
 

@@ -16,6 +16,7 @@ from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.leader_channel import LEADER, LeaderChannel
+from leaseway.wire.tls import open_channel
 
 
 class Page(Protocol):
@@ -83,7 +84,7 @@ class ControlPlane:
         self._loop = asyncio.get_running_loop()
         self._channel = LeaderChannel(
             identity.addresses,
-            lambda address: grpc.aio.insecure_channel(address, options=channel_options(address)),
+            lambda address: open_channel(address, channel_options(address)),
         )
         self.catalog = catalog_pb2_grpc.CatalogServiceStub(self._channel)
         self.placement = leases_pb2_grpc.PlacementServiceStub(self._channel)

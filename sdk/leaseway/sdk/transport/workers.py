@@ -14,6 +14,7 @@ from leaseway.sdk.transport.grpc_errors import fault_of_request, fault_of_worker
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.tls import open_channel
 
 
 class Worker(NamedTuple):
@@ -46,9 +47,7 @@ class WorkerLink:
         self._suspect = False
         self.asking = 0
         self._exchange: Exchange | None = None
-        self._channel = grpc.aio.insecure_channel(
-            worker.address, options=channel_options(worker.address)
-        )
+        self._channel = open_channel(worker.address, channel_options(worker.address))
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
 

@@ -1,0 +1,208 @@
+"""TLS of every listener and every client: which files, and that they may change.
+
+Environment variables say it alike for planes, services and commands. Listeners look at their files
+with each new connection; clients read theirs when they open a channel.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from leaseway.wire.bounds import MIB
+
+CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
+CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
+KEY_VARIABLE: Final = "LEASEWAY_TLS_KEY"
+CLIENT_CA_VARIABLE: Final = "LEASEWAY_TLS_CLIENT_CA"
+NAME_VARIABLE: Final = "LEASEWAY_TLS_NAME"
+_LARGEST: Final = 1 * MIB
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Where a process finds what it proves itself and others by; None for what it does not use.
+
+    Attributes:
+        ca: Authorities whose listeners it connects to; with it, it connects by TLS only.
+        certificate: Its own chain, PEM; its listeners show it, and its clients where asked.
+        key: The key of that certificate.
+        client_ca: Authorities whose clients its listeners take; with it, every client needs a
+            certificate.
+        name: What the certificates of listeners are made for, where that is not their address.
+
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    name: str = ""
+
+    @property
+    def serves(self) -> bool:
+        """Whether its listeners speak TLS."""
+        return self.certificate is not None
+
+
+def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
+    """Return what an environment says.
+
+    Raises:
+        ValueError: What it says does not fit together.
+
+    """
+
+    def path(variable: str) -> Path | None:
+        return Path(environment[variable]) if environment.get(variable) else None
+
+    tls = Tls(
+        path(CA_VARIABLE),
+        path(CERTIFICATE_VARIABLE),
+        path(KEY_VARIABLE),
+        path(CLIENT_CA_VARIABLE),
+        environment.get(NAME_VARIABLE, ""),
+    )
+    if (tls.certificate is None) != (tls.key is None):
+        raise ValueError(f"Set both {CERTIFICATE_VARIABLE} and {KEY_VARIABLE}, or neither.")
+    if tls.client_ca is not None and not tls.serves:
+        raise ValueError(
+            f"{CLIENT_CA_VARIABLE} is for listeners with a certificate: set "
+            f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}, too."
+        )
+    return tls
+
+
+def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
+    """Open a channel to a plane, by TLS where this process has authorities to check it with.
+
+    Raises:
+        ValueError: A file cannot be read, or the settings do not fit together.
+
+    """
+    tls = read_tls()
+    if tls.ca is None:
+        return grpc.aio.insecure_channel(address, options=list(options))
+    own = (_read(tls.key), _read(tls.certificate)) if tls.serves else (None, None)
+    credentials = grpc.ssl_channel_credentials(_read(tls.ca), *own)
+    named = [("grpc.ssl_target_name_override", tls.name)] if tls.name else []
+    return grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+
+
+def server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Return what a gRPC listener shows; it follows its files.
+
+    Raises:
+        ValueError: A file cannot be read.
+
+    """
+    files = _Files(tls)
+
+    def configuration() -> Any:
+        return grpc.ssl_server_certificate_configuration(
+            [(_read(tls.key), _read(tls.certificate))],
+            None if tls.client_ca is None else _read(tls.client_ca),
+        )
+
+    def fetch() -> Any:
+        if not files.changed():
+            return None
+        try:
+            _context(tls)  # a key that does not fit its certificate yet: both are being replaced
+            return configuration()
+        except ValueError:
+            files.forget()
+            return None
+
+    _context(tls)
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(), fetch, require_client_authentication=tls.client_ca is not None
+    )
+
+
+def server_context(tls: Tls) -> ssl.SSLContext:
+    """Return what a listener for HTTP shows; it follows its files.
+
+    Raises:
+        ValueError: A file cannot be used.
+
+    """
+    files = _Files(tls)
+    context = _context(tls)
+    newest = [context]
+
+    def on_hello(connection: Any, _name: str | None, _context_of: ssl.SSLContext) -> None:
+        if files.changed():
+            try:
+                newest[0] = _context(tls)
+            except ValueError:
+                files.forget()
+        connection.context = newest[0]
+
+    context.sni_callback = on_hello
+    return context
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    assert tls.certificate is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(tls.certificate, tls.key)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(
+            f"The certificate {tls.certificate} cannot be used with the key {tls.key}: "
+            f"{error.strerror or error}."
+        ) from None
+    return context
+
+
+class _Files:
+    """Says when files have changed since the last time that it was asked."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._paths = [path for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        self._lock = threading.Lock()
+        self._seen: object = self._stamps()
+
+    def changed(self) -> bool:
+        """Say whether they have."""
+        with self._lock:
+            stamps = self._stamps()
+            differ = stamps != self._seen
+            self._seen = stamps
+            return differ
+
+    def forget(self) -> None:
+        """Have the next question answered with yes."""
+        self._seen = None
+
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(map(_stamp, self._paths))
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        return (error.errno,)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read(path: Path | None) -> bytes:
+    assert path is not None
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None

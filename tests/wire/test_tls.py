@@ -1,0 +1,230 @@
+"""TLS: both ends prove themselves, and files that change are followed without a failed call."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from tests.conftest import BOUND
+
+from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.interceptor import IdentityInterceptor, caller
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.serving import bind, make_server
+from leaseway.wire.tls import Tls, open_channel, read_tls, server_context
+
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+END = START + datetime.timedelta(days=36_500)
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, name: str) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = (
+            self._builder(self.name, self.key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self.key, hashes.SHA256())
+        )
+
+    def write(self, path: Path) -> Path:
+        path.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+        return path
+
+    def issue(self, folder: Path, name: str, uri: str = "") -> tuple[Path, Path]:
+        """Write a certificate for 127.0.0.1 and its key; return both."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        names: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        if uri:
+            names.append(x509.UniformResourceIdentifier(uri))
+        certificate = (
+            self._builder(subject, key)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+        paths = folder / f"{name}.pem", folder / f"{name}.key"
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return paths
+
+    def _builder(self, subject: x509.Name, key: Any) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(START)
+            .not_valid_after(END)
+        )
+
+
+async def who(_request: bytes, _context: object) -> bytes:
+    return (caller().tenant or "nobody").encode()
+
+
+@asynccontextmanager
+async def serving(*interceptors: grpc.aio.ServerInterceptor) -> AsyncIterator[str]:
+    server = make_server(interceptors=interceptors)
+    handlers: dict[str, Any] = {"GetStatus": grpc.unary_unary_rpc_method_handler(who)}
+    service = "leaseway.v1.AdminService"
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    endpoint = bind(server, Endpoint("127.0.0.1", 0))
+    await server.start()
+    try:
+        yield str(endpoint)
+    finally:
+        await server.stop(None)
+
+
+async def ask(address: str) -> bytes:
+    async with asyncio.timeout(BOUND), open_channel(address, ()) as channel:
+        call: Any = channel.unary_unary("/leaseway.v1.AdminService/GetStatus")
+        answer: bytes = await call(b"", wait_for_ready=False)
+        return answer
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    authority = Authority("ours")
+    certificate, key = authority.issue(tmp_path, "server")
+    monkeypatch.setenv("LEASEWAY_TLS_CA", str(authority.write(tmp_path / "ca.pem")))
+    monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
+    monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
+    return authority
+
+
+@pytest.mark.usefixtures("authority")
+async def test_a_listener_with_a_certificate_is_reached_by_tls_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as address:
+        assert await ask(address) == b"nobody"
+        monkeypatch.delenv("LEASEWAY_TLS_CA")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(address)
+
+
+@pytest.mark.usefixtures("authority")
+async def test_a_listener_of_another_authority_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as address:
+        other = Authority("theirs").write(tmp_path / "other.pem")
+        monkeypatch.setenv("LEASEWAY_TLS_CA", str(other))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await ask(address)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_client_certificate_says_who_calls(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
+    identity = tmp_path / "identity.toml"
+    identity.write_text('[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/x"\n')
+    interceptor = IdentityInterceptor(Authenticator(identity=identity))
+    certificate, key = authority.issue(tmp_path, "client", "spiffe://prod/ns/acme/sa/x")
+    async with serving(interceptor) as address:
+        monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
+        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
+        assert await ask(address) == b"acme"
+        stranger, its_key = Authority("theirs").issue(tmp_path, "stranger")
+        monkeypatch.setenv("LEASEWAY_TLS_CERT", str(stranger))
+        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(its_key))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await ask(address)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_certificate_is_replaced_while_calls_go_on(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with serving() as address:
+        before = await asyncio.to_thread(shown_by, address)
+        for number in range(3):
+            await asyncio.gather(*(ask(address) for _ in range(5)))
+            authority.issue(tmp_path, "server")  # the certificate first, then its key
+            await asyncio.gather(*(ask(address) for _ in range(5)))
+            assert await asyncio.to_thread(shown_by, address) != before, number
+            before = await asyncio.to_thread(shown_by, address)
+
+
+async def test_a_key_that_does_not_fit_yet_leaves_the_old_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with serving() as address:
+        before = await asyncio.to_thread(shown_by, address)
+        key = (tmp_path / "server.key").read_bytes()
+        authority.issue(tmp_path, "server")
+        fresh = (tmp_path / "server.key").read_bytes()
+        (tmp_path / "server.key").write_bytes(key)
+        assert await asyncio.to_thread(shown_by, address) == before
+        (tmp_path / "server.key").write_bytes(fresh)
+        assert await asyncio.to_thread(shown_by, address) != before
+
+
+def shown_by(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return ssl.get_server_certificate((host, int(port)), timeout=BOUND)
+
+
+async def test_a_page_shows_a_new_certificate_as_well(authority: Authority, tmp_path: Path) -> None:
+    async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_context(read_tls()))
+    async with server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        before = await asyncio.to_thread(shown_by, address)
+        authority.issue(tmp_path, "server")
+        assert await asyncio.to_thread(shown_by, address) != before
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ({"LEASEWAY_TLS_CERT": "x"}, "Set both"),
+        ({"LEASEWAY_TLS_KEY": "x"}, "Set both"),
+        ({"LEASEWAY_TLS_CLIENT_CA": "x"}, "for listeners with a certificate"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(
+    environment: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_tls(environment)
+
+
+def test_without_settings_nothing_is_encrypted() -> None:
+    assert read_tls({}) == Tls()
+
+
+async def test_a_certificate_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_TLS_CERT", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("LEASEWAY_TLS_KEY", str(tmp_path / "none.key"))
+    with pytest.raises(ValueError, match=r"none\.pem"):
+        bind(make_server(), Endpoint("127.0.0.1", 0))
