@@ -36,6 +36,18 @@ def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
     assert recorder.reload.details == ("added a", _WRONG.message)
 
 
+def test_an_entry_that_is_refused_is_not_told_as_removed() -> None:
+    recorder = EventRecorder()
+    recorder.reloaded({VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, "f", [], 1.0)
+    recorder.reloaded(
+        {VariantKey("b"): spec("b")}, "f", [_WRONG], 2.0, lambda key: key.server_id == "a"
+    )
+    assert recorder.reload is not None
+    assert recorder.reload.details == (_WRONG.message,)
+    recorder.reloaded({VariantKey("b"): spec("b")}, "f", [], 3.0)
+    assert recorder.reload.details == ("removed a",)
+
+
 def test_a_refused_reload_keeps_what_the_next_one_is_compared_with() -> None:
     recorder = EventRecorder()
     recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [], 1.0)

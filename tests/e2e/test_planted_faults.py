@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -122,21 +123,23 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
     Thread(target=refusing.serve_forever, daemon=True).start()
     servers = _servers(refusing.server_address[1])
     try:
-        async with System(folder, servers, workers=0, console=True) as system:
-            artifacts = folder / "artifacts"
-            artifacts.mkdir()
-            await system.start_worker("worker-1", "--artifacts", str(artifacts))
-            await system.start_worker("worker-2")
-            await system.ready(within=240)
-            await _plant(system, artifacts, servers)
+        temporary = folder / "temporary"
+        temporary.mkdir()
+        environment = {"TMPDIR": str(temporary)}
+        async with (
+            System(folder, servers, workers=2, environment=environment, console=True) as system,
+            AsyncClient(system.address, agent="leaker") as leaker,
+        ):
+            await _plant(system, leaker, temporary, servers)
             yield system
     finally:
         refusing.shutdown()
 
 
-async def _plant(system: System, artifacts: Path, servers: dict[str, object]) -> None:
+async def _plant(
+    system: System, leaker: AsyncClient, temporary: Path, servers: dict[str, object]
+) -> None:
     async with AsyncClient(system.address, agent="planter") as client:
-        await client.call_tool("wait", {}, timeout=60)
         with pytest.raises(LeasewayError):
             await client.call_tool("die", {}, timeout=60)
         await system.workers["worker-2"].end(signal.SIGKILL)
@@ -145,14 +148,14 @@ async def _plant(system: System, artifacts: Path, servers: dict[str, object]) ->
             return [w.state for w in await client.workers() if w.id == "worker-2"] != ["connected"]
 
         await eventually(alone)
-        for each in artifacts.iterdir():
+        await client.call_tool("wait", {}, timeout=60)
+        for each in [path for path in temporary.iterdir() if path.is_dir()]:
             shutil.rmtree(each)
             each.write_text("in the way of a folder")
         await client.call_tool("gallery", {}, timeout=60)
-    holder = AsyncClient(system.address, agent="leaker")
     for number in range(12):
-        await holder.session(f"leaky-{number}").acquire("leaky", ttl=3_600)
-    await holder.session("tight-1").acquire("tight", ttl=3_600)
+        await leaker.session(f"leaky-{number}").acquire("leaky", ttl=3_600)
+    await leaker.session("tight-1").acquire("tight", ttl=3_600)
     async with AsyncClient(system.address) as other:
         with pytest.raises(LeasewayError):
             await other.session("tight-2").acquire("tight")
@@ -168,8 +171,7 @@ async def _typed(system: System, line: str) -> str:
     process = await asyncio.create_subprocess_exec(
         *LEASEWAY,
         *line.split(),
-        "--address",
-        system.address,
+        env={**os.environ, "LEASEWAY_ADDRESS": system.address},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

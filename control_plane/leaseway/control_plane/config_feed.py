@@ -125,7 +125,13 @@ async def take_config(
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
         problems = [issue.problem for issue in parsed.issues]
-        plane.events.reloaded(parsed.servers, files, problems, plane.clock().unix)
+        plane.events.reloaded(
+            parsed.servers,
+            files,
+            problems,
+            plane.clock().unix,
+            lambda key: key.server_id in parsed.rejected or key in parsed.refused,
+        )
         _hand_over(plane, parsed, span)
         return parsed
 

@@ -8,7 +8,7 @@ from their reports.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -64,14 +64,25 @@ class EventRecorder:
         files: str,
         problems: Sequence[Problem],
         at: float,
+        kept: Callable[[VariantKey], bool] = lambda _key: False,
     ) -> None:
-        """Note a configuration that is in force from now on, and what it changes."""
+        """Note a configuration that is in force from now on, and what it changes.
+
+        Args:
+            specs: What it says.
+            files: Its files.
+            problems: What is wrong with it.
+            at: When, in Unix seconds.
+            kept: Says which variants stay as they were because their entries are refused.
+        """
+        stay = {key: spec for key, spec in self._specs.items() if key not in specs and kept(key)}
+        specs = {**specs, **stay}
         changes = spec_changes(self._specs, specs)
-        self._specs = dict(specs)
+        self._specs = specs
         errors = [each.message for each in problems if each.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
-            message += f"; {len(errors)} entries are refused and stay as they were"
+            message += f"; of {len(errors)} mistakes each keeps its entry as it was"
         self.reload = self.note(
             Event(
                 "reload",

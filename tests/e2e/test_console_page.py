@@ -1,0 +1,265 @@
+"""The console in a real browser: with nothing, with much, and with hostile text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.console.browser import Page, browser
+from tests.control_plane.core.builders import hello, lease, spec
+from tests.e2e.system import System, python_server
+
+from leaseway.control_plane.console.server import ConsoleListener, serve_console
+from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.workers.records import WorkerReport
+from leaseway.control_plane.plane import Plane
+from leaseway.sdk import AsyncClient
+from leaseway.spec.model import VariantKey
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.events import Event
+
+_VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "problems", "history")
+_HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+_ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    async with browser(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def plane_at() -> AsyncIterator[tuple[Plane, str]]:
+    """Give a plane in process, and where its console is."""
+    plane = Plane(epoch=1)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), None)
+    with closing(listener):
+        async with serve_console(listener, plane):
+            yield plane, listener.url
+
+
+def _join(plane: Plane, name: str) -> None:
+    """Have a worker join that holds 500 leases."""
+    joined = replace(hello(name), capacity=1_000)
+    held = tuple(
+        lease(f"{name}-{n}", name, f"session-{name}-{n}", f"server-{n:03}") for n in range(500)
+    )
+    report = WorkerReport(gained=held)
+    plane.act(lambda state, now: state.worker_joined(joined, now))
+    plane.act(lambda state, now: state.reported(name, report, now))
+
+
+def _fill(plane: Plane) -> None:
+    """Give a plane 500 servers, 5,000 leases, problems and events."""
+    specs = {VariantKey(f"server-{n:03}"): spec(f"server-{n:03}") for n in range(500)}
+    plane.act(lambda state, now: state.config_loaded(specs, frozenset(), [], now))
+    plane.events.reloaded(specs, "mcp.yaml", [], plane.clock().unix)
+    for number in range(10):
+        _join(plane, f"worker-{number}")
+    for number in range(300):
+        problem = Problem("server", "START_FAILED", "It did not start.", f"server-{number:03}")
+        plane.state.problems.report(problem, plane.clock().unix)
+        plane.events.note(Event("operator", "looked", f"Look {number}.", plane.clock().unix))
+
+
+async def _shown(page: Page, url: str, view: str) -> None:
+    await page.run(f"location.href = {json.dumps(f'{url}#/{view}')}")
+    await page.until("!!document.querySelector('main h1')")
+
+
+async def test_every_view_says_that_there_is_nothing_yet(
+    page: Page, plane_at: tuple[Plane, str]
+) -> None:
+    _plane, url = plane_at
+    await page.open(url)
+    await page.until("document.body.innerText.includes('No worker is connected')")
+    said = {
+        "servers": "No server is configured",
+        "tools": "No tool can be called yet",
+        "leases": "No lease is held",
+        "workers": "No worker has joined",
+        "calls": "The workers remember no such call",
+        "problems": "No problem is open",
+        "history": "Nothing has happened yet",
+    }
+    for view, words in said.items():
+        await _shown(page, url, view)
+        await page.until(f"document.body.innerText.includes({json.dumps(words)})")
+    assert page.complaints == []
+
+
+async def test_five_hundred_servers_and_five_thousand_leases_are_drawn_a_page_at_a_time(
+    page: Page, plane_at: tuple[Plane, str]
+) -> None:
+    plane, url = plane_at
+    _fill(plane)
+    await page.open(url)
+    await page.until("document.body.innerText.includes('5,000')")
+    for view, whole in (("servers", "of 500"), ("leases", "of 5,000")):
+        await _shown(page, url, view)
+        await page.until(f"document.body.innerText.includes({json.dumps(whole)})")
+        assert await page.run("document.querySelectorAll('tbody tr').length") == 100
+        took = await page.run(_REDRAWN)
+        print(f"{view}: drawn anew in {took:.0f} ms")
+    await page.run(_typed("session-worker-7-123"))
+    await page.until("document.querySelectorAll('tbody tr').length === 1")
+    await _shown(page, url, "problems")
+    await page.until("document.body.innerText.includes('300 open')")
+    assert page.complaints == []
+
+
+_REDRAWN = """(async () => {
+  const next = [...document.querySelectorAll('.pager button')].at(-1);
+  const first = document.querySelector('tbody td').innerText;
+  const data = performance.now();
+  next.click();
+  while (document.querySelector('tbody td').innerText === first) {
+    await new Promise(requestAnimationFrame);
+  }
+  return performance.now() - data;
+})()"""
+
+
+def _typed(text: str) -> str:
+    return f"""(() => {{
+      const field = document.querySelector('input[type=search]');
+      field.value = {json.dumps(text)};
+      field.dispatchEvent(new Event('input', {{ bubbles: true }}));
+    }})()"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(380, True), (380, False), (1600, False)])
+async def test_nothing_is_wider_than_the_page(
+    page: Page, plane_at: tuple[Plane, str], width: int, dark: bool
+) -> None:
+    plane, url = plane_at
+    _fill(plane)
+    await page.open(url, width=width, dark=dark)
+    for view in _VIEWS:
+        await _shown(page, url, view)
+        await page.until("!!document.querySelector('main h1')")
+        wide = await page.run("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, view
+
+
+def _axe() -> str:
+    folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or _ROOT / ".build" / "npm")
+    script = folder / "node_modules" / "axe-core" / "axe.min.js"
+    if not script.is_file():
+        if "npm" in os.environ.get("LEASEWAY_REQUIRE", "").split(","):
+            pytest.fail("LEASEWAY_REQUIRE names npm, and axe-core is not there")
+        pytest.skip("axe-core is not there: make npm-servers")
+    return script.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_axe_finds_nothing_serious_in_any_view(
+    page: Page, plane_at: tuple[Plane, str], dark: bool
+) -> None:
+    script = _axe()
+    plane, url = plane_at
+    _fill(plane)
+    await page.open(url, dark=dark)
+    found: list[str] = []
+    for view in _VIEWS:
+        await _shown(page, url, view)
+        await page.run(f"{script}; true")
+        answer: dict[str, Any] = await page.run(
+            "axe.run(document, { resultTypes: ['violations'] }).then((found) => ({"
+            " violations: found.violations.map(({ id, impact, nodes }) =>"
+            " ({ id, impact, nodes: nodes.slice(0, 3).map((node) => node.html) })) }))"
+        )
+        found += [
+            f"{view or 'overview'}: {each}"
+            for each in answer["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+    assert found == []
+
+
+async def test_hostile_text_of_a_server_stays_text_everywhere(page: Page, tmp_path: Path) -> None:
+    servers = {"hostile": python_server("planted.py", "hostile", **{"truely-stateless": True})}
+    async with System(tmp_path, servers, console=True) as system:
+        async with AsyncClient(system.address) as client:
+            await client.call_tool("inject", {}, timeout=60)
+        await page.open(system.console)
+        for view in (*_VIEWS, "server/hostile/", "tool/inject/"):
+            await _shown(page, system.console, view)
+            await page.until("!!document.querySelector('main h1')")
+            await _harmless(page)
+        await _shown(page, system.console, "tool/inject/")
+        await page.until(f"document.body.innerText.includes({json.dumps(_HOSTILE)})")
+        await page.until("!!document.querySelector('form.try button')")
+        await page.run("document.querySelector('form.try button').click()")
+        await page.until("document.body.innerText.includes('Done in')")
+        await _harmless(page)
+        await _shown(page, system.console, "server/hostile/")
+        await page.until(
+            "[...document.querySelectorAll('button')].some((b) => b.innerText.includes('stderr'))"
+        )
+        await page.run(
+            "[...document.querySelectorAll('button')]"
+            ".find((b) => b.innerText.includes('stderr')).click()"
+        )
+        await page.until("document.querySelector('pre.log')?.innerText.includes('onerror')")
+        await _harmless(page)
+        assert page.complaints == []
+
+
+async def _harmless(page: Page) -> None:
+    title, images, scripts = await page.run(
+        "[document.title, [...document.images].map((one) => one.getAttribute('src')),"
+        " document.querySelectorAll('main script').length]"
+    )
+    assert title == "Leaseway"
+    assert set(images) <= {"icon.svg"}
+    assert scripts == 0
+
+
+async def test_a_restarted_control_plane_is_followed_without_loading_the_page_anew(
+    page: Page, tmp_path: Path
+) -> None:
+    servers = {"echo": python_server("planted.py", "echo", **{"truely-stateless": True})}
+    async with System(tmp_path, servers, console=True) as system:
+        await page.open(system.console)
+        await page.until("document.body.innerText.includes('All is well')")
+        await page.run("window.stayed = true")
+        assert system.control_plane is not None
+        await system.control_plane.end()
+        await page.until("document.body.innerText.includes('no answer')")
+        await system.start_control_plane()
+        await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
+        await page.until("document.body.innerText.includes('All is well')")
+        assert await page.run("window.stayed")
+
+
+async def test_a_key_is_asked_for_and_opens_the_page(page: Page, tmp_path: Path) -> None:
+    key = "a-key-that-nobody-guesses"
+    os.environ["LEASEWAY_KEY"] = key
+    try:
+        async with System(tmp_path, {}, environment={"LEASEWAY_KEY": key}, console=True) as system:
+            await page.open(system.console)
+            await page.until("!!document.querySelector('input[type=password]')")
+            for tried, words in (("wrong", "What was sent"), (key, "Nothing is configured yet")):
+                await page.run(
+                    "(() => { const field = document.querySelector('input[type=password]');"
+                    f" field.value = {json.dumps(tried)};"
+                    " field.dispatchEvent(new Event('input', { bubbles: true })); })()"
+                )
+                await asyncio.sleep(0)
+                await page.until(
+                    "(document.querySelector('.login button')?.click(),"
+                    f" document.body.innerText.includes({json.dumps(words)}))"
+                )
+            assert key not in await page.run("document.documentElement.outerHTML")
+            assert await page.run("document.cookie") == ""
+    finally:
+        del os.environ["LEASEWAY_KEY"]
