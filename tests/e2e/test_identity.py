@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
 import pytest
 import yaml
 from tests.e2e.system import System, eventually, kit, python_server
@@ -19,6 +22,8 @@ from leaseway.sdk import (
     ToolNotFound,
     Unauthenticated,
 )
+from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
+from leaseway.wire.version import PROTOCOL_VERSION
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SHARED = "the-key-that-planes-share"
@@ -161,3 +166,23 @@ async def test_a_tenant_sees_what_it_is_granted_and_nothing_else(
         assert "current_time" not in names
         assert not list(await nobody.list_tools())
         assert {server.id for server in await client.servers()} == {"kit"}
+
+
+async def test_whoever_else_is_on_this_machine_does_not_join_as_a_worker(tmp_path: Path) -> None:
+    environment = {"LEASEWAY_WORKER_KEY": "the-key-that-workers-have"}
+    async with (
+        System(tmp_path, {"kit": kit(tmp_path)}, environment=environment) as system,
+        grpc.aio.insecure_channel(system.address) as channel,
+    ):
+        hello = sync_pb2.Hello(
+            protocol_version=PROTOCOL_VERSION,
+            worker=catalog_pb2.WorkerRef(id="rogue", incarnation="1", address="127.0.0.1:1"),
+        )
+        stream = sync_pb2_grpc.SyncServiceStub(channel).Sync()
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            await stream.write(sync_pb2.SyncRequest(hello=hello))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stream.read()
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        async with AsyncClient(system.address) as client:
+            assert [worker.id for worker in await client.workers()] == ["worker-1"]

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 
-from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.certificates import CertificateRule, principal_of
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import LOOPBACK, SHARED_KEY, Role
@@ -93,6 +93,23 @@ async def test_without_any_credential_configured_everybody_is_taken() -> None:
     auth = Authenticator()
     assert auth.is_open
     assert await auth.principal(None) is LOOPBACK
+
+
+async def test_with_a_worker_key_nobody_else_joins_even_where_callers_need_none() -> None:
+    auth = authenticator_for(None, worker_key="the key of workers")
+    assert auth.is_open
+    assert not auth.checks_nobody
+    for authorization in (None, "Bearer wrong"):
+        who = await auth.principal(authorization)
+        assert who.has({Role.CALLER})
+        assert not who.has({Role.PLANE})
+    assert (await auth.principal("Bearer the key of workers")).roles == {Role.PLANE}
+
+
+async def test_with_a_worker_key_the_shared_key_lets_in_no_worker() -> None:
+    auth = authenticator_for("the shared key", worker_key="the key of workers")
+    assert not (await auth.principal("Bearer the shared key")).has({Role.PLANE})
+    assert (await auth.principal("Bearer the key of workers")).roles == {Role.PLANE}
 
 
 async def test_the_shared_key_may_speak_for_every_tenant() -> None:

@@ -69,6 +69,7 @@ class WorkerOptions:
         capacity: The most leases that it takes.
         key: What it sends to its control plane, and callers to it; None where anybody on this
             machine may call.
+        worker_key: What it joins the control plane with, or None for the shared key.
         authenticator: What callers are checked by, or None for the shared key alone.
         labels: What it says of itself, for placement.
         vault: Where secrets are that its environment does not have, or None for nowhere.
@@ -89,6 +90,7 @@ class WorkerOptions:
     id: str = field(default_factory=socket.gethostname)
     capacity: int = bounds.MAX_LEASES
     key: str | None = None
+    worker_key: str | None = None
     authenticator: Authenticator | None = field(default=None, compare=False)
     labels: Mapping[str, str] = field(default_factory=dict)
     vault: VaultPlace | None = None
@@ -210,7 +212,7 @@ class Worker:
             me,
             options.capacity,
             options.control_plane,
-            options.key,
+            options.worker_key or options.key,
             labels,
             options.standbys,
         )

@@ -14,12 +14,20 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from leaseway.identity.certificates import names_in, principal_of
 from leaseway.identity.keys import KeyFileError, Keys, check_key, is_api_key, read_key_file
-from leaseway.identity.principal import LOOPBACK, SHARED_KEY, Principal, Role, unauthenticated
+from leaseway.identity.principal import (
+    LOOPBACK,
+    SHARED_KEY,
+    WORKER_KEY,
+    Principal,
+    Role,
+    unauthenticated,
+)
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
 from leaseway.identity.tokens import KeysOfIssuer, check_token, looks_like_token
 from leaseway.wire.errors import Fault, Reason
@@ -65,6 +73,7 @@ class Authenticator:
         identity: Path | None = None,
         keys: Path | None = None,
         shared: Iterable[tuple[str, Principal]] = (),
+        worker_key: str | None = None,
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,6 +81,7 @@ class Authenticator:
         self._identity_file = identity
         self._keys_file = keys
         self._shared = tuple((key.encode(), who) for key, who in shared)
+        self._worker_key = worker_key.encode() if worker_key else None
         self._now = now
         self._clock = clock
         self._settings = IdentitySettings()
@@ -84,8 +94,13 @@ class Authenticator:
         self._load()
 
     @property
+    def checks_nobody(self) -> bool:
+        """Whether everybody may do everything, joining as a worker included."""
+        return self.is_open and self._worker_key is None
+
+    @property
     def is_open(self) -> bool:
-        """Whether no credential is wanted at all, which is so on loopback only."""
+        """Whether no credential is wanted of callers, which is so on loopback only."""
         return not self._shared and not self._settings
 
     async def principal(
@@ -101,8 +116,12 @@ class Authenticator:
             Fault: UNAUTHENTICATED: it proves nothing, or what it proves is not (any more) good.
 
         """
-        if self.is_open:
+        if self.is_open and self._worker_key is None:
             return LOOPBACK
+        if self._is_worker(authorization):
+            return WORKER_KEY
+        if self.is_open:
+            return _LOOPBACK_CALLER
         if authorization:
             scheme, _, credential = authorization.partition(" ")
             if scheme.lower() != _SCHEME or not credential:
@@ -135,6 +154,12 @@ class Authenticator:
             return who
 
         return admit
+
+    def _is_worker(self, authorization: str | None) -> bool:
+        if self._worker_key is None or not authorization:
+            return False
+        credential = authorization.partition(" ")[2].strip()
+        return hmac.compare_digest(self._worker_key, credential.encode(errors="replace"))
 
     async def _bearer(self, credential: str) -> Principal:
         sent = credential.encode(errors="replace")
@@ -265,7 +290,11 @@ class Authenticator:
 
 
 def authenticator_for(
-    key: str | None, *, identity: Path | None = None, keys: Path | None = None
+    key: str | None,
+    *,
+    identity: Path | None = None,
+    keys: Path | None = None,
+    worker_key: str | None = None,
 ) -> Authenticator:
     """Return what a plane checks its callers by.
 
@@ -274,20 +303,30 @@ def authenticator_for(
             whoever sends it is trusted.
         identity: The identity file, or None.
         keys: The file of API keys, or None.
+        worker_key: What workers join with. Where it is given, the shared key does not let in
+            workers; without one, it does, and where there is no credential at all, everybody.
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
 
     """
     own = key is None or is_api_key(key) or looks_like_token(key)
-    shared = () if own or key is None else ((key, SHARED_KEY),)
-    made = Authenticator(identity=identity, keys=keys, shared=shared)
+    trusted = SHARED_KEY if worker_key is None else _no_plane(SHARED_KEY)
+    shared = () if own or key is None else ((key, trusted),)
+    made = Authenticator(identity=identity, keys=keys, shared=shared, worker_key=worker_key)
     if made.is_open:
         _logger.info(
             "No credentials are configured: whoever is on this machine may call for every tenant "
             "and operate this process."
         )
     return made
+
+
+def _no_plane(principal: Principal) -> Principal:
+    return replace(principal, roles=principal.roles - {Role.PLANE})
+
+
+_LOOPBACK_CALLER: Final = _no_plane(LOOPBACK)
 
 
 def _stamp(path: Path) -> tuple[object, ...]:

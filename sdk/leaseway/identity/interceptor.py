@@ -114,7 +114,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
 
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:
     """Return what a server is made with; where everybody may do everything, nothing."""
-    return () if authenticator.is_open else (IdentityInterceptor(authenticator),)
+    return () if authenticator.checks_nobody else (IdentityInterceptor(authenticator),)
 
 
 async def _served(behaviour: Behaviour, request: Any, context: Context) -> None:

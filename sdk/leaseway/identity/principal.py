@@ -84,6 +84,10 @@ SHARED_KEY: Final = Principal("the shared key", ALL_ROLES)
 """Whoever knows `LEASEWAY_KEY`: planes, and services that are trusted to name their tenant."""
 
 
+WORKER_KEY: Final = Principal("the worker key", frozenset({Role.PLANE}))
+"""Whoever knows `LEASEWAY_WORKER_KEY`: workers. Where it is set, nobody else joins."""
+
+
 def parse_roles(words: Iterable[str]) -> frozenset[Role]:
     """Return roles by their names.
 

@@ -15,11 +15,14 @@ from leaseway.wire.redaction import hide
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable that holds the credential which a process sends."""
 
+WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
+"""The environment variable that holds what a worker joins a control plane with."""
+
 _HEADER: Final = "authorization"
 
 
-def read_key(environment: Mapping[str, str]) -> str | None:
-    """Return the shared key of an environment, or None where it is unset or empty.
+def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> str | None:
+    """Return the key that a variable of an environment holds, or None where it is unset or empty.
 
     From then on no log line of this process shows it.
 
@@ -27,15 +30,15 @@ def read_key(environment: Mapping[str, str]) -> str | None:
         ValueError: The key holds what an HTTP header cannot; the message never shows it.
 
     """
-    key = environment.get(KEY_VARIABLE, "")
+    key = environment.get(variable, "")
     if not key:
         return None
     if not all("!" <= character <= "~" for character in key):
         raise ValueError(
-            f"{KEY_VARIABLE} may only hold visible ASCII characters without spaces; "
+            f"{variable} may only hold visible ASCII characters without spaces; "
             f"make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
-    hide((key,), KEY_VARIABLE)
+    hide((key,), variable)
     return key
 
 

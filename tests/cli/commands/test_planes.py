@@ -64,7 +64,7 @@ def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _P
         *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
         *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
         *("--vault", "/v/vault", "--vault-key-file", "/v/key"),
-        env={"LEASEWAY_KEY": "k"},
+        env={"LEASEWAY_KEY": "a-key-of-16-characters"},
     )
     assert (done.exit_code, done.stdout) == (0, "ready 127.0.0.1:4711\n")
     assert plane.options == WorkerOptions(
@@ -73,7 +73,7 @@ def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _P
         advertise=Endpoint("w1", 0),
         id="w1",
         capacity=3,
-        key="k",
+        key="a-key-of-16-characters",
         labels={"zone": "a", "gpu": "x=y"},
         vault=VaultPlace(Path("/v/vault"), Path("/v/key")),
     )
@@ -122,7 +122,7 @@ def test_metrics_beyond_loopback_need_a_key(run: Run, plane: _Plane, command: st
 
 
 def test_metrics_ask_for_the_key_where_there_is_one(run: Run, plane: _Plane) -> None:
-    done = run("worker", "--metrics", "0.0.0.0:0", env={"LEASEWAY_KEY": "k"})
+    done = run("worker", "--metrics", "0.0.0.0:0", env={"LEASEWAY_KEY": "a-key-of-16-characters"})
     assert done.exit_code == 0
     assert plane.options.metrics.admit is not None
 

@@ -257,6 +257,7 @@ def worker(
             id=worker_id or socket.gethostname(),
             capacity=capacity,
             key=credentials.key,
+            worker_key=credentials.worker_key,
             authenticator=credentials.authenticator,
             labels=_labels(labels),
             vault=vault,

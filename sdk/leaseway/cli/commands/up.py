@@ -147,7 +147,7 @@ def up(
             )
     _check_ports("--metrics", metrics, workers, credentials)
     _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
-    credentials.share_key()
+    credentials.share_keys()
     existing_sources(config)
     if listen.is_wildcard and not advertise:
         raise click.UsageError(

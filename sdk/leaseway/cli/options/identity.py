@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.options.common import shared_key, with_options
-from leaseway.wire.auth import KEY_VARIABLE, check_listen
+from leaseway.wire.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
 from leaseway.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _OPTIONS: Final = (
 )
 
 
+_SHORTEST_KEY: Final = 16
+
+
 @dataclass(frozen=True)
 class Credentials:
     """What a plane takes, and what it sends itself.
@@ -58,6 +62,19 @@ class Credentials:
         """What this process itself sends: the shared key, or a key of its own."""
         return shared_key()
 
+    @property
+    def worker_key(self) -> str | None:
+        """What workers join with, or None for the shared key.
+
+        Raises:
+            click.UsageError: It cannot be sent.
+
+        """
+        try:
+            return read_key(os.environ, WORKER_KEY_VARIABLE)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+
     @functools.cached_property
     def authenticator(self) -> Authenticator:
         """What callers are checked by.
@@ -71,27 +88,40 @@ class Credentials:
         from leaseway.identity.settings import IdentityFileError
 
         try:
-            return authenticator_for(self.key, identity=self.identity, keys=self.keys)
+            return authenticator_for(
+                self.key, identity=self.identity, keys=self.keys, worker_key=self.worker_key
+            )
         except (IdentityFileError, KeyFileError) as error:
             raise click.UsageError(str(error)) from None
 
     def require_for(self, endpoint: Endpoint) -> None:
-        """Refuse an address that other machines reach where nothing is checked.
+        """Refuse an address that other machines reach where nothing, or a short key, is checked.
 
         Raises:
             click.UsageError: It is beyond loopback.
 
         """
+        for variable, key in ((KEY_VARIABLE, self.key), (WORKER_KEY_VARIABLE, self.worker_key)):
+            if key and len(key) < _SHORTEST_KEY and not endpoint.is_loopback:
+                raise click.UsageError(
+                    f"{variable} has {len(key)} characters; beyond loopback, at {endpoint}, it has "
+                    f"{_SHORTEST_KEY} at least. Make one with: "
+                    "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+                )
         try:
             check_listen(endpoint, None if self.authenticator.is_open else self)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
-    def share_key(self) -> None:
-        """Have the processes that this one starts know one another, where callers have keys."""
-        if not self.authenticator.is_open and self.key is None:
-            import secrets
+    def share_keys(self) -> None:
+        """Give the processes that this one starts what they know one another by.
 
+        Workers join with a key of their own, also where callers need none: whoever else is on this
+        machine cannot join. Where callers have keys, planes share another one.
+        """
+        if self.worker_key is None:
+            os.environ[WORKER_KEY_VARIABLE] = secrets.token_urlsafe(32)
+        if not self.authenticator.is_open and self.key is None:
             os.environ[KEY_VARIABLE] = secrets.token_urlsafe(32)
 
     def as_arguments(self) -> list[str]:
