@@ -30,7 +30,7 @@ def reasons(plane: Plane) -> list[tuple[str, str]]:
 
 async def test_all_layers_make_one_configuration() -> None:
     plane = Plane(epoch=1)
-    domain = "version: 1\nservers: {a: {args: [y]}, b: {}}\n"
+    domain = "version: 1\nservers: {a: {enabled: false}, b: {}}\n"
     await take_config(plane, {SYSTEM: GOOD, DOMAIN: domain})
     assert plane.state.servers.desired is not None
     assert list(plane.state.servers.desired) == [VariantKey("a"), VariantKey("a", "acme")]

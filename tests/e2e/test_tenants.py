@@ -17,7 +17,7 @@ from leaseway.sdk import AsyncClient, ToolNotFound
 
 SHARED = python_server("echo_raw.py", env={"WHO": "everyone", "SAME": "same"})
 SERVERS: dict[str, object] = {
-    "echo": SHARED | {"truely-stateless": True},
+    "echo": SHARED | {"truely-stateless": True, "domain_may": ["transform", "args"]},
     "spare": SHARED | {"enabled": False, "transform": [{"prefix": "spare_"}]},
     "other": python_server("echo_raw.py", transform=[{"prefix": "other_"}]),
 }

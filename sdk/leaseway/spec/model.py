@@ -215,11 +215,11 @@ class ServerSpec:
                 "call_timeout": self.call_timeout,
                 "lease_drain_timeout": self.lease_drain_timeout,
                 "description": self.description,
-                "tools": asdict(self.tools),
+                "tools": self.tools.as_data(),
                 "transforms": [asdict(transform) for transform in self.transforms],
                 # Only where they are set: a server without them keeps the hash that it had
                 # before there were any, so that an upgrade sends nothing again.
-                **{name: asdict(rules) for name, rules in self._other_filters() if rules},
+                **{name: rules.as_data() for name, rules in self._other_filters() if rules},
                 **({"policy": asdict(self.policy)} if self.policy else {}),
             }
         )

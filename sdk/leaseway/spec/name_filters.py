@@ -6,7 +6,7 @@ The control plane asks it of names that servers list, workers of URIs that calle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -55,13 +55,27 @@ class NameFilter:
 
     whitelist: tuple[str, ...] = ()
     blacklist: tuple[str, ...] = ()
+    also: NameFilter | None = None
+    """What has to let it pass as well: a layer above that narrows this one."""
 
     def __bool__(self) -> bool:
-        return bool(self.whitelist or self.blacklist)
+        return bool(self.whitelist or self.blacklist or self.also)
 
     def passes(self, name: str) -> bool:
         """Say whether a name or URI passes."""
-        return passes(name, self.whitelist, self.blacklist)
+        mine = passes(name, self.whitelist, self.blacklist)
+        return mine and (self.also is None or self.also.passes(name))
+
+    def narrowed(self, by: NameFilter) -> NameFilter:
+        """Return what lets pass only what both let pass."""
+        if not by or by == self:
+            return self
+        return replace(self, also=by if self.also is None else self.also.narrowed(by))
+
+    def as_data(self) -> dict[str, object]:
+        """Return it as plain data, in which a filter that nothing narrows is its two lists."""
+        data: dict[str, object] = {"whitelist": self.whitelist, "blacklist": self.blacklist}
+        return data if self.also is None else data | {"also": self.also.as_data()}
 
 
 NO_FILTER: Final = NameFilter()

@@ -15,9 +15,10 @@ from leaseway.spec.model import (
     Value,
     VariantKey,
 )
+from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import NO_POLICY
 from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
-from leaseway.v1 import spec_pb2
+from leaseway.v1 import spec_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.durations import duration, seconds
@@ -254,3 +255,15 @@ def _value_from_wire(message: spec_pb2.Value) -> Value:
             return Value("file", message.file)
         case _:
             return Value("literal", message.literal)
+
+
+def filter_to_wire(rules: NameFilter) -> sync_pb2.NameFilter:
+    """Return a filter as it travels."""
+    also = None if rules.also is None else filter_to_wire(rules.also)
+    return sync_pb2.NameFilter(whitelist=rules.whitelist, blacklist=rules.blacklist, also=also)
+
+
+def filter_from_wire(message: sync_pb2.NameFilter, depth: int = 8) -> NameFilter:
+    """Return a filter that was sent; nobody narrows one more often than there are layers."""
+    also = filter_from_wire(message.also, depth - 1) if depth and message.HasField("also") else None
+    return NameFilter(tuple(message.whitelist), tuple(message.blacklist), also)

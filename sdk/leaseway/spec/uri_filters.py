@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote
 
-from leaseway.spec.name_filters import passes
+from leaseway.spec.name_filters import NameFilter, passes
 
 _AFTER_PATH: Final = re.compile(r"[?#]")
 _PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443", "ftp": ":21"}
@@ -23,14 +23,29 @@ class UriFilter:
     Args:
         whitelist: Patterns of what passes.
         blacklist: Patterns of what does not, unless the whitelist matches it, too.
+        also: What has to let it pass as well.
     """
 
-    def __init__(self, whitelist: Iterable[str] = (), blacklist: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        whitelist: Iterable[str] = (),
+        blacklist: Iterable[str] = (),
+        also: UriFilter | None = None,
+    ) -> None:
+        self._also = also
         self._whitelist = _spellings(whitelist)
         self._blacklist = _spellings(blacklist)
 
+    @classmethod
+    def of(cls, rules: NameFilter) -> UriFilter:
+        """Return the filter of URIs that patterns make."""
+        also = None if rules.also is None else cls.of(rules.also)
+        return cls(rules.whitelist, rules.blacklist, also)
+
     def allows(self, uri: str) -> bool:
         """Say whether callers may use a URI."""
+        if self._also is not None and not self._also.allows(uri):
+            return False
         if not self._whitelist and not self._blacklist:
             return True
         return all(passes(each, self._whitelist, self._blacklist) for each in _spellings([uri]))

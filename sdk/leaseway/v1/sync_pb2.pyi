@@ -412,6 +412,7 @@ class NameFilter(_message.Message):
 
     WHITELIST_FIELD_NUMBER: _builtins.int
     BLACKLIST_FIELD_NUMBER: _builtins.int
+    ALSO_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def whitelist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Patterns of what passes."""
@@ -420,15 +421,20 @@ class NameFilter(_message.Message):
     def blacklist(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Patterns of what does not."""
 
+    @_builtins.property
+    def also(self) -> Global___NameFilter:
+        """What has to let it pass as well. Unset means nothing."""
+
     def __init__(
         self,
         *,
         whitelist: _abc.Iterable[_builtins.str] | None = ...,
         blacklist: _abc.Iterable[_builtins.str] | None = ...,
+        also: Global___NameFilter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["also", b"also"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blacklist", b"blacklist", "whitelist", b"whitelist"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["also", b"also", "blacklist", b"blacklist", "whitelist", b"whitelist"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

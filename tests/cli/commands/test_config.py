@@ -129,14 +129,16 @@ def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
 
 def test_config_tells_where_each_value_is_from(run: Run, tmp_path: Path) -> None:
     system, domain = tmp_path / "s.yaml", tmp_path / "d.yaml"
-    system.write_text(SYSTEM.replace("comand", "command"))
+    system.write_text(
+        SYSTEM.replace("comand", "command").replace("command: x", "command: x, env: { A: a }", 1)
+    )
     domain.write_text("version: 1\nservers:\n  kept: { env: { A: b } }\n")
     words = ("--config", f"system={system}", "--config", f"domain=acme:{domain}")
     done = run("config", *words)
     assert done.exit_code == 0
     assert f"kept      acme    env.A        b      domain  {domain}:3" in done.stdout
     values = json.loads(run("config", *words, "--json").stdout)
-    (value,) = [one for one in values if one["key"] == "env.A"]
+    (value,) = [one for one in values if one["key"] == "env.A" and one["tenant"]]
     assert value == {
         "server": "kept",
         "tenant": "acme",

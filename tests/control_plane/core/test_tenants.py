@@ -96,6 +96,16 @@ def test_a_refused_variant_that_never_was_is_hidden_rather_than_common() -> None
     assert seen(state, "other") == ["a_echo"]
 
 
+def test_a_tenant_keeps_the_common_variant_while_its_first_override_has_an_error() -> None:
+    state, worker = running(spec("a"))
+    for _ in range(2):
+        load(state, spec("a"), refused=frozenset({ACME}))
+        run(state, [worker])
+        state.tick(at(1))
+        run(state, [worker], at(1))
+        assert seen(state, "acme") == ["a_echo"]
+
+
 def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
     _, worker = running(spec("a"), of_acme())
     state = coordinator()

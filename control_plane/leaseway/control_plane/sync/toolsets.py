@@ -14,8 +14,13 @@ from leaseway.control_plane.core.catalog.kinds import (
 )
 from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
-from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.protobuf import key_to_wire, spec_from_wire, spec_to_wire
+from leaseway.spec.protobuf import (
+    filter_from_wire,
+    filter_to_wire,
+    key_to_wire,
+    spec_from_wire,
+    spec_to_wire,
+)
 from leaseway.v1 import sync_pb2
 
 
@@ -61,7 +66,7 @@ def served_from_wire(message: sync_pb2.Upsert) -> Served:
         ),
         exposed=_exposed_from_wire(toolset.exposed),
         prompts=_exposed_from_wire(toolset.prompts),
-        resource_filter=NameFilter(tuple(rules.whitelist), tuple(rules.blacklist)),
+        resource_filter=filter_from_wire(rules),
     )
 
 
@@ -84,11 +89,7 @@ def served_to_wire(served: Served) -> sync_pb2.Upsert:
             prompts=_exposed_to_wire(served.prompts),
             recorded_resources=_definitions(listing.resources),
             recorded_templates=_definitions(listing.templates),
-            resource_filter=sync_pb2.NameFilter(
-                whitelist=rules.whitelist, blacklist=rules.blacklist
-            )
-            if rules
-            else None,
+            resource_filter=filter_to_wire(rules) if rules else None,
         ),
     )
 

@@ -17,7 +17,12 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import LeaseKeeper
 from leaseway.spec.model import VariantKey
-from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_from_wire
+from leaseway.spec.protobuf import (
+    filter_from_wire,
+    key_from_wire,
+    key_to_wire,
+    spec_from_wire,
+)
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -88,7 +93,7 @@ def _offered(toolset: sync_pb2.Toolset) -> Offered:
         tuple(toolset.recorded_prompts),
         tuple(toolset.recorded_resources),
         tuple(toolset.recorded_templates),
-        UriFilter(toolset.resource_filter.whitelist, toolset.resource_filter.blacklist),
+        UriFilter.of(filter_from_wire(toolset.resource_filter)),
     )
 
 

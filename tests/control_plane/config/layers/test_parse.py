@@ -3,7 +3,6 @@
 import pytest
 
 from leaseway.control_plane.config.formats.detection import parse_config
-from leaseway.control_plane.config.layers.combine import DOMAIN_KEYS
 from leaseway.control_plane.config.layers.parse import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Value, VariantKey, hidden_from
@@ -48,7 +47,10 @@ def test_a_tenant_without_a_difference_uses_the_common_variant(domain: str) -> N
 
 
 def test_a_domain_overrides_variables_one_by_one_and_other_values_whole() -> None:
-    spec = layered("on: { env: { B: c }, args: [y, z] }").servers[VariantKey("on", T)]
+    system = SYSTEM.replace("args: [x]", "args: [x], domain_may: [args]")
+    spec = layered("on: { env: { B: c }, args: [y, z] }", system=system).servers[
+        VariantKey("on", T)
+    ]
     assert spec.env == {"A": Value("literal", "a"), "B": Value("literal", "c")}
     assert spec.args == ("y", "z")
     assert spec.command == "on"
@@ -83,6 +85,10 @@ VALUES = {
     "sandbox": "true",
     "limits": "{ cpu: 1 }",
     "inherit_env": "all",
+    "args": "[evil]",
+    "transform": "[ { prefix: other_ } ]",
+    "truely-stateless": "true",
+    "call_timeout": "5",
 }
 
 
@@ -96,14 +102,39 @@ def test_a_domain_changes_not_what_runs_nor_how_it_is_held(key: str, value: str)
     assert not parsed.rejected
 
 
-def test_every_other_key_is_a_parameter() -> None:
-    assert DOMAIN_KEYS.isdisjoint(VALUES)
-    assert {"enabled", "args", "env", "headers", "tools", "transform"} <= DOMAIN_KEYS
-    assert {"prompts", "resources"} <= DOMAIN_KEYS
+def test_a_domain_sets_values_that_the_system_states_or_opens_and_no_other() -> None:
+    parsed = layered("on: { env: { B: c, LD_PRELOAD: /evil.so } }")
+    assert parsed.refused == {VariantKey("on", T)}
+    (issue,) = parsed.issues
+    assert (issue.key, issue.line) == ("servers.on.env.LD_PRELOAD", 3)
+    assert "domain_may: [env.LD_PRELOAD]" in issue.message
+    system = SYSTEM.replace("args: [x]", "domain_may: [env.NEW, call_timeout]")
+    spec = layered("on: { env: { NEW: n }, call_timeout: 5 }", system=system)
+    assert spec.issues == ()
+    assert spec.servers[VariantKey("on", T)].env["NEW"] == Value("literal", "n")
+
+
+def test_a_filter_of_a_domain_narrows_and_never_widens() -> None:
+    system = SYSTEM.replace("args: [x]", "tools: { blacklist: ['rm_*'] }")
+    tools = layered("on: { tools: { whitelist: ['*'] } }", system=system)
+    rules = tools.servers[VariantKey("on", T)].tools
+    assert [name for name in ("ls", "rm_all") if rules.passes(name)] == ["ls"]
+    narrow = layered("on: { tools: { blacklist: [ls] } }", system=system)
+    rules = narrow.servers[VariantKey("on", T)].tools
+    assert [name for name in ("ls", "cat", "rm_all") if rules.passes(name)] == ["cat"]
+    opened = system.replace("tools:", "domain_may: [tools], tools:")
+    wide = layered("on: { tools: { whitelist: ['*'] } }", system=opened)
+    assert wide.servers[VariantKey("on", T)].tools.passes("rm_all")
+
+
+def test_what_is_opened_to_domains_is_a_key() -> None:
+    parsed = layered(system=SYSTEM.replace("args: [x]", "domain_may: [agrs]"))
+    assert parsed.rejected == {"on"}
+    assert "'args'" in parsed.issues[0].message
 
 
 def test_an_override_with_an_error_refuses_that_tenants_variant_only() -> None:
-    parsed = layered("on: { call_timeout: soon }")
+    parsed = layered("on: { enabled: soon }")
     assert parsed.refused == {VariantKey("on", T)}
     assert not parsed.rejected
     assert VariantKey("on") in parsed.servers
@@ -112,7 +143,7 @@ def test_an_override_with_an_error_refuses_that_tenants_variant_only() -> None:
 
 
 def test_an_error_of_the_system_layer_is_said_once() -> None:
-    parsed = layered("on: { args: [y] }", system=SYSTEM.replace("args: [x]", "warm: -1"))
+    parsed = layered("on: { env: { A: y } }", system=SYSTEM.replace("args: [x]", "warm: -1"))
     assert parsed.rejected == {"on"}
     assert parsed.refused == {VariantKey("on", T)}
     assert reasons(parsed) == [("system.yaml", "WRONG_TYPE", "")]

@@ -8,7 +8,7 @@ One server's entry on top of another's, key by key (DESIGN §2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,8 +25,9 @@ from leaseway.control_plane.config.schema.issues import (
 )
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.policy import Tenants
-from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Leaf, Position, Table
+from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Position, Table
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
 
 _BY_NAME: Final = frozenset({"env", "headers", "config"})
@@ -93,24 +94,45 @@ def _transport(entries: Iterable[Entry]) -> object:
     return None
 
 
-DOMAIN_KEYS: Final = frozenset(SERVER_KEYS) - {
-    "transport",
-    "command",
-    "url",
-    "base_url",
-    "openapi",
-    "http_tools",
-    "follow_redirects",
-    "module",
-    "class",
-    "roots",
-    "commands",
-    "hosts",
-    "sandbox",
-    "limits",
-    "inherit_env",
-}
-"""A server's parameters, which a domain may set: not what runs, nor where, nor how it is held."""
+DOMAIN_KEYS: Final = frozenset(
+    {"enabled", "env", "headers", "config", "tools", "prompts", "resources"}
+)
+"""What a domain may set of any server; the server's `domain_may` opens more of it.
+
+Of `env` and `headers` these are the names that the layer below states. Filters only narrow.
+"""
+
+_FILTERS: Final = ("tools", "prompts", "resources")
+
+
+def opened_by(entry: Entry) -> frozenset[str]:
+    """Return what a server's entry lets domains set, beyond what they may of any."""
+    entries = entry.value.entries if isinstance(entry.value, Table) else ()
+    opened = next((each.value for each in entries if each.name == "domain_may"), None)
+    items = opened.items if isinstance(opened, Items) else ()
+    return frozenset(item.text for item in items if isinstance(item, Leaf))
+
+
+def _has(entry: Entry, name: str) -> bool:
+    entries = entry.value.entries if isinstance(entry.value, Table) else ()
+    return any(each.name == name for each in entries)
+
+
+def _names_a_class(entry: Entry) -> bool:
+    return isinstance(entry.value, Table) and _transport(entry.value.entries) == "python"
+
+
+def _names_in(entry: Entry, key: str) -> frozenset[str]:
+    entries = entry.value.entries if isinstance(entry.value, Table) else ()
+    table = next((each.value for each in entries if each.name == key), None)
+    return frozenset(one.name for one in table.entries) if isinstance(table, Table) else frozenset()
+
+
+def _without(entry: Entry, names: Collection[str]) -> Entry:
+    if not isinstance(entry.value, Table) or not names:
+        return entry
+    kept = tuple(each for each in entry.value.entries if each.name not in names)
+    return replace(entry, value=replace(entry.value, entries=kept))
 
 
 @dataclass(frozen=True)
@@ -255,12 +277,17 @@ class _Combination:
         sessions: Sequence[LayerDocument],
     ) -> None:
         common, key = VariantKey(entry.name), VariantKey(entry.name, domain.tenant)
-        below = replace(declared, entry=merged(declared.entry, entry))
-        overlaid, failed = self._overlaid(below, sessions)
+        opened = opened_by(declared.entry)
+        if _names_a_class(declared.entry) and _has(entry, CONFIG_OF_CLASS):
+            entry = _without(entry, {"env"})  # the same parameters once more, for other servers
+        narrows = self._narrowing(declared, sessions, opened)
+        over = merged(declared.entry, _without(entry, narrows))
+        overlaid, failed = self._overlaid(replace(declared, entry=over), sessions)
         own = self.log.fresh()
-        for issue in self._foreign(domain, entry):
+        for issue in self._foreign(domain, declared.entry, entry, opened):
             own.add(issue)
         spec = self._read(overlaid, own, failed or entry.name in domain.failed, key)
+        spec = _narrowed(spec, domain, entry, narrows, own)
         for issue in self._switched_on(domain, entry, spec):
             own.add(issue)
         self.log.absorb(own, domain.tenant)
@@ -272,16 +299,37 @@ class _Combination:
         elif replace(spec, key=common) != self.specs.get(common):
             self.specs[key] = spec
 
-    def _foreign(self, domain: LayerDocument, entry: Entry) -> Iterable[ConfigIssue]:
+    def _foreign(
+        self, domain: LayerDocument, declared: Entry, entry: Entry, opened: Set[str]
+    ) -> Iterable[ConfigIssue]:
         for each in entry.value.entries if isinstance(entry.value, Table) else ():
-            if each.name in SERVER_KEYS and each.name not in DOMAIN_KEYS:
-                message = (
-                    f"A domain can't set {shown(each.name)} of the server {shown(entry.name)}:"
-                    " only the system layer says what runs, where, and how it is held. Remove it."
-                )
-                name = f"{domain.document.root}.{entry.name}.{each.name}"
-                reason = IssueReason.KEY_NOT_FOR_LAYER
-                yield replace(domain.about(name, each.at, reason, message, entry.name), tenant="")
+            if each.name not in SERVER_KEYS or each.name in opened:
+                continue
+            path = f"{domain.document.root}.{entry.name}.{each.name}"
+            if each.name not in DOMAIN_KEYS:
+                yield _not_opened(domain, entry, each, path, each.name)
+            elif each.name in ("env", "headers") and isinstance(each.value, Table):
+                stated = _names_in(declared, each.name)
+                for one in each.value.entries:
+                    word = f"{each.name}.{one.name}"
+                    if one.name not in stated and word not in opened:
+                        yield _not_opened(domain, entry, one, f"{path}.{one.name}", word)
+
+    def _narrowing(
+        self, declared: _Declared, sessions: Sequence[LayerDocument], opened: Set[str]
+    ) -> list[str]:
+        """Return the filters of a domain that narrow what is below, and take no place of it."""
+        entry = declared.entry
+        if _transport(entry.value.entries if isinstance(entry.value, Table) else ()) == "builtin":
+            return []  # its tools are switched on by name
+        over = {
+            each.name
+            for session in sessions
+            for one in session.document.servers
+            if one.name == entry.name and isinstance(one.value, Table)
+            for each in one.value.entries
+        }
+        return [name for name in _FILTERS if name not in opened and name not in over]
 
     def _switched_on(
         self, domain: LayerDocument, entry: Entry, spec: ServerSpec | None
@@ -349,6 +397,40 @@ def _last_tenants(documents: Sequence[LayerDocument]) -> Tenants | None:
         if one.kind != "domain" and one.document.tenants is not None
     ]
     return given[-1] if given else None
+
+
+def _not_opened(
+    domain: LayerDocument, server: Entry, each: Entry, path: str, word: str
+) -> ConfigIssue:
+    message = (
+        f"A domain can't set {shown(word)} of the server {shown(server.name)}: the system layer"
+        " says what runs, where, and how. Remove it, or open it there with"
+        f" 'domain_may: [{word if word.isprintable() else each.name}]'."
+    )
+    reason = IssueReason.KEY_NOT_FOR_LAYER
+    return replace(domain.about(path, each.at, reason, message, server.name), tenant="")
+
+
+def _narrowed(
+    spec: ServerSpec | None,
+    domain: LayerDocument,
+    entry: Entry,
+    names: Collection[str],
+    own: IssueLog,
+) -> ServerSpec | None:
+    """Return a spec with the filters of a domain on top of its own."""
+    place = replace(
+        Where(own).child(domain.document.root, replace(domain.document.at, file=domain.path)),
+        server_id=entry.name,
+    ).child(entry.name, entry.value.at)
+    for each in entry.value.entries if isinstance(entry.value, Table) else ():
+        if each.name not in names:
+            continue
+        rules = SERVER_KEYS[each.name].read(each.value, place.child(each.name, each.value.at))
+        if spec is not None and isinstance(rules, NameFilter):
+            below: NameFilter = getattr(spec, each.name)
+            spec = replace(spec, **{each.name: below.narrowed(rules)})  # type: ignore[arg-type]
+    return spec
 
 
 def _last_defaults(documents: Sequence[LayerDocument]) -> Defaults:

@@ -103,6 +103,7 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}
         check_builtin(entry, _switched_on(dict(values)), written, where)
+    values.pop("domain_may", None)  # the layers' business
     if server_id in where.log.failed:
         return None
     return _spec(server_id, values, defaults)

@@ -159,6 +159,7 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "protocol": _choice(*PROTOCOLS),
     "command": {"type": "string", "minLength": 1},
     "args": {"type": "array", "items": _TEXT},
+    "domain_may": _TEXTS | {"description": "What domains may set: keys, or names: env.NAME."},
     "env": _VALUES,
     "inherit_env": _choice("safe", "all", "none"),
     "limits": _object(

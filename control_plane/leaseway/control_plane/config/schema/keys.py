@@ -81,6 +81,23 @@ def _transport(node: Tree, where: Where) -> str | None:
     return name
 
 
+def _opened(node: Tree, where: Where) -> str | None:
+    """Read what a domain may set: a key, or one name of `env` or `headers`."""
+    text: str | None = plain_text(longest=512, empty=False)(node, where)
+    if text is None:
+        return None
+    key, _, name = text.partition(".")
+    is_key = key in SERVER_KEYS and key not in ("transport", "domain_may")
+    if is_key and (not name or key in ("env", "headers")):
+        return text
+    message = (
+        f"{shown(where.key)} opens keys of this server, such as 'args', or names, such as"
+        f" 'env.NAME'; {shown(text)} is none: {suggestion(key, SERVER_KEYS)}"
+    )
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
 def _restart(node: Tree, where: Where) -> Backoff | None:
     policy: Backoff | None = _RESTART(node, where)
     if policy is None or policy.initial <= policy.maximum:
@@ -202,6 +219,7 @@ _KEYS: Final = (
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
     Key("rules", policy.rules, "policy.rules"),
+    Key("domain_may", list_of(_opened, 200), "domain_may"),
 )
 
 SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}

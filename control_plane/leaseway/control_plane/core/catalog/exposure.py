@@ -218,7 +218,7 @@ def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
     """Return what says whether a filter lets a name pass, or a URI in each of its spellings."""
     if isinstance(kind, NamedKind):
         return rules.passes
-    return UriFilter(rules.whitelist, rules.blacklist).allows
+    return UriFilter.of(rules).allows
 
 
 def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: LeftOut) -> list[str]:
@@ -228,7 +228,9 @@ def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: Left
     allows = passing(rules, kind)
     for name in names:
         (kept if allows(name) else out).append(name)
-    if out and rules.blacklist:
+    if out and rules.also is not None:
+        rule, text = "narrowed", "the filters of two layers do not both let them pass"
+    elif out and rules.blacklist:
         rule, text = "blacklist", "its blacklist matches"
         if rules.whitelist:
             text += " and its whitelist does not"

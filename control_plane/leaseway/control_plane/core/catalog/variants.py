@@ -196,7 +196,7 @@ def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...
     state.update(_in_words(exposed))
     if prompts or rules:  # else the hash of a server with tools alone, as it has always been
         state.update(_in_words(prompts))
-        state.update(repr((rules.whitelist, rules.blacklist)).encode())
+        state.update(repr(tuple(rules.as_data().values())).encode())
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
     return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
 

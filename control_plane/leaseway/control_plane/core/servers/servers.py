@@ -32,7 +32,8 @@ class Servers:
         desired: What the newest usable configuration wants; None before there was one.
         rejected: Ids whose entry has an error: they keep what they last had.
         refused: Variants of tenants whose overrides have an error: they keep what they last had,
-            or are hidden; the tenant does not get the common variant in their place.
+            or are hidden; the tenant does not get the common variant in their place. Those that
+            had the common one are not among them: they keep that.
         goods: What each variant last was when it worked.
         failures: Why the newest try of a variant failed.
         changed: Whether goods have changed since the owner last looked.
@@ -52,6 +53,7 @@ class Servers:
     troubled: set[VariantKey] = field(default_factory=set)
     _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
     _kept_out: frozenset[VariantKey] = frozenset()
+    _on_common: frozenset[VariantKey] = frozenset()
 
     @property
     def kept_out(self) -> frozenset[VariantKey]:
@@ -75,6 +77,18 @@ class Servers:
         wanted = {
             key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
         }
+        # A tenant that had the common variant keeps it where its first override has an error.
+        on_common = {
+            key
+            for key in refused
+            if key in self._on_common
+            or (
+                key not in {*before, *servers, *self.goods, *self.refused}
+                and common_of(key) in before
+            )
+        }
+        self._on_common = frozenset(on_common)
+        refused -= self._on_common
         self.desired = dict(sorted({**kept, **wanted}.items()))
         self._of_tenants = TenantSpecs(self.desired.values())
         self.rejected = rejected
