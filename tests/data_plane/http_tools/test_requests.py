@@ -231,3 +231,39 @@ def test_annotations_follow_from_the_method(
 def test_annotations_can_be_overridden() -> None:
     made = HttpTool("search", "POST", "/search", annotations=(("readOnlyHint", True),))
     assert definition(made)["annotations"]["readOnlyHint"] is True
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(["json", "form", "multipart", "binary", "text"]),
+    st.sampled_from(["repeat", "comma", "space", "pipe", "spread", "deep", "json"]),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(("p", "q", "h", "b"), _json)),
+)
+def test_any_arguments_make_a_request_to_the_same_host_or_are_refused(
+    body: Body, style: Style, arguments: dict[str, Any]
+) -> None:
+    made = tool(
+        parameter("p", "path", style=style),
+        parameter("q", "query", style=style),
+        parameter("h", "header", style=style),
+        parameter("b", "body", style=style),
+        endpoint="/a/{p}/z",
+        body=body,
+    )
+    try:
+        sent = build_request(made, BASE, arguments)
+    except Fault as fault:
+        assert str(fault.reason) == "INVALID_ARGUMENTS"  # noqa: PT017 - either is right
+        return
+    url = urlsplit(sent.url)
+    assert (url.scheme, url.netloc, url.fragment) == ("https", "api.example.com", "")
+    assert url.path.startswith("/v1/a/")
+    assert url.path.endswith("/z")
+    assert url.path.count("/") == 4
+    assert set(sent.headers) <= {"h", "Content-Type"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import gzip
 import json
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leaseway.control_plane.config.loading import load_config
 from leaseway.control_plane.config.openapi.documents import Documents, DocumentUnavailable
@@ -303,3 +307,61 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, w
         path.write_text(text)
     with pytest.raises(DocumentUnavailable, match=words):
         Documents().load(str(path), Selection())
+
+
+_SMALL: dict[str, Any] = yaml.safe_load("""
+openapi: 3.1.0
+info: { title: t }
+servers: [ { url: 'http://{h}', variables: { h: { default: a } } } ]
+paths:
+  /a/{id}:
+    parameters: [ { $ref: '#/components/parameters/P' } ]
+    post:
+      operationId: x
+      tags: [t]
+      requestBody:
+        required: true
+        content:
+          application/json:
+            schema: { allOf: [ { $ref: '#/components/schemas/S' }, { properties: { q: {} } } ] }
+          multipart/form-data: { schema: {}, encoding: { f: { style: deepObject } } }
+    get: { parameters: [ { name: q, in: query, content: { a/b: { schema: {} } } } ] }
+components:
+  parameters: { P: { name: id, in: path, required: true, schema: { type: string } } }
+  schemas: { S: { type: object, required: [a], properties: { a: { minimum: 1 }, b: {} } } }
+  securitySchemes: { k: { type: apiKey, in: header, name: X } }
+""")
+
+
+def _places(node: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [above] if above else []
+    if isinstance(node, dict | list):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, inner in items:
+            found += _places(inner, (*above, key))
+    return found
+
+
+_junk = st.sampled_from(
+    [None, 5, "x", [], {}, [1], True, [{}], {"a": 1}, {"$ref": "#/components/schemas/S"},
+     {"$ref": 5}, {"$ref": "#/paths"}, "#/nowhere"]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from(_places(_SMALL)), _junk), max_size=4))
+def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
+    changes: list[tuple[tuple[Any, ...], Any]],
+) -> None:
+    document: Any = copy.deepcopy(_SMALL)
+    for place, value in changes:
+        with contextlib.suppress(KeyError, TypeError, IndexError):
+            node = document
+            for key in place[:-1]:
+                node = node[key]
+            node[place[-1]] = copy.deepcopy(value)
+    with contextlib.suppress(BadDocument):
+        made = import_document(document)
+        for tool in made.tools:
+            assert not list(faults(tool))
+            json.dumps(input_schema(tool))
+        assert native_server(made, "a", "x")

@@ -187,7 +187,7 @@ class _Writing:
                 }
         if "required" in made:
             known = made.get("properties", {})
-            names = [name for name in made["required"] if name in known]
+            names = [name for name in made["required"] if isinstance(name, str) and name in known]
             made["required"] = names
             if not names:
                 del made["required"]
