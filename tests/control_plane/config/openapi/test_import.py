@@ -342,7 +342,7 @@ def _places(node: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-_junk = st.sampled_from(
+_junk: st.SearchStrategy[Any] = st.sampled_from(
     [None, 5, "x", [], {}, [1], True, [{}], {"a": 1}, {"$ref": "#/components/schemas/S"},
      {"$ref": 5}, {"$ref": "#/paths"}, "#/nowhere"]
 )  # fmt: skip
