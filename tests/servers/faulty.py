@@ -156,6 +156,8 @@ if mode == "child":
     start_child()
 if mode == "escaped_child":
     start_child(start_new_session=True)
+if mode == "bare_child":
+    start_child(start_new_session=True, env={})
 if mode == "mute":
     time.sleep(600)
 if mode == "garbage":

@@ -148,10 +148,11 @@ async def test_children_do_not_survive_a_clean_exit(
     await gone(child)
 
 
+@pytest.mark.parametrize("mode", ["escaped_child", "bare_child"])
 async def test_children_that_left_the_group_do_not_survive_either(
-    bench: Bench, tmp_path: Path
+    bench: Bench, tmp_path: Path, mode: str
 ) -> None:
-    instance = await bench.start(bench.stdio("faulty", "escaped_child", str(tmp_path / "pid")))
+    instance = await bench.start(bench.stdio("faulty", mode, str(tmp_path / "pid")))
     child = await child_of(tmp_path / "pid")
     assert os.getpgid(child) != instance.pid
     await instance.close()

@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper
+from leaseway.data_plane.mcp.process.reaper_main import tags
 
 SERVERS = Path(__file__).parents[3] / "servers"
 pytestmark = pytest.mark.usefixtures("leak_guard")
@@ -68,7 +71,7 @@ async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, 
     return worker, server, reaper
 
 
-@pytest.mark.parametrize("mode", ["child", "escaped_child"])
+@pytest.mark.parametrize("mode", ["child", "escaped_child", "bare_child"])
 async def test_a_killed_worker_leaves_neither_server_nor_grandchild_nor_reaper(
     tmp_path: Path, mode: str
 ) -> None:
@@ -79,6 +82,18 @@ async def test_a_killed_worker_leaves_neither_server_nor_grandchild_nor_reaper(
     worker.kill()
     await worker.wait()
     await all_gone(server, child, reaper)
+
+
+@given(st.integers(1, 2**31), st.integers(1, 2**31), st.text("0123456789abcdef", min_size=32))
+def test_a_tag_is_of_its_own_server_and_run_only(one: int, other: int, run: str) -> None:
+    whole = tags(f"{run}.".encode())
+    [tag] = tags(f"{run}.{one}.".encode())
+    assert tag in whole
+    assert (tag in tags(f"{run}.{other}.".encode())) == (one == other)
+    assert tag < 2**63
+    another = f"{(int(run[:7], 16) + 1) % 2**28:07x}{run[7:]}"
+    assert tag not in tags(f"{another}.".encode())
+    assert not tags(b"no such mark")
 
 
 async def test_a_stubborn_server_does_not_survive_a_killed_worker() -> None:

@@ -19,7 +19,7 @@ from typing import IO, Final
 from leaseway.data_plane.background import uninterrupted
 from leaseway.data_plane.mcp.process.exit_status import describe_status
 from leaseway.data_plane.mcp.process.launch import Launch, command_fault
-from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
+from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed, tagging
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
@@ -185,15 +185,16 @@ class ServerProcess:
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = self._launch.command
         try:
-            return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._launch.environment, MARK_VARIABLE: self._mark},
-                bufsize=0,
-                start_new_session=True,
-            )
+            with tagging(self._mark):
+                return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
+                    list(command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={**self._launch.environment, MARK_VARIABLE: self._mark},
+                    bufsize=0,
+                    start_new_session=True,
+                )
         except (OSError, ValueError) as error:
             if self._launch.cgroup is not None:
                 self._launch.cgroup.discard()

@@ -10,7 +10,8 @@ lines from its standard input, a pipe that the worker holds:
 
 When the pipe closes, whatever the reason, every group is killed, then every process with the
 mark and every one in the cgroups, which are removed. The mark finds what left its group and
-session (a browser started detached, say). On systems without /proc and for processes of other
+session (a browser started detached, say); `tags` of it are found where the environment was dropped,
+too. On systems without /proc and for processes of other
 users only the groups are known.
 """
 
@@ -27,6 +28,8 @@ from pathlib import Path
 _PROC = Path("/proc")
 _REMOVAL = 3.0
 _LOOKS = 5
+_TAGGED = 1 << 62
+_LIMIT = b"Max realtime timeout"
 
 
 def main(batches: Iterable[Iterable[bytes]]) -> None:
@@ -68,9 +71,10 @@ def batches(descriptor: int) -> Iterator[list[bytes]]:
 def kill_marked(marks: Collection[bytes]) -> None:
     """Kill every process with one of the marks in its environment, and what it starts meanwhile."""
     wanted = [mark for mark in marks if mark]
+    tagged = [tags(mark) for mark in wanted]
     # A process may fork between being seen and being killed: look again until none is left.
     for _ in range(_LOOKS if wanted else 0):
-        found = [pid for pid in _processes() if pid != os.getpid() and _has(pid, wanted)]
+        found = [pid for pid in _processes() if pid != os.getpid() and _has(pid, wanted, tagged)]
         if not found:
             return
         _kill(found)
@@ -152,12 +156,34 @@ def _processes() -> list[int]:
         return []
 
 
-def _has(pid: int, marks: Collection[bytes]) -> bool:
+def _has(pid: int, marks: Collection[bytes], tagged: Collection[range]) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
+        if any(mark in environment for mark in marks):
+            return True
+        limits = (_PROC / str(pid) / "limits").read_bytes()
     except OSError:
         return False
-    return any(mark in environment for mark in marks)
+    soft = limits.partition(_LIMIT)[2].split(None, 1)[:1]
+    return bool(soft) and soft[0].isdigit() and any(int(soft[0]) in tag for tag in tagged)
+
+
+def tags(mark: bytes) -> range:
+    """Return the tags of a mark: of one server's processes, or of all that a worker starts.
+
+    A tag is a limit on the processor time of real-time processes, in microseconds: children
+    inherit it whatever their environment, and one of so many years limits nothing.
+    """
+    run, _, number = mark.removesuffix(b".").partition(b".")
+    try:
+        first = _TAGGED | int(run[:7], 16) << 32
+        return range(first + int(number), first + int(number) + 1) if number else _all(first)
+    except ValueError:
+        return range(0)
+
+
+def _all(first: int) -> range:
+    return range(first, first + (1 << 32))
 
 
 if __name__ == "__main__":
