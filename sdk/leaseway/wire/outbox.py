@@ -146,12 +146,16 @@ class Assembler:
             payload raises `OversizePayload`.
         most: The most payloads under way at once.
 
+    Attributes:
+        held_bytes: How much is held of payloads under way.
+
     """
 
     def __init__(self, limit: int, most: int) -> None:
         self._limit = limit
         self._most = most
         self._parts: dict[int, bytearray] = {}
+        self.held_bytes = 0
 
     def add(self, chunk: execution_pb2.Chunk) -> None:
         """Take one chunk.
@@ -167,6 +171,7 @@ class Assembler:
             parts = self._parts[chunk.call_id] = bytearray()
         if len(parts) <= self._limit:
             parts += chunk.data
+            self.held_bytes += len(chunk.data)
 
     def take(self, call_id: int, rest: bytes) -> bytes:
         """Return the payload of a call: its chunks, then what its frame held.
@@ -180,6 +185,7 @@ class Assembler:
             if len(rest) > self._limit:
                 raise OversizePayload(f"{len(rest)} bytes exceed the bound of {self._limit}")
             return rest
+        self.held_bytes -= len(parts)
         parts += rest
         if len(parts) > self._limit:
             raise OversizePayload(f"more than {self._limit} bytes")
@@ -187,4 +193,4 @@ class Assembler:
 
     def drop(self, call_id: int) -> None:
         """Forget the chunks of a call that has ended."""
-        self._parts.pop(call_id, None)
+        self.held_bytes -= len(self._parts.pop(call_id, b""))

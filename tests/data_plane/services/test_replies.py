@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.services import replies
-from leaseway.v1 import catalog_pb2, execution_pb2
+from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_rpc_error
@@ -143,6 +143,65 @@ async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
     assert "does not read" in fault.message
+
+
+async def unread(bench: Bench, channel: Any, count: int, size: int) -> Any:
+    """Open a stream that gets results and reads none of them."""
+    stream = execution_pb2_grpc.ExecutionServiceStub(channel).Exchange()
+    before = len(bench.servers.opened[0].calls)
+    calls = [
+        execution_pb2.Call(id=n, server_id="time", tool="echo", arguments=b'{"text": "hi"}')
+        for n in range(1, count + 2)  # one stays
+    ]
+    await stream.write(execution_pb2.ExchangeRequest(calls=calls))
+    await bench.until(lambda: len(bench.servers.opened[0].calls) == before + len(calls))
+    *answered, left = tuple(bench.servers.opened[0].calls)[before:]
+    for call in answered:
+        call.answer(b'"' + b"x" * size + b'"')
+    return left
+
+
+@pytest.mark.parametrize(("count", "size"), [(8, 3 * bounds.MIB), (100, 240 * bounds.KIB)])
+async def test_whoever_leaves_most_unread_pays_where_all_streams_hold_too_much(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int, size: int
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_HELD", 24 * bounds.MIB)
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.opened)
+    bench.servers.holds = True
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with (
+        grpc.aio.insecure_channel(bench.address, options=options) as modest,
+        grpc.aio.insecure_channel(bench.address, options=options) as greedy,
+    ):
+        kept = await unread(bench, modest, 1, bounds.MIB)
+        taken = [await unread(bench, greedy, count, size) for _ in range(8)]
+        assert not kept.cancelled
+        await bench.until(lambda: any(left.cancelled for left in taken))
+        exchanges = bench.worker.execution._exchanges
+        await bench.until(lambda: exchanges.queued_bytes <= bounds.MAX_HELD)
+        assert not kept.cancelled
+
+
+async def test_unfinished_arguments_count_for_what_streams_hold(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_HELD", 4 * bounds.MIB)
+    stream = bench.execution.Exchange()
+    chunk = b"x" * bounds.BATCH_SIZE
+
+    async def send_and_read() -> None:
+        for number in range(20):
+            chunks = [execution_pb2.Chunk(call_id=number + 1, data=chunk)]
+            await stream.write(execution_pb2.ExchangeRequest(chunks=chunks))
+        await read_all(stream)
+
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(send_and_read(), BOUND)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert fault.reason is Reason.OVERLOADED
+    assert "arguments that are not finished" in fault.message
 
 
 async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(

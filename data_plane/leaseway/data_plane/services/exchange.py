@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -43,12 +44,14 @@ class ExchangeStream:
         leases: LeaseKeeper,
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
+        on_growth: Callable[[], None],
     ) -> None:
+        self._on_growth = on_growth
         self._context = context
         self._executor = executor
         self._leases = leases
         self._worker = worker
-        self._replies = Replies(context, leases, lease_message, executor.meters)
+        self._replies = Replies(context, leases, lease_message, executor.meters, on_growth)
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
@@ -67,6 +70,7 @@ class ExchangeStream:
                 run.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
         if replies.breach is not None:
+            self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
             replies.drop()  # the abort may wait for as long as the caller does not read
             await abort(self._context, replies.breach)
 
@@ -74,6 +78,26 @@ class ExchangeStream:
     def queued_bytes(self) -> int:
         """How much waits to be sent."""
         return self._replies.queued_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held for its caller: what it has not read, and not finished sending."""
+        return self._replies.queued_bytes + self._chunks.held_bytes
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it ends, and gives back what is held for it."""
+        return self._replies.breach is not None
+
+    @property
+    def client(self) -> object:
+        """Whose it is: who the caller proved to be, else the connection that it came on."""
+        known = (self._caller.tenant, self._caller.agent)
+        return known if self._is_bound else self._context.peer()
+
+    def give_up(self, why: str) -> None:
+        """End it at once, as it holds too much."""
+        self._replies.give_up(why)
 
     def go_away(self, reason: str) -> None:
         """Say that no more calls are taken; the stream ends with its last result."""
@@ -137,6 +161,7 @@ class ExchangeStream:
             return
         try:
             self._chunks.add(chunk)
+            self._on_growth()
         except OversizePayload:
             self._refused_chunks.add(chunk.call_id)
             if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
@@ -219,7 +244,7 @@ class Exchanges:
     async def serve(self, context: Context) -> None:
         """Serve one stream until it ends."""
         stream = ExchangeStream(
-            context, self._executor, self._leases, self._lease_message, self._worker
+            context, self._executor, self._leases, self._lease_message, self._worker, self._relieve
         )
         self._streams.add(stream)
         try:
@@ -228,6 +253,27 @@ class Exchanges:
             await stream.serve()
         finally:
             self._streams.discard(stream)
+
+    def _relieve(self) -> None:
+        """End streams of the client that holds the most until all hold no more than they may."""
+        streams = [stream for stream in self._streams if not stream.is_given_up]
+        total = sum(stream.held_bytes for stream in streams)
+        while total > bounds.MAX_HELD:
+            by_client: Counter[object] = Counter()
+            for stream in streams:
+                by_client[stream.client] += stream.held_bytes
+            greediest = by_client.most_common(1)[0][0]
+            worst = max(
+                (stream for stream in streams if stream.client == greediest),
+                key=lambda stream: stream.held_bytes,
+            )
+            total -= worst.held_bytes
+            streams.remove(worst)
+            worst.give_up(
+                f"The streams of all clients hold more than {bounds.MAX_HELD} bytes of results "
+                "that are not read and arguments that are not finished, and this client's hold "
+                "the most; the stream ends and its calls are cancelled. Read results as they come."
+            )
 
     @property
     def open_streams(self) -> int:

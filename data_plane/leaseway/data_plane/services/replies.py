@@ -95,6 +95,8 @@ class Updates:
 _logger = logging.getLogger(__name__)
 _MOST_QUEUED: Final = 64 * bounds.MIB
 """With more than this waiting to be sent, the reader takes no further frames."""
+_OFTEN_LOOKED_AT: Final = bounds.MIB
+"""With more than this waiting to be sent, what all streams hold is looked at with each result."""
 MOST_UNREAD: Final = 256 * bounds.MIB
 """With more than this waiting to be sent, the caller does not read and its stream is ended."""
 
@@ -123,6 +125,7 @@ class Replies:
         leases: Which leases are held.
         lease_message: Describes a lease.
         meters: What is measured, or None where nobody wants that.
+        on_growth: Called when much waits to be sent, and more has come.
 
     Attributes:
         calls: The stream's calls that have no result yet, by id.
@@ -137,7 +140,9 @@ class Replies:
         leases: LeaseKeeper,
         lease_message: Callable[[Any], leases_pb2.Lease],
         meters: WorkerMeters | None,
+        on_growth: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_growth = on_growth
         self._context = context
         self._leases = leases
         self._lease_message = lease_message
@@ -150,7 +155,7 @@ class Replies:
         self._room.set()
         self._outbox = Outbox(self._wake.set)
         self._gathering = Gathering(self.calls)
-        self._calm = MOST_UNREAD  # bytes that wait; with more, each result is looked at
+        self._calm = _OFTEN_LOOKED_AT  # bytes that wait; with more, each result is looked at
         self._updates = Updates(self._outbox)
         self._writing = asyncio.timeout(None)
         self._interruptible = False  # a timeout that has not begun, or is over, can't be set
@@ -210,18 +215,24 @@ class Replies:
             return
         last = result_frame(call_id, b"", is_error, lease)
         self._outbox.put_large(last, call_id, payload)
-        if self._outbox.queued_bytes > MOST_UNREAD:
-            self._give_up()
+        self._look()
 
     def _give_up(self) -> None:
+        self.give_up(
+            f"More than {MOST_UNREAD} bytes of results wait for this stream's caller, who does not "
+            "read them; the stream ends and its calls are cancelled. Read results as they come."
+        )
+
+    def give_up(self, why: str) -> None:
+        """End the stream though its caller does not read, as it holds too much.
+
+        Args:
+            why: What the caller is told, in sentences.
+
+        """
         if self.breach is None:
-            self.breach = Fault(
-                Reason.OVERLOADED,
-                f"More than {MOST_UNREAD} bytes of results wait for this stream's caller, who "
-                "does not read them; the stream ends and its calls are cancelled. Read results "
-                "as they come.",
-                "unknown",
-            )
+            self.breach = Fault(Reason.OVERLOADED, why, "unknown")
+            self._wake.set()
             if self._interruptible:
                 # The writer waits for the caller; only an interruption ends that.
                 self._writing.reschedule(asyncio.get_running_loop().time())
@@ -246,7 +257,10 @@ class Replies:
         """See whether a result ends the stream, or the wait for others."""
         if self._outbox.queued_bytes > MOST_UNREAD:
             self._give_up()
-        elif self._gathering.is_enough(len(self._outbox)):
+            return
+        if self._outbox.queued_bytes > _OFTEN_LOOKED_AT:
+            self._on_growth()
+        if self._gathering.is_enough(len(self._outbox)):
             self._wake.set()
 
     def _lease(self, run: Run) -> execution_pb2.Result:
@@ -353,5 +367,5 @@ class Replies:
             await wake.wait()
         finally:
             timer.cancel()
-            self._calm = MOST_UNREAD
+            self._calm = _OFTEN_LOOKED_AT
         self._gathering.waited(len(outbox) - ready)
