@@ -109,6 +109,31 @@ async def test_an_openapi_document_is_followed_like_the_configuration(tmp_path: 
             assert (await client.call_tool("get_text", {})).text == "größe"
 
 
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_credential_that_is_replaced_is_sent_from_then_on(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("Bearer first-token")
+    async with rest_api.serve() as api:
+        server = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": api.url,
+            "headers": {"Authorization": {"file": str(token)}},
+            "http_tools": [GET_USER],
+        }
+        async with running(tmp_path, {"petstore": server}) as (_, client):
+            await eventually(lambda: _lists(client, ["get_user"]))
+            await client.call_tool("get_user", {"userId": "1"})
+            assert api.last.headers["Authorization"] == "Bearer first-token"
+            token.write_text("Bearer other-token")
+
+            async def sends_the_other() -> bool:
+                await client.call_tool("get_user", {"userId": "1"})
+                return api.last.headers["Authorization"] == "Bearer other-token"
+
+            await eventually(sends_the_other)
+
+
 async def _lists(client: AsyncClient, wanted: list[str]) -> bool:
     try:
         return await names(client) == wanted
