@@ -154,10 +154,28 @@ def _services_of_the_call(trace: Path) -> set[str]:
     return {span.service for span in spans if span.trace_id in {s.trace_id for s in roots}}
 
 
+def test_a_file_that_is_not_there_is_said_and_taken_when_it_comes(
+    start: Start, config: Path, tmp_path: Path
+) -> None:
+    late = tmp_path / "late.yaml"
+    up = start("--config", str(late))
+    assert up.address
+    assert f"There is no file {late}" in up.err.read_text()
+    config.rename(late)
+    done = subprocess.run(
+        [*LEASEWAY, "--address", up.address, "wait", "--server", "clock", "--timeout", str(BOUND)],
+        capture_output=True,
+        timeout=2 * BOUND,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert up.end() == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--config", "nowhere.yaml"], "There is no file nowhere.yaml."),
+        (["--config", "."], ". is a folder"),
         (["--config", "domian=a.yaml"], "Did you mean 'domain=a.yaml'?"),
         (["--workers", "0"], "--workers"),
         (["--trace-file", "/no/such/folder/trace"], "trace file /no/such/folder/trace"),

@@ -90,7 +90,7 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
         elif isinstance(content, Unreadable):
             message = f"The file {source.path} can't be read: {content}"
             yield _issue(source, "error", IssueReason.UNREADABLE, message)
-        elif content is None and not source.optional:
+        elif content is None and not source.optional and not _stands_in(source, found):
             yield _issue(source, "warning", IssueReason.MISSING_CONFIG, _missing(source))
         elif not _names_a_tenant(source):
             message = (
@@ -98,6 +98,13 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
                 " a-z, A-Z, 0-9, '_' and '-'. It is left out."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
+
+
+def _stands_in(source: Source, found: Mapping[Source, Found]) -> bool:
+    """Say whether the file of the same name in the user's home is there for one that is not."""
+    return source.kind == "native" and any(
+        other.kind == "global" and isinstance(content, str) for other, content in found.items()
+    )
 
 
 def _twice(found: Mapping[Source, Found]) -> frozenset[Source]:
@@ -129,7 +136,8 @@ def _missing(source: Source) -> str:
     if source.kind == "session":
         return f"There is no file {source.path}: nothing is overridden for this session."
     return (
-        f"There is no file {source.path}: no servers are configured. Write one, or pass --config."
+        f"There is no file {source.path}: no servers are configured. Write one, which is taken when"
+        " it comes, or pass --config."
     )
 
 

@@ -30,7 +30,7 @@ from leaseway.cli.options.common import (
     log_options,
     metrics_option,
 )
-from leaseway.cli.options.config import ConfiguredCommand, config_option, existing_sources
+from leaseway.cli.options.config import ConfiguredCommand, config_option, startable_sources
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
@@ -148,7 +148,7 @@ def up(
     _check_ports("--metrics", metrics, workers, credentials)
     _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
     credentials.share_keys()
-    existing_sources(config)
+    startable_sources(config)
     if listen.is_wildcard and not advertise:
         raise click.UsageError(
             f"Workers that listen on all addresses ({listen.host}) must say at which one callers "

@@ -81,14 +81,38 @@ def existing_sources(words: Sequence[str]) -> tuple[Source, ...]:
     return sources
 
 
+def startable_sources(words: Sequence[str]) -> tuple[Source, ...]:
+    """Return the files that words name, which may come later; what can never be one is refused.
+
+    Raises:
+        click.UsageError: They do not fit together, or one is a folder or a misspelt layer.
+
+    """
+    sources = sources_of(words)
+    for source in sources:
+        if (
+            not source.namespace
+            and not source.folder
+            and (source.path.is_dir() or _misspelt(source.path))
+        ):
+            raise click.UsageError(_missing(source.path))
+    return sources
+
+
+def _misspelt(path: Path) -> str:
+    """Return the layer that was meant by the head of a path, or an empty text."""
+    layer, equals, _ = str(path).partition("=")
+    near = nearest(layer, _LAYERS, limit=1) if equals else []
+    return near[0] if near else ""
+
+
 def _missing(path: Path) -> str:
     from leaseway.control_plane.config.layers.sources import DEFAULT_CONFIG
 
     if path.is_dir():
         return f"{path} is a folder; domain={path} reads a file for each tenant from it."
-    layer, equals, rest = str(path).partition("=")
-    near = nearest(layer, _LAYERS, limit=1) if equals else []
-    hint = f" Did you mean '{near[0]}={rest}'?" if near else ""
+    near, rest = _misspelt(path), str(path).partition("=")[2]
+    hint = f" Did you mean '{near}={rest}'?" if near else ""
     if path == DEFAULT_CONFIG:
         hint = " Write one (see the README's quick start), or name another."
     return f"There is no file {path}.{hint}"

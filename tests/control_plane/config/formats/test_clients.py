@@ -88,6 +88,13 @@ def test_a_projects_kode_file_replaces_the_users_server_by_server() -> None:
     assert parsed.origins[VariantKey("mail")]["command"].file.endswith("home/.kode.json")
 
 
+def test_the_file_in_the_home_serves_where_the_project_has_none(tmp_path: Path) -> None:
+    words = [str(tmp_path / ".kode.json")]
+    parsed = load_sources(parse_sources(words, home=CORPUS / "kode" / "home"))
+    assert parsed.servers
+    assert not [one for one in parsed.issues if one.reason == "CONFIG_MISSING"]
+
+
 def test_a_client_without_servers_has_none() -> None:
     parsed = parse_text('{"theme": "dark"}', "/home/u/.kode.json")
     assert (parsed.servers, parsed.issues, parsed.broken) == ({}, (), False)
