@@ -31,6 +31,9 @@ module=$(GOFLAGS=-mod=mod go mod download -json "k8s.io/kubernetes@v$version" | 
 } > go.mod
 rm -f go.sum
 nice -n 15 go mod tidy -e >/dev/null 2>tidy.log || { tail -20 tidy.log >&2; exit 1; }
-nice -n 15 go build -mod=mod -ldflags=-s -o "$stamp" k8s.io/kubernetes/cmd/kube-apiserver
+# Its version is written in by the linker; clients such as helm ask for it.
+about=k8s.io/component-base/version
+flags="-s -X $about.gitVersion=v$version -X $about.gitMajor=1 -X $about.gitMinor=$(echo "$version" | cut -d. -f2)"
+nice -n 15 go build -mod=mod -ldflags="$flags" -o "$stamp" k8s.io/kubernetes/cmd/kube-apiserver
 ln -sf "$(basename "$stamp")" "$out/bin/kube-apiserver"
 "$stamp" --version
