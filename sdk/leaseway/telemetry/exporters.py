@@ -12,7 +12,7 @@ from leaseway.wire.version import PACKAGE_VERSION
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-Signal = Literal["TRACES", "METRICS"]
+Signal = Literal["TRACES", "METRICS", "LOGS"]
 _Exporter = TypeVar("_Exporter")
 
 _logger = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -61,6 +62,12 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
         previous.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    if os.environ.get("OTEL_LOGS_EXPORTER"):
+        from leaseway.telemetry.logs_otlp import otlp_handler
+
+        sender = otlp_handler(service, root.level)
+        if sender is not None:
+            root.addHandler(sender)
     # A line for each connection attempt and each watched file helps nobody at these levels.
     for noisy in ("asyncio", "watchfiles", "grpc", "httpx2", "httpcore2", "mcp", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(max(root.level, logging.WARNING))

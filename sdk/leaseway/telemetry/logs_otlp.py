@@ -1,0 +1,111 @@
+"""Log lines by OTLP, where `OTEL_LOGS_EXPORTER` asks for it: redacted like all others.
+
+Off unless it is asked for by name, also where an endpoint for traces is set: what a process logs is
+read on its stderr already.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
+from leaseway.wire.redaction import redact
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import LogRecordExporter
+
+_OWN: Final = "opentelemetry"
+"""What the exporter itself logs is not exported: a collector that is gone would feed on it."""
+_GIVE_UP: Final = 2.0
+"""Seconds for one message, so that a collector that is gone does not hold up the end."""
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
+
+
+class OtlpHandler(logging.Handler):
+    """Sends log lines, with every hidden value replaced in messages, fields and tracebacks.
+
+    Args:
+        provider: What queues and sends them; it never blocks who logs.
+        level: The least level that is sent.
+    """
+
+    def __init__(self, provider: LoggerProvider, level: int) -> None:
+        super().__init__(level)
+        self._provider = provider
+        self._logger = provider.get_logger("leaseway")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a line."""
+        from opentelemetry._logs import LogRecord, SeverityNumber
+        from opentelemetry.context import get_current
+
+        if record.name.startswith(_OWN):
+            return
+        attributes: dict[str, Any] = {"logger": record.name}
+        for name, value in vars(record).items():
+            if name not in _PLAIN:
+                attributes[name] = value if isinstance(value, int | float) else redact(str(value))
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            attributes["exception.stacktrace"] = redact(text)
+        number = min(24, max(1, record.levelno * 4 // 10 + 1))  # DEBUG 5, INFO 9 ... CRITICAL 21
+        self._logger.emit(
+            LogRecord(
+                timestamp=int(record.created * 1e9),
+                observed_timestamp=time.time_ns(),
+                context=get_current(),
+                severity_text=record.levelname,
+                severity_number=SeverityNumber(number),
+                body=redact(record.getMessage()),
+                attributes=attributes,
+            )
+        )
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        self._provider.force_flush(int(_GIVE_UP * 1_000))
+
+    def close(self) -> None:
+        """Send what is queued, and stop."""
+        self._provider.shutdown()
+        super().close()
+
+
+def otlp_handler(service: str, level: int) -> logging.Handler | None:
+    """Return what sends log lines by OTLP; None where nobody asks for it.
+
+    Args:
+        service: What the process is, such as `worker w1`.
+        level: The least level that is sent.
+    """
+    if not os.environ.get("OTEL_LOGS_EXPORTER"):
+        return None
+    exporters = make_exporters("LOGS", console=_to_stderr, otlp=_by_otlp)
+    if not exporters:
+        return None
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+    kind, _, instance = service.partition(" ")
+    resource = otel_resource(describe_process(f"leaseway-{kind}", instance))
+    provider = LoggerProvider(resource=resource)
+    for exporter in exporters:
+        provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
+    return OtlpHandler(provider, level)
+
+
+def _by_otlp() -> LogRecordExporter:
+    from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+
+    return OTLPLogExporter(timeout=_GIVE_UP)
+
+
+def _to_stderr() -> LogRecordExporter:
+    from opentelemetry.sdk._logs.export import ConsoleLogRecordExporter
+
+    return ConsoleLogRecordExporter(out=sys.stderr)

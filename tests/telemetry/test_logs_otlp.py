@@ -1,0 +1,83 @@
+"""Log lines by OTLP: what a real collector gets of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import Any
+
+import grpc
+import pytest
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
+
+from leaseway.telemetry.logs import configure_logging
+from leaseway.telemetry.logs_otlp import otlp_handler
+from leaseway.wire.redaction import hide
+
+
+class Collector(logs_service_pb2_grpc.LogsServiceServicer):
+    """Takes what is sent."""
+
+    def __init__(self) -> None:
+        self.taken: Queue[Any] = Queue()
+
+    def Export(self, request: Any, context: Any) -> Any:
+        self.taken.put(request)
+        return logs_service_pb2.ExportLogsServiceResponse()
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    taking = Collector()
+    server = grpc.server(ThreadPoolExecutor(1))
+    add: Any = logs_service_pb2_grpc.add_LogsServiceServicer_to_server
+    add(taking, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield taking
+    for handler in [each for each in root.handlers if each not in before]:
+        root.removeHandler(handler)
+        handler.close()
+    root.handlers[:] = before
+    root.setLevel(level)
+    server.stop(None)
+
+
+def test_a_line_is_sent_with_its_level_and_fields_and_without_secrets(collector: Collector) -> None:
+    hidden = hide(["s3cr3t-value"])
+    configure_logging("info", "text", None, "worker w1")
+    log = logging.getLogger("leaseway.test")
+    log.debug("not wanted")
+    try:
+        raise ValueError("s3cr3t-value is wrong")
+    except ValueError:
+        log.warning("It said %s.", "s3cr3t-value", extra={"server": "a"}, exc_info=True)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    request = collector.taken.get(timeout=30)
+    assert hidden.values
+    assert b"s3cr3t-value" not in request.SerializeToString()
+    [resource] = request.resource_logs
+    described = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert described["service.name"] == "leaseway-worker"
+    assert described["service.instance.id"] == "w1"
+    [record] = resource.scope_logs[0].log_records
+    assert record.body.string_value == "It said [redacted]."
+    assert record.severity_text == "WARNING"
+    assert record.severity_number == 13
+    fields = {each.key: each.value.string_value for each in record.attributes}
+    assert fields["server"] == "a"
+    assert "ValueError" in fields["exception.stacktrace"]
+
+
+def test_nothing_is_sent_unless_it_is_asked_for_by_name(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_LOGS_EXPORTER")
+    assert otlp_handler("worker w1", logging.INFO) is None
