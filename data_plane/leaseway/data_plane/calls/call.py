@@ -391,12 +391,8 @@ class Run:
     def past(self, fault: Fault | None, is_error: bool) -> PastCall:
         """Return what is remembered of the call, now that it has ended."""
         took = time.perf_counter() - self.began
-        marks = [("the worker admits it", self.began), *(self.marks or ())]
-        if self.sent_at:
-            marks.append(("the server works", self.sent_at))
-            marks.sort(key=_second)
         call, live, lease = self.call, self.live, self.lease
-        return PastCall(
+        facts = (
             self.number,
             time.time() - took,
             took,
@@ -411,8 +407,21 @@ class Run:
             call.traceparent,
             fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
             fault.message if fault is not None else "",
-            tuple((name, at - self.began) for name, at in marks),
+            self._parts(),
         )
+        return tuple.__new__(PastCall, facts)  # as PastCall(...), at half the price
+
+    def _parts(self) -> tuple[tuple[str, float], ...]:
+        began, sent_at = self.began, self.sent_at
+        if self.marks is None:  # as nearly always
+            if not sent_at:
+                return _ADMITTED
+            return _ADMISSION, ("the server works", sent_at - began)
+        marks = list(self.marks)
+        if sent_at:
+            marks.append(("the server works", sent_at))
+            marks.sort(key=_second)
+        return _ADMISSION, *((name, at - began) for name, at in marks)
 
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True
@@ -424,6 +433,8 @@ class Run:
 
 
 _second = itemgetter(1)
+_ADMISSION: Final = ("the worker admits it", 0.0)
+_ADMITTED: Final = (_ADMISSION,)
 
 
 class RunOwner(Protocol):

@@ -120,19 +120,29 @@ class RecentCalls:
         self._failed: deque[PastCall] = deque(maxlen=kept)
         self._slow: list[tuple[float, int, PastCall]] = []  # the slowest is the last
         self._kept_slow = kept_slow
-        self._pruned_at = 0.0
+        self._prune_at = 0.0
+        self._slow_from = -1.0
 
     def note(self, call: PastCall) -> None:
         """Remember a call that has just ended."""
-        if len(call.message) > _LONGEST_MESSAGE:
-            call = call._replace(message=call.message[: _LONGEST_MESSAGE - 1] + "…")
-        self._recent.append(call)
         failed = call.outcome != OK
         if failed:
+            if len(call.message) > _LONGEST_MESSAGE:
+                call = call._replace(message=call.message[: _LONGEST_MESSAGE - 1] + "…")
             self._failed.append(call)
-        self._keep_slow(call)
-        if call.outcome not in _NO_SERVER:
-            self._count(call, failed)
+        self._recent.append(call)
+        if call.duration > self._slow_from or call.started_at > self._prune_at:
+            self._keep_slow(call)
+        traffic = self.traffic.get(call.server_id)
+        if traffic is None:
+            if call.outcome in _NO_SERVER:
+                return
+            traffic = self._new_traffic(call.server_id)
+        traffic.calls += 1
+        traffic.failed += failed
+        traffic.seconds += call.duration
+        bucket = int(call.duration * 1_000).bit_length()
+        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
 
     def select(
         self, selection: Selection, *, limit: int, now: float, server_id: str = "", name: str = ""
@@ -171,26 +181,23 @@ class RecentCalls:
         return [call for _took, _number, call in reversed(self._slow)]
 
     def _keep_slow(self, call: PastCall) -> None:
-        ended_at = call.started_at + call.duration
-        if ended_at - self._pruned_at > _PRUNE_EVERY:
-            self._forget_slow(ended_at)
-        if len(self._slow) >= self._kept_slow:
-            if not self._slow or call.duration <= self._slow[0][0]:
-                return
-            del self._slow[0]
-        insort(self._slow, (call.duration, call.number, call))
+        if call.started_at > self._prune_at:
+            self._forget_slow(call.started_at + call.duration)
+        if call.duration > self._slow_from:
+            if len(self._slow) >= self._kept_slow:
+                del self._slow[0]
+            insort(self._slow, (call.duration, call.number, call))
+            self._set_threshold()
 
     def _forget_slow(self, now: float) -> None:
-        self._pruned_at = now
+        self._prune_at = now + _PRUNE_EVERY
         self._slow = [each for each in self._slow if now - each[2].started_at < _SLOW_FOR]
+        self._set_threshold()
 
-    def _count(self, call: PastCall, failed: bool) -> None:
-        traffic = self.traffic.get(call.server_id)
-        if traffic is None:
-            server_id = call.server_id if len(self.traffic) < _MOST_SERVERS else _OTHER
-            traffic = self.traffic.setdefault(server_id, Traffic())
-        traffic.calls += 1
-        traffic.failed += failed
-        traffic.seconds += call.duration
-        bucket = int(call.duration * 1_000).bit_length()
-        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
+    def _set_threshold(self) -> None:
+        full = len(self._slow) >= self._kept_slow
+        self._slow_from = self._slow[0][0] if full and self._slow else -1.0
+
+    def _new_traffic(self, server_id: str) -> Traffic:
+        name = server_id if len(self.traffic) < _MOST_SERVERS else _OTHER
+        return self.traffic.setdefault(name, Traffic())
