@@ -100,6 +100,10 @@ class Tools:
     def halfway(self, key, arguments, meta, answer):
         send({"id": key, "result": {**text("not yet"), "resultType": "halfway"}})
 
+    def backless(self, key, arguments, meta, answer):
+        why = "this transport context has no back-channel for server-initiated requests."
+        answer({**text(f"Cannot send 'elicitation/create': {why}"), "isError": True})
+
     def nothing(self, key, arguments, meta, answer):
         send({"id": key})
 

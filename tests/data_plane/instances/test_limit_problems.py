@@ -42,3 +42,17 @@ async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> N
     await bench.until(lambda: len(bench.servers.live) == 1 and len(bench.servers.opened) == 2)
     problems = bench.worker.pool.context.reports.problems
     await bench.until(lambda: [each.reason for each in problems.open] == [WEAK[0]])
+
+
+async def test_what_a_server_can_not_do_is_a_warning_until_it_is_replaced(bench: Bench) -> None:
+    spec = await bench.serve("db")
+    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    live = bench.worker.pool.get(spec.key).shared
+    live.instance_warned(live.instance, "NO_BACK_CHANNEL", "set protocol: legacy.")
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    [problem] = report.problems
+    assert (problem.reason, problem.severity) == ("NO_BACK_CHANNEL", "warning")
+    assert "server db: set protocol: legacy." in problem.message
+    await bench.serve("db", protocol="legacy")
+    report = await bench.plane.expect_report(lambda report: report.cleared)
+    assert report.cleared[0].reason == "NO_BACK_CHANNEL"

@@ -44,6 +44,7 @@ class Bench:
         self.http = http
         self.closed: asyncio.Queue[tuple[Instance, Fault | None]] = asyncio.Queue()
         self.changed: asyncio.Queue[Instance] = asyncio.Queue()
+        self.warned: list[tuple[str, str]] = []
         self.disconnected: list[str] = []
         self.instances: list[Instance] = []
 
@@ -79,6 +80,10 @@ class Bench:
     def instance_tools_changed(self, instance: Instance) -> None:
         """Remember whose tools changed."""
         self.changed.put_nowait(instance)
+
+    def instance_warned(self, instance: Instance, reason: str, text: str) -> None:
+        """Remember what an instance can't do."""
+        self.warned.append((reason, text))
 
     def instance_disconnected(self, instance: Instance) -> None:
         """Remember the state in which an instance was given up."""

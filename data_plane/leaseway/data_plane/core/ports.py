@@ -164,6 +164,9 @@ class Opener(Protocol):
     def instance_disconnected(self, instance: Any) -> None:
         """Hear that it gave no sign of life, before it is ended."""
 
+    def instance_warned(self, instance: Any, reason: str, text: str) -> None:
+        """Hear what its server can't do as it is configured, and what to do, in sentences."""
+
 
 class OpenInstance(Protocol):
     """Makes instances that are not started yet."""

@@ -369,6 +369,13 @@ class Generation:
         """Have the state of an instance reported that is about to end."""
         self._context.reports.instances_changed()
 
+    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+        """Tell operators what the server can't do as it is configured."""
+        if not self.draining:
+            self.report(
+                reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"
+            )
+
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
     ) -> None:

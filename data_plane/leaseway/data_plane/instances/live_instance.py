@@ -30,6 +30,9 @@ class LiveOwner(Protocol):
     def live_disconnected(self, live: LiveInstance) -> None:
         """The server gave no sign of life; its instance is being ended."""
 
+    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+        """The server can't do something as it is configured."""
+
 
 class LiveInstance:
     """One instance, started at most once.
@@ -238,6 +241,11 @@ class LiveInstance:
         """Tell the owner."""
         if self.owner is not None:
             self.owner.live_disconnected(self)
+
+    def instance_warned(self, instance: object, reason: str, text: str) -> None:
+        """Tell the owner."""
+        if self.owner is not None:
+            self.owner.live_warned(self, reason, text)
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:

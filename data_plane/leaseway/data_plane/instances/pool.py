@@ -65,6 +65,9 @@ class _Probed:
     def live_disconnected(self, live: LiveInstance) -> None:
         self._on_end("gave no sign of life")
 
+    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+        """Do nothing: nobody calls it."""
+
 
 class Pool:
     """What a worker serves: holdings, and the generations behind them.

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal
 
 from mcp.client.session import ClientSession
@@ -254,6 +255,7 @@ class Instance:
         # From here on the owner's end closes it, also if opening it fails.
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
+        self._peer.on_warning = partial(self._opener.instance_warned, self)
         self.pid, self.warnings = connected.pid, connected.warnings
         async with asyncio.timeout_at(self._deadline):
             await self._peer.open()

@@ -44,6 +44,9 @@ class Said:
     def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
         """Nothing is asked here."""
 
+    def lacks_back_channel(self) -> None:
+        """Nothing is asked here."""
+
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Nothing is cancelled here."""
 

@@ -35,6 +35,9 @@ class Calls:
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Nothing is cancelled here."""
 
+    def lacks_back_channel(self) -> None:
+        """Nothing is asked here."""
+
 
 def request(*answers: str, take: Callable[[Ask], None] = lambda _: None) -> ToolRequest:
     return ToolRequest(

@@ -20,6 +20,21 @@ async def test_a_server_request_that_we_do_not_offer_is_refused(bench: Bench) ->
     assert "on_sampling=" in refusal["message"]
 
 
+@pytest.mark.parametrize("era", [(), ("--legacy",)])
+async def test_a_server_that_asks_where_its_protocol_can_not_is_told_of_once(
+    bench: Bench, era: tuple[str, ...]
+) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", *era))
+    for _ in range(2):
+        assert "no back-channel" in await bench.text(instance, "backless")
+    if era:  # there it may ask, and has failed for reasons of its own
+        assert not bench.warned
+    else:
+        [(reason, text)] = bench.warned
+        assert reason == "NO_BACK_CHANNEL"
+        assert "Set protocol: legacy" in text
+
+
 async def test_an_answer_without_a_result_and_an_error_ends_its_call(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     fault = (await bench.call(instance, "nothing")).fault

@@ -49,6 +49,8 @@ class Peer(Requester):
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
+        self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
+        self._warned = False
         self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
         kind, asked = self.transport_type, self._asked
@@ -101,6 +103,16 @@ class Peer(Requester):
         """
         self._inbox.on_update = on_update
         self._on_reopened = on_reopened
+
+    def lacks_back_channel(self) -> None:
+        """Note, once, that the server asks its callers in a way that this protocol has not."""
+        if not self._warned:
+            self._warned = True
+            self.on_warning(
+                "NO_BACK_CHANNEL",
+                f"a tool wanted to ask its caller by a request of the server's own, which protocol "
+                f"{self.era.version} has not, and failed. Set protocol: legacy in its entry.",
+            )
 
     # Calls.
 

@@ -28,6 +28,8 @@ from leaseway.wire.mcp import LOG_LEVELS
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
 _decode_error: Final = msgspec.json.Decoder(RpcError).decode
+_NO_BACK_CHANNEL: Final = b"no back-channel for server-initiated requests"
+"""What the official package says in a server that asks, of a protocol without such requests."""
 _FINISHED: Final = (None, "complete")
 _LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
 
@@ -65,6 +67,8 @@ class _Calls(Protocol):
     era: Era
 
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
+
+    def lacks_back_channel(self) -> None: ...
 
     def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None: ...
 
@@ -133,6 +137,8 @@ class ToolCall:
                 payload.decode()
         except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
             return Outcome(b"", fault=no_result(self._server))
+        if flags.isError is True and _NO_BACK_CHANNEL in payload and self._connection.era.modern:
+            self._connection.lacks_back_channel()
         if flags.resultType not in _FINISHED and self._connection.era.modern:
             return self._outcome_of_kind(flags.resultType, payload)
         return Outcome(payload, flags.isError is True)
@@ -147,6 +153,8 @@ class ToolCall:
 
     def _outcome_of_error(self, error: RpcError) -> Outcome | None:
         fault = _fault_of_error(self._server, self.request, error)
+        if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
+            self._connection.lacks_back_channel()
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
             wanted = url_questions(error.data, self.request.answers)
             if wanted is not None:
