@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.rows import floor, official, own, peers
+from benchmarks.rows import floor, front, official, own, peers
 from benchmarks.rows.row import Row
 from benchmarks.specials import control_plane, leases, memory, neighbour, templates
 from benchmarks.specials.special import Special
 
 __all__ = ["ALL", "ROWS", "SPECIALS", "named"]
 
-ROWS: tuple[Row, ...] = (*floor.ROWS, *official.ROWS, *own.ROWS, *peers.ROWS)
+ROWS: tuple[Row, ...] = (*floor.ROWS, *official.ROWS, *own.ROWS, *front.ROWS, *peers.ROWS)
 SPECIALS: tuple[Special, ...] = (
     *leases.SPECIALS,
     *neighbour.SPECIALS,

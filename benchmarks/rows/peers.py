@@ -96,7 +96,7 @@ def _mcpo(port: int) -> list[str]:
     return [*command, "--", *_server()]
 
 
-class _McpCaller:
+class McpCaller:
     """Speaks just enough of streamable HTTP: a session, then one POST a call."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
@@ -141,7 +141,7 @@ def _mcp_peer(
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Driver]:
         async with _listening(command) as (http, port, pid):
-            caller = _McpCaller(http, f"http://127.0.0.1:{port}/mcp")
+            caller = McpCaller(http, f"http://127.0.0.1:{port}/mcp")
             await caller.open()
             yield AsyncDriver(caller.call, descendants(pid, without="echo.py"))
 

@@ -215,3 +215,28 @@ async def test_a_file_that_is_not_there_is_told_and_nothing_is_served(tmp_path: 
     said, told = await process.communicate()
     assert (process.returncode, said) == (2, b"")
     assert b"none.yaml" in told
+
+
+async def test_a_modern_client_that_carries_a_session_keeps_its_lease(place: Place) -> None:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"name": "list_files", "arguments": {}, "_meta": meta}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    headers = {
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "list_files",
+    }
+    async with aiohttp.ClientSession(headers=JSON) as http:
+        async with http.post(place.url, json=INITIALIZE) as answer:
+            session = answer.headers["Mcp-Session-Id"]
+        carrying = {**headers, "Leaseway-Session": session}
+        for _ in range(2):
+            async with http.post(place.url, json=message, headers=carrying) as answer:
+                assert (await answer.json())["result"]["resultType"] == "complete"
+        assert len(await place.sdk.leases()) == 1
+        async with http.delete(place.url, headers={"Mcp-Session-Id": session}) as answer:
+            assert answer.status == 204
+        await eventually(lambda: no_leases(place.sdk))

@@ -57,11 +57,9 @@ from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """One message of a client."""
-HANDLE: Final = "leaseway/session"
-"""The `_meta` key in which a modern client carries what `lease_acquire` gave it."""
-
 _SESSION: Final = "Mcp-Session-Id"
 _HANDLE_HEADER: Final = "Leaseway-Session"
+"""In which a modern client may carry the id of a session, so that it keeps its leases."""
 _VERSION: Final = "MCP-Protocol-Version"
 _MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
 _BODY_BOUND: Final = 30.0

@@ -1,0 +1,53 @@
+"""MCP over HTTP: the front before a whole Leaseway, and what HTTP alone costs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import aiohttp
+
+from benchmarks.load import AsyncDriver, Driver
+from benchmarks.processes import SERVERS, echo_server, leaseway, started
+from benchmarks.rows.peers import McpCaller
+from benchmarks.rows.row import Row
+
+__all__ = ["ROWS"]
+
+_ANY_PORT = "127.0.0.1:0"
+
+
+@contextlib.asynccontextmanager
+async def _front() -> AsyncIterator[Driver]:
+    """One MCP session over HTTP, a shared stdio server behind; CPU of the front alone."""
+    async with contextlib.AsyncExitStack() as stack:
+        servers = {"echo": echo_server(**{"truely-stateless": True})}
+        system = await stack.enter_async_context(leaseway(servers))
+        command = [sys.executable, "-m", "leaseway.cli.main", "mcp-front"]
+        command += ["--control-plane", system.address, "--listen", _ANY_PORT]
+        process, line = await stack.enter_async_context(started(command, says="ready "))
+        yield await _driver(stack, f"http://{line.split()[-1]}/mcp", process.pid)
+
+
+@contextlib.asynccontextmanager
+async def _bare() -> AsyncIterator[Driver]:
+    """A handler of aiohttp that answers with a result of the same size at once."""
+    async with contextlib.AsyncExitStack() as stack:
+        command = [sys.executable, str(SERVERS / "bare_http.py")]
+        process, line = await stack.enter_async_context(started(command, says="http://"))
+        yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
+
+
+async def _driver(stack: contextlib.AsyncExitStack, url: str, pid: int) -> AsyncDriver:
+    connector = aiohttp.TCPConnector(limit=0)
+    http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+    caller = McpCaller(http, url)
+    await caller.open()
+    return AsyncDriver(caller.call, [pid])
+
+
+ROWS = (
+    Row("mcp_front", "Leaseway, MCP front over HTTP", _front, (1, 32, 128)),
+    Row("bare_http", "Bare aiohttp handler", _bare, (1, 32, 128)),
+)
