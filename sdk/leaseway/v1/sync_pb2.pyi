@@ -384,8 +384,8 @@ class ExposedTool(_message.Message):
     name: _builtins.str
     """The name after transforms."""
     skipped: _builtins.bool
-    """Whether another server, with a smaller id, has that name: then the tool
-    does not exist for callers, not by its qualified name either.
+    """Whether another server, with a smaller id, has that name: then callers
+    reach the tool by its qualified name alone.
     """
     def __init__(
         self,

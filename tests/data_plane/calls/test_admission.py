@@ -61,11 +61,11 @@ async def test_line_breaks_in_arguments_never_reach_a_server_of_lines(bench: Ben
     assert b'{   \\"text\\":  \\"a\\\\nb\\"} ' in result.payload
 
 
-async def test_a_tool_hidden_by_another_servers_name_does_not_exist(bench: Bench) -> None:
+async def test_a_tool_whose_name_another_server_has_is_called_by_its_own(bench: Bench) -> None:
     upsert = bench.upsert(bench.spec("time"))
     upsert.toolset.exposed[0].skipped = True
     await bench.push(upsert)
-    assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
+    assert (await bench.caller().call("time")).payload
 
 
 ACME = Grant(NameFilter(whitelist=("echo",)), {"guest": None})

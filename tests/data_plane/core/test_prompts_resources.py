@@ -123,10 +123,10 @@ def test_other_methods_do_not_exist() -> None:
         assert len(fault.message) < 300
 
 
-def test_exposed_prompts_are_those_that_no_other_server_has() -> None:
+def test_a_prompt_whose_name_another_server_has_is_got_by_its_own() -> None:
     recorded = [b'{"name":"one"}', b'{"name":"two"}']
     exposed = [("one", "p_one", False), ("two", "p_two", True)]
-    assert compile_prompts(recorded, exposed) == {"one": "p_one"}
+    assert compile_prompts(recorded, exposed) == {"one": "p_one", "two": "p_two"}
 
 
 @pytest.mark.parametrize("recorded", [b"[]", b"{}", b'{"name":1}', b"{"])

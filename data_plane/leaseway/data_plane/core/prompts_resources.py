@@ -71,11 +71,10 @@ def compile_prompts(
     """
     names = {_prompt_name(definition) for definition in recorded}
     prompts: dict[str, str] = {}
-    for original, name, skipped in exposed:
+    for original, name, _skipped in exposed:
         if original not in names:
             raise ValueError(f"It exposes prompt {original[:64]}, which is not among its prompts.")
-        if not skipped:
-            prompts[original] = name
+        prompts[original] = name  # by its own name even where another server has the exposed one
     return prompts
 
 

@@ -28,7 +28,7 @@ class Exposed:
     Attributes:
         original_name: The server's name for it.
         name: The name after transforms.
-        skipped: Whether another server has the name: then the tool does not exist for callers.
+        skipped: Whether another server has the name: then it is called by its own name alone.
 
     """
 
@@ -143,9 +143,10 @@ def compile_toolset(
         parsed[tool["name"]] = tool
     kept = previous.tools if previous is not None else {}
     tools: dict[str, ToolPlan] = {}
+    nameless: set[str] = set()
     for entry in exposed:
         if entry.skipped:
-            continue
+            nameless.add(entry.original_name)
         name = entry.original_name
         if name not in contract:
             raise ValueError(f"The toolset exposes {name[:64]}, which is not among its tools.")
@@ -153,9 +154,8 @@ def compile_toolset(
         if plan is None or plan.name != entry.name or plan.definition != contract[name]:
             plan = _plan(entry, contract[name], parsed[name])
         tools[name] = plan
-    return CompiledToolset(
-        tools, {plan.name: plan for plan in tools.values()}, contract, protocol_version, offered
-    )
+    named = {plan.name: plan for name, plan in tools.items() if name not in nameless}
+    return CompiledToolset(tools, named, contract, protocol_version, offered)
 
 
 def _parse(definition: bytes) -> dict[str, Any]:

@@ -229,7 +229,8 @@ def test_a_clashing_name_belongs_to_the_smaller_server_id_by_code_point() -> Non
     assert result.skipped == {("a", "y"), ("b", "x")}
     assert [problem.message for problem in result.problems] == [
         f"Server '{loser}': tool '{tool}' is left out: server 'Z' has the name 'now' already, and"
-        " the smaller server id keeps it. Give one of the servers a prefix under 'transform'."
+        " the smaller server id keeps it. Qualified names (server:name) still lead here. Give one"
+        " of the servers a prefix under 'transform'."
         for loser, tool in [("a", "y"), ("b", "x")]
     ]
     assert {problem.reason for problem in result.problems} == {"TOOL_NAME_CLASH"}

@@ -80,14 +80,12 @@ def test_a_name_like_no_other_leads_to_what_there_is() -> None:
         assert denied.message == said
 
 
-def test_a_skipped_tool_does_not_exist_by_its_qualified_name_either() -> None:
+def test_a_tool_that_lost_its_name_is_found_by_its_qualified_name() -> None:
     state, _ = started(spec("a", prefix=""), spec("b", prefix=""))
     target = find_name(state, "default", "echo", START)
     assert isinstance(target, NamedTarget)
     assert target.served.key.server_id == "a"
-    denied = find_name(state, "default", "b:echo", START)
-    assert isinstance(denied, Denied)
-    assert "'a' has the name 'echo'" in denied.message
+    assert owner(find_name(state, "default", "b:echo", START)) == "b"
 
 
 def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
@@ -130,16 +128,14 @@ def test_prompts_have_names_of_their_own() -> None:
     assert denied.message == "There is no prompt 'a_gret'. Did you mean 'a_greet'?"
 
 
-def test_a_prompt_that_clashes_does_not_exist_and_its_tools_do() -> None:
+def test_a_prompt_that_lost_its_name_is_found_by_its_qualified_name() -> None:
     state = offered(
         a=(spec("a", prefix=""), offering("one", prompts=("ask",))),
         b=(spec("b", prefix=""), offering("two", prompts=("ask",))),
     )
     assert owner(find_name(state, "default", "ask", START, PROMPTS)) == "a"
     assert owner(find_name(state, "default", "two", START)) == "b"
-    denied = find_name(state, "default", "b:ask", START, PROMPTS)
-    assert isinstance(denied, Denied)
-    assert "The prompt 'b:ask' is left out because 'a' has the name 'ask'" in denied.message
+    assert owner(find_name(state, "default", "b:ask", START, PROMPTS)) == "b"
     assert [p.problem.reason for p in state.problems.open()] == ["PROMPT_NAME_CLASH"]
 
 

@@ -219,7 +219,7 @@ _KEYS: Final = (
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
     Key("rules", policy.rules, "policy.rules"),
-    Key("domain_may", list_of(_opened, 200), "domain_may"),
+    Key("domain_may", list_of(_opened, 100), "domain_may"),
 )
 
 SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}

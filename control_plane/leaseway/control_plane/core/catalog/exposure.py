@@ -271,7 +271,10 @@ def _fault(item: Recorded, kind: Kind) -> str:
 
 def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: Kind) -> tuple[str, str]:
     """Return the subject and the text of what one server loses to another."""
-    remedy = "the smaller server id keeps {}. Give one of the servers a prefix under 'transform'."
+    remedy = (
+        "the smaller server id keeps {}. Qualified names (server:name) still lead here. Give one of"
+        " the servers a prefix under 'transform'."
+    )
     if len(lost) > 1:
         count = count_of(len(lost), kind.noun)
         taken = f"{count} are left out: server '{winner}' has their names already, and"

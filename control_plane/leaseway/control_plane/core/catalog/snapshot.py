@@ -108,11 +108,14 @@ class View:
         return self.tools if kind is TOOLS else self.prompts
 
     def qualified(self, server_id: str, original: str, kind: NamedKind) -> NamedTarget | None:
-        """Return the callable tool or prompt with an original name on one server."""
+        """Return the tool or prompt with an original name on one server, if its filter passes it.
+
+        One whose exposed name is another server's is called by this name alone.
+        """
         served = self.servers.get(server_id)
         if served is None:
             return None
-        for item in served.callable(kind):
+        for item in served.names(kind):
             if item.original == original:
                 return NamedTarget(served, item, kind)
         return None

@@ -189,21 +189,8 @@ def _find_qualified(
     if target is not None:
         return target
     qualified = f"{server_id}:{original}"
-    for item in served.names(kind):
-        if item.skipped and item.original == original:
-            return _name_taken(view, qualified, item.name, kind)
-    known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
+    known = [f"{server_id}:{item.original}" for item in served.names(kind)]
     return _not_there(state, tenant, qualified, known, kind)
-
-
-def _name_taken(view: View, name: str, exposed: str, kind: NamedKind) -> Denied:
-    target = view.named(kind).get(exposed)
-    owner = target.served.key.server_id if target is not None else "another server"
-    message = (
-        f"The {kind.noun} '{name}' is left out because '{owner}' has the name '{exposed}', which a"
-        f" {kind.noun} needs for itself. Give one of the two servers a prefix (transform)."
-    )
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": exposed})
 
 
 def _not_of_server(
