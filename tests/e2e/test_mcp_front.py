@@ -14,7 +14,7 @@ import mcp_types as types
 import pytest
 import yaml
 from mcp import Client, MCPError, StdioServerParameters
-from tests.conftest import descendants
+from tests.conftest import BOUND, descendants
 from tests.e2e.system import LEASEWAY, System, eventually, kit, python_server, running
 
 from leaseway.sdk import AsyncClient
@@ -240,3 +240,23 @@ async def test_a_modern_client_that_carries_a_session_keeps_its_lease(place: Pla
         async with http.delete(place.url, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204
         await eventually(lambda: no_leases(place.sdk))
+
+
+async def test_up_serves_mcp_beside_its_planes(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text(yaml.safe_dump({"version": 1, "servers": servers(tmp_path)}))
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *("up", "--config", str(config), "--listen", "127.0.0.1:0", "--mcp", "127.0.0.1:0"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(2 * BOUND):
+            while not (line := (await process.stdout.readline()).decode()).startswith("mcp "):
+                assert line
+        async with Client(line.split()[1], mode="2026-07-28") as client:
+            assert text_of(await client.call_tool("echo", {"text": "up"})) == "up"
+    finally:
+        process.terminate()
+        assert await process.wait() == 0

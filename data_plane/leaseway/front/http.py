@@ -111,7 +111,6 @@ class HttpFront:
         self._known: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
         self._pushes: dict[LiveSession, list[EventStream]] = {}
-        self._listening: set[asyncio.Task[Any]] = set()
 
     @contextlib.asynccontextmanager
     async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
