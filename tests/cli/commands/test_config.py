@@ -182,7 +182,6 @@ def test_check_takes_layers_and_other_clients_files(run: Run) -> None:
     done = run("check", f"system={system}", f"domain={tenants}")
     assert done.exit_code == 1
     assert "[UNDECLARED_SERVER]" in done.stdout
-    assert f"{system}:5:5: error: " in done.stdout
     done = run("check", str(CORPUS / "vscode" / "mcp.json"), "--json")
     reasons = {issue["reason"] for issue in json.loads(done.stdout)}
     assert "CLIENT_INPUT" in reasons
