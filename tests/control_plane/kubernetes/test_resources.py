@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.control_plane.config.exporting import kubernetes_text
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.kubernetes.resources import (
     MAX_RESOURCES,
@@ -93,3 +95,23 @@ def test_a_change_of_status_alone_is_no_change() -> None:
     assert parse_resource("MCPServer", found) == parse_resource(
         "MCPServer", {**found, "status": {"tools": 3}}
     )
+
+
+def test_a_file_becomes_resources_and_what_cannot_be_one_a_comment() -> None:
+    file = """
+version: 1
+defaults: { transform: [ { prefix: 'x_' } ] }
+servers:
+  time: { transport: stdio, command: python }
+  Big_One: { transport: stdio, command: python }
+  wrong: { transport: stdio }
+"""
+
+    written, parsed = kubernetes_text(file, "mcp.yaml")
+
+    documents = [each for each in yaml.safe_load_all(written) if each]
+    assert [each["metadata"]["name"] for each in documents] == ["time"]
+    assert documents[0]["kind"] == "MCPServer"
+    assert documents[0]["spec"]["transform"] == [{"prefix": "x_"}]
+    assert "The id 'Big_One' is no name of a resource" in written
+    assert parsed.rejected == {"wrong"}

@@ -1,16 +1,20 @@
-"""A file of any format as a native one, with comments on what could not be taken over."""
+"""A file of any format as a native one, or as resources, with comments on what is left out."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
+from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Tree
 from leaseway.spec.model import Transform
+
+_RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
 def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
@@ -37,6 +41,41 @@ def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
     for entry in document.servers:
         about = [issue for issue in parsed.issues if issue.server_id == entry.name]
         lines += [f"  {line}" for line in _server(entry, about, entry.name in parsed.rejected)]
+    return "\n".join(lines) + "\n", parsed
+
+
+def kubernetes_text(text: str, path: str) -> tuple[str, ParsedConfig]:
+    """Return a configuration file's servers as MCPServer resources, and what was found in it.
+
+    A server whose entry has an error, or whose id is no name of a resource, is a comment.
+
+    Args:
+        text: The file's content.
+        path: Its name, for the issues and the format; it is not opened.
+    """
+    parsed = parse_text(text, path)
+    document = read_document(text, path)
+    if parsed.broken or document is None:
+        return "", parsed
+    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
+    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
+    steps = [_step(step) for step in document.defaults.transforms]
+    for entry in document.servers:
+        spec = _plain(entry.value)
+        if steps and isinstance(spec, dict):
+            spec.setdefault("transform", steps)
+        head = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MCPServer"}
+        block = _block({**head, "metadata": {"name": entry.name}, "spec": spec})
+        about = _comments(issue for issue in parsed.issues if issue.server_id == entry.name)
+        named = _RESOURCE_NAME.fullmatch(entry.name) is not None
+        if not named:
+            about.append(
+                f"# error, line {entry.at.line}: The id {entry.name!r} is no name of a resource:"
+                " use a-z, 0-9 and '-'."
+            )
+        if not named or entry.name in parsed.rejected:
+            block = [f"# {line}" for line in block]
+        lines += ["---", *about, *block]
     return "\n".join(lines) + "\n", parsed
 
 

@@ -96,10 +96,19 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     "import",
     epilog=examples(
         "leaseway import ~/.cursor/mcp.json --out .minds/mcp.yaml",
+        "leaseway import --to kubernetes .minds/mcp.yaml | kubectl apply -f -",
         "leaseway import openapi api.yaml --tag pets --out .minds/mcp.yaml",
     ),
 )
 @click.argument("words", nargs=-1, required=True, type=click.Path(), metavar="[openapi] FILE")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(["native", "kubernetes"]),
+    default="native",
+    show_default=True,
+    help="A native file, or MCPServer resources.",
+)
 @click.option("--name", metavar="ID", help="openapi: the server's id; else from the title.")
 @click.option("--operation", multiple=True, metavar="PATTERN", help="openapi: operation ids.")
 @click.option("--tag", multiple=True, metavar="PATTERN", help="openapi: tags of operations.")
@@ -111,6 +120,7 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
 )
 def import_file(
     words: tuple[str, ...],
+    form: str,
     name: str | None,
     operation: tuple[str, ...],
     tag: tuple[str, ...],
@@ -123,11 +133,13 @@ def import_file(
     `--operation`, `--tag` and `--path` choose operations by patterns with `*`; else all are taken.
     """
     is_openapi = len(words) == _OPENAPI_WORDS and words[0] == "openapi"
+    if is_openapi and form != "native":
+        raise click.UsageError("--to kubernetes is for a FILE: write the native one first.")
     if is_openapi:
         return _import_openapi(words[1], name, (operation, tag, path), out)
     if len(words) != 1 or name or operation or tag or path:
         raise click.UsageError("Name one FILE, or `openapi` and a FILE with its options.")
-    return _import_client_file(Path(words[0]), out)
+    return _import_client_file(Path(words[0]), form, out)
 
 
 def _import_openapi(
@@ -156,8 +168,8 @@ def _import_openapi(
     return 0
 
 
-def _import_client_file(file: Path, out: Path | None) -> int:
-    from leaseway.control_plane.config.exporting import native_text
+def _import_client_file(file: Path, form: str, out: Path | None) -> int:
+    from leaseway.control_plane.config.exporting import kubernetes_text, native_text
     from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 
     try:
@@ -166,7 +178,8 @@ def _import_client_file(file: Path, out: Path | None) -> int:
         raise click.UsageError(f"There is no file {file}.") from None
     except Unreadable as error:
         raise CliFailure(f"The file {file} can't be read: {error}") from None
-    native, parsed = native_text(text, str(file))
+    write = native_text if form == "native" else kubernetes_text
+    native, parsed = write(text, str(file))
     print_issues(parsed.issues, err=True)
     if parsed.broken:
         return FAILED
