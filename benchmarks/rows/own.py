@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -27,8 +27,21 @@ _UNBOUNDED = [("grpc.max_receive_message_length", 2**25)]
 Open = Callable[[], AbstractAsyncContextManager[Driver]]
 
 
-def _shared(size: int = 0, workers: int = 1, traced: bool = False) -> Open:
-    """One shared stdio server; results of `size` bytes, or echoes."""
+_POLICY = {"risk": {"read_*": "read_only", "*": "external"}, "rate_limit": "900000000/s"}
+_RULE = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
+
+
+def _shared(
+    size: int = 0,
+    workers: int = 1,
+    traced: bool = False,
+    audited: bool = False,
+    policy: Mapping[str, object] | None = None,
+) -> Open:
+    """One shared stdio server; results of `size` bytes, or echoes.
+
+    With `audited`, each call has two records, since the tool may change something.
+    """
 
     @contextlib.asynccontextmanager
     async def opened() -> AsyncIterator[Driver]:
@@ -39,7 +52,10 @@ def _shared(size: int = 0, workers: int = 1, traced: bool = False) -> Open:
             if traced:
                 folder = stack.enter_context(tempfile.TemporaryDirectory())
                 options = ["--trace-file", str(Path(folder) / "spans.jsonl")]
-            servers = {"echo": echo_server(**_SHARED)}
+            if audited:
+                folder = stack.enter_context(tempfile.TemporaryDirectory())
+                options += ["--audit", folder]
+            servers = {"echo": echo_server(**_SHARED, **(policy or {}))}
             system = await stack.enter_async_context(
                 leaseway(servers, workers=workers, options=options)
             )
@@ -54,10 +70,20 @@ def _shared(size: int = 0, workers: int = 1, traced: bool = False) -> Open:
 
 
 @contextlib.asynccontextmanager
-async def _leased() -> AsyncIterator[Driver]:
+async def _leased_audited() -> AsyncIterator[Driver]:
+    """The same as `_leased` with policy and audit."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with _leased(_POLICY, ["--audit", folder]) as driver:
+            yield driver
+
+
+@contextlib.asynccontextmanager
+async def _leased(
+    policy: Mapping[str, object] | None = None, options: Sequence[str] = ()
+) -> AsyncIterator[Driver]:
     """A process a session; callers take turns with 32 sessions."""
     async with (
-        leaseway({"echo": echo_server()}) as system,
+        leaseway({"echo": echo_server(**(policy or {}))}, options=options) as system,
         AsyncClient(system.address) as client,
         contextlib.AsyncExitStack() as stack,
     ):
@@ -151,6 +177,14 @@ async def _sync() -> AsyncIterator[Driver]:
 ROWS = (
     Row("stdio", "Leaseway, stdio shared", _shared()),
     Row("leased", "Leaseway, stdio leased, 32 sessions", _leased),
+    Row("audited", "Leaseway, policy and audit on", _shared(audited=True, policy=_POLICY)),
+    Row(
+        "ruled",
+        "Leaseway, the same with a CEL rule",
+        _shared(audited=True, policy=_POLICY | _RULE),
+        (1, 32, 128),
+    ),
+    Row("leased_audited", "Leaseway, leased, policy and audit on", _leased_audited),
     Row("http", "Leaseway, streamable HTTP", _http),
     Row("http_api", "Leaseway, a REST API as tools", _rest),
     Row("stdio_16k", "Leaseway, 16 KiB results", _shared(2**14), (1, 32)),
