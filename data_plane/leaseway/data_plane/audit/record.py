@@ -6,6 +6,7 @@ and `call`, when it has ended. Any other call has the second one alone.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -168,6 +169,7 @@ class Recorder:
         return known
 
 
+@functools.lru_cache(4_096)  # looking for secrets costs more than all the rest of a record
 def _name(text: str) -> str:
     """Return a name that a caller chose, which may be anything."""
     return "[redacted]" if holds_secret(text) else text[:_LONGEST_NAME]
