@@ -27,8 +27,11 @@ _UNBOUNDED = [("grpc.max_receive_message_length", 2**25)]
 Open = Callable[[], AbstractAsyncContextManager[Driver]]
 
 
-_POLICY = {"risk": {"read_*": "read_only", "*": "external"}, "rate_limit": "900000000/s"}
-_RULE = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
+_POLICY: dict[str, object] = {
+    "risk": {"read_*": "read_only", "*": "external"},
+    "rate_limit": "900000000/s",
+}
+_RULE: dict[str, object] = {"rules": ['args.text.startsWith("/etc") && tenant != "acme"']}
 
 
 def _shared(

@@ -55,6 +55,62 @@ SENSITIVE_NAMES: Final = (
 )
 """How names end that stand for secrets."""
 
+_SHAPE_MARKS: Final = (
+    "private key",
+    "age-secret-key-1",
+    "putty-user-key",
+    "eyj",
+    "lwk_",
+    "sk-",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "glrt-",
+    "gldt-",
+    "glcbt-",
+    "glptt-",
+    "akia",
+    "asia",
+    "xox",
+    "xapp-",
+    "slack.com",
+    "aiza",
+    "ya29.",
+    "npm_",
+    "pypi-age",
+    "dckr_pat_",
+    "hf_",
+    "sk_",
+    "rk_",
+    "whsec_",
+    "sg.",
+    "_v1_",
+    "shpat_",
+    "shpca_",
+    "shppa_",
+    "shpss_",
+    "hvs.",
+    "hvb.",
+    "hvr.",
+    ":aa",
+    "bearer",
+    "basic",
+    "token",
+    "://",
+    "pass",
+    "pwd",
+    "secret",
+    "key",
+    "sig",
+)
+"""What each shape has at least one of, in small letters: looking for these is cheap."""
+
+_MARKS: Final = (*_SHAPE_MARKS, "credential", "auth", "cookie", "session", "pin", "cvv", "cvc")
+_BYTE_MARKS: Final = tuple(mark.encode() for mark in (*_MARKS, "otp", "jwt", "\\"))
 _NAME: Final = re.compile(rf"(?i)(?:{SENSITIVE_NAMES})\Z")
 _ANY: Final = re.compile(SECRET_SHAPES)
 _LOOKED_AT: Final = 1 << 20
@@ -67,4 +123,16 @@ def names_a_secret(name: str) -> bool:
 
 def holds_secret(text: str) -> bool:
     """Say whether a text holds what looks like a secret."""
+    lower = text.lower()
+    if not any(mark in lower for mark in _SHAPE_MARKS):
+        return False
     return _ANY.search(text, 0, _LOOKED_AT) is not None
+
+
+def may_hold_secret(json: bytes) -> bool:
+    """Say whether JSON is worth a closer look; False only where it certainly has nothing.
+
+    A backslash may hide anything.
+    """
+    lower = json.lower()
+    return any(mark in lower for mark in _BYTE_MARKS)
