@@ -385,6 +385,24 @@ def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     assert len(exposed(state)) == 2
 
 
+def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() -> None:
+    first, holder = started(spec("a"))
+    state, worker = started(spec("b"))
+    mute = hello("w2", held=holder.hashes(), highest_version=first.visible.version)
+    state.worker_joined(mute, at(5))
+    load(state, spec("b", prefix="new_"), now=at(6))
+    mine = [one for one in state.take_actions() if one[0] == "w1"]  # what w2 is asked is lost
+    state.tick(at(10))
+    assert (mine, exposed(state)) == ([], {"b_echo": "b"})
+    due = state.next_deadline(at(10))
+    assert due == at(20).mono
+    state.tick(at(20))
+    assert "CONTENT_OVERDUE" in [one.problem.reason for one in state.problems.open()]
+    state.tick(at(21))
+    run(state, [worker, FakeWorker("w2")], at(21))
+    assert exposed(state) == {"new_echo": "b"}
+
+
 def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     state, _ = started(spec("a"))
     twin = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))

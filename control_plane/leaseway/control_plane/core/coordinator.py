@@ -45,6 +45,10 @@ from leaseway.control_plane.core.workers.visibility import ForceTable
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 
+_CONTENT_WITHIN: Final = 15.0
+"""Seconds that a worker may take to send the content that it was asked for."""
+
+_CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
 _MISSING_REFERENCE: Final = "MISSING_REFERENCE"
 """What workers say of a variant whose secrets, files or variables are not all there."""
 
@@ -133,7 +137,7 @@ class Coordinator:
         ):  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
         self.servers.probes.worker_gone(record.id)  # they ended with its older stream
-        self._ask_for_content(record)
+        self._ask_for_content(record, now)
         self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
@@ -159,6 +163,7 @@ class Coordinator:
         record = self.workers.get(worker_id)
         if record is None:
             return
+        self.problems.clear(worker_id=worker_id, reason=_CONTENT_OVERDUE)
         for served in variants:
             self.servers.adopt(served)
         self._owes_nothing(record, now)
@@ -224,6 +229,7 @@ class Coordinator:
     def tick(self, now: Moment) -> None:
         """Do what is due."""
         self.roster.forget_lost(now)
+        self._give_up_content(now)
         self._settle(now)
         self.servers.give_up_overdue(now)
         self.met.expire(now)
@@ -246,6 +252,7 @@ class Coordinator:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
         times += [*self.roster.deadlines(), self.met.next_expiry()]
+        times += [each.asked_at + _CONTENT_WITHIN for each in self.workers.values() if each.owed]
         if not self.settled:
             times.append(self._settled_at)
         if len(self.line):
@@ -318,7 +325,7 @@ class Coordinator:
 
     # Inside.
 
-    def _ask_for_content(self, record: WorkerRecord) -> None:
+    def _ask_for_content(self, record: WorkerRecord, now: Moment) -> None:
         known = self.committed.hashes
         goods = self.servers.goods
         wanted = {
@@ -327,9 +334,22 @@ class Coordinator:
             if known.get(key) != hashes
             and (key not in goods or goods[key].launch_hash != hashes.launch)
         }
-        record.owed = wanted
+        record.owed, record.asked_at = wanted, now.mono
         if wanted:
             self.roster.tell(record.id, WantContent(tuple(sorted(wanted))))
+
+    def _give_up_content(self, now: Moment) -> None:
+        """Go on without a worker that does not send what it was asked for: all others wait."""
+        for record in self.workers.values():
+            if record.owed and now.mono >= record.asked_at + _CONTENT_WITHIN:
+                message = (
+                    f"Worker '{record.id}' did not say within {_CONTENT_WITHIN:g} s what it holds"
+                    f" of {', '.join(sorted(map(str, record.owed))[:5])}. The others go on without"
+                    " it; look at that worker's log, or restart it, if this stays."
+                )
+                problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=record.id)
+                self.problems.report(problem, now.unix)
+                self._owes_nothing(record, now)
 
     def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:
         record.owed = set()

@@ -111,6 +111,7 @@ class WorkerRecord:
         gone_at: When its stream ended, or None while it is connected.
         pushed_at: When it was sent its last delta.
         owed: Variants whose content it was asked for and has not sent yet.
+        asked_at: When it was asked for them.
         refusals_shown: What it refuses, as the open problems say.
         twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
     """
@@ -121,6 +122,7 @@ class WorkerRecord:
     pushed_at: float = 0.0
     draining: bool = False
     owed: set[VariantKey] = field(default_factory=set)
+    asked_at: float = 0.0
     instances: tuple[InstanceInfo, ...] = ()
     calls_in_flight: int = 0
     refusals_shown: list[Refusal] = field(default_factory=list)
