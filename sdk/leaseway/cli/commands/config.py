@@ -127,7 +127,9 @@ def import_file(
     path: tuple[str, ...],
     out: Path | None,
 ) -> int:
-    """Write the native file for another client's FILE, or for an OpenAPI document.
+    """Write a native file for another format's FILE.
+
+    FILE is another client's, or an OpenAPI document.
 
     Comments in it say what could not be taken over. Of an OpenAPI document (a file or an address),
     `--operation`, `--tag` and `--path` choose operations by patterns with `*`; else all are taken.
