@@ -46,7 +46,7 @@ _CONTROLLER: Final = "leaseway.dev/control-plane"
 _LONGEST_NOTE: Final = 1_000
 
 
-class KubernetesFailure(Exception):
+class KubernetesFailure(OSError):
     """The API cannot be asked, or did not answer as it should; the message is a sentence."""
 
 
