@@ -6,6 +6,7 @@ So an issue names its resource, and one that is wrong harms no other. Pure.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,4 +112,6 @@ class _Bounded:
             return {str(name): self.value(each, depth + 1) for name, each in found.items()}
         if isinstance(found, list):
             return [self.value(each, depth + 1) for each in found]
+        if isinstance(found, float) and not math.isfinite(found):
+            return None  # JSON has no word for it
         return found if isinstance(found, str | int | float | bool) else None
