@@ -140,8 +140,6 @@ async def _plant(
     system: System, leaker: AsyncClient, temporary: Path, servers: dict[str, object]
 ) -> None:
     async with AsyncClient(system.address, agent="planter") as client:
-        with pytest.raises(LeasewayError):
-            await client.call_tool("die", {}, timeout=60)
         await system.workers["worker-2"].end(signal.SIGKILL)
 
         async def alone() -> bool:
@@ -149,6 +147,8 @@ async def _plant(
 
         await eventually(alone)
         await client.call_tool("wait", {}, timeout=60)
+        with pytest.raises(LeasewayError):
+            await client.call_tool("die", {}, timeout=60)
         for each in [path for path in temporary.iterdir() if path.is_dir()]:
             shutil.rmtree(each)
             each.write_text("in the way of a folder")
