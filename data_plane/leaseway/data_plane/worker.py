@@ -32,13 +32,13 @@ from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
-from leaseway.data_plane.instances.stderr_history import EndedLogs
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.instances.stderr_history import StderrHistory
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.gauges import StateMeters, StateReaders
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
-from leaseway.data_plane.services.continuations import Parking
+from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService
 from leaseway.data_plane.services.inspection import Inspection
@@ -167,14 +167,14 @@ class Worker:
         self._reports = Reports()
         meters = WorkerMeters(meter, clock) if meter is not None else None
         context = WorkerContext(
-            options.id, open_instance, background, self._reports, EndedLogs(), meters=meters
+            options.id, open_instance, background, self._reports, StderrHistory(), meters=meters
         )
         if meters is not None:
             context.hooks.instance_started = meters.instance_started
             context.hooks.instance_ended = meters.instance_ended
         self.pool = Pool(context)
         table = LeaseTable(me.incarnation, options.capacity)
-        self.leases = LeaseKeeper(self.pool, table, clock)
+        self.leases = LeaseManager(self.pool, table, clock)
         known = vault or WorkerVault(options.vault)
         self.references = ReferenceWatch(
             self.pool,
@@ -203,7 +203,7 @@ class Worker:
             self.executor,
             self.pool,
             self.artifacts,
-            Parking(options.id, me.incarnation),
+            Continuations(options.id, me.incarnation),
             describe,
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)

@@ -6,30 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.batching import Gathering
+from leaseway.data_plane.core.batching import Batching
 
 LONG = 1.0
 
 
-def skipped(gathering: Gathering) -> int:
+def skipped(gathering: Batching) -> int:
     """Return how many messages leave at once before the next one waits."""
     return next(number for number in range(1000) if gathering.pays(1, 0.0))
 
 
 @given(st.integers(0, 2000), st.integers(0, 1024))
 def test_the_answer_to_half_of_the_calls_leaves_at_once(ready: int, under_way: int) -> None:
-    gathering = Gathering(range(under_way))
+    gathering = Batching(range(under_way))
     assert gathering.pays(ready, 0.0) == (ready < under_way)
     assert gathering.is_enough(ready) == (ready >= under_way)
 
 
 def test_the_only_call_of_a_stream_never_waits() -> None:
-    assert not Gathering(()).pays(1, 0.0)
+    assert not Batching(()).pays(1, 0.0)
 
 
 def test_calls_that_take_long_are_not_waited_for() -> None:
     calls = set(range(200))
-    gathering = Gathering(calls)
+    gathering = Batching(calls)
     assert gathering.pays(1, 0.0)
     assert not gathering.pays(1, LONG)
     calls |= {1001, 1002, 1003}
@@ -39,7 +39,7 @@ def test_calls_that_take_long_are_not_waited_for() -> None:
 
 def test_the_end_of_calls_that_took_long_lets_others_be_waited_for() -> None:
     calls = set(range(200))
-    gathering = Gathering(calls)
+    gathering = Batching(calls)
     for now in (0.0, LONG):
         gathering.pays(1, now)
     calls.clear()
@@ -49,14 +49,14 @@ def test_the_end_of_calls_that_took_long_lets_others_be_waited_for() -> None:
 
 
 def test_waits_that_bring_results_are_repeated() -> None:
-    gathering = Gathering(range(10))
+    gathering = Batching(range(10))
     for _ in range(100):
         assert gathering.pays(1, 0.0)
         gathering.waited(3)
 
 
 def test_after_vain_waits_more_and_more_messages_leave_at_once() -> None:
-    gathering = Gathering(range(10))
+    gathering = Batching(range(10))
     counts = []
     for _ in range(8):
         gathering.waited(0)
@@ -66,7 +66,7 @@ def test_after_vain_waits_more_and_more_messages_leave_at_once() -> None:
 
 @pytest.mark.parametrize("vain", [1, 5, 20])
 def test_one_wait_that_brings_something_makes_up_for_vain_ones(vain: int) -> None:
-    gathering = Gathering(range(10))
+    gathering = Batching(range(10))
     for _ in range(vain):
         gathering.waited(0)
     gathering.waited(1)

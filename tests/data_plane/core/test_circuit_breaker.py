@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.circuit_breaker import OPENS_AFTER, STEADY, Restart
+from leaseway.data_plane.core.circuit_breaker import OPENS_AFTER, STEADY, CircuitBreaker
 
 
 def delay(attempt: int) -> float:
     return min(30.0, 0.2 * 2.0**attempt)
 
 
-def after_failures(count: int, now: float = 0.0) -> Restart:
-    state = Restart()
+def after_failures(count: int, now: float = 0.0) -> CircuitBreaker:
+    state = CircuitBreaker()
     for _ in range(count):
         state = state.failed(now, delay)
     return state
@@ -64,7 +64,7 @@ def test_one_that_was_up_for_long_begins_a_new_row_of_failures() -> None:
 
 
 def test_several_that_come_up_and_end_at_once_count_on() -> None:
-    state, now = Restart(), 0.0
+    state, now = CircuitBreaker(), 0.0
     for _ in range(4):
         state = state.came_up(now).ended(now + 0.1, now, delay)
         now = state.retry_at
@@ -82,7 +82,7 @@ def test_of_all_starts_no_two_tries_run_while_the_circuit_is_open(
     events: list[tuple[str, float]],
 ) -> None:
     """Each start may be a trial or not; whatever happens, one trial runs at most."""
-    state, now = Restart(), 0.0
+    state, now = CircuitBreaker(), 0.0
     running: list[bool] = []
     for event, pause in events:
         now += pause

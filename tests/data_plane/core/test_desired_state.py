@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.desired_state import Changes, HeldVariant, Holdings, Update, apply
+from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.toolset import CompiledToolset
 from leaseway.spec.model import ServerSpec, VariantKey
 
@@ -20,7 +20,9 @@ def keys(variants: tuple[HeldVariant, ...]) -> list[str]:
 
 
 def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
-    holdings, changes = apply(Holdings(), Update(1, 5, (variant("a"), variant("b"), variant("c"))))
+    holdings, changes = apply(
+        DesiredState(), Update(1, 5, (variant("a"), variant("b"), variant("c")))
+    )
     assert keys(changes.launched) == ["a", "b", "c"]
     _, changes = apply(
         holdings,
@@ -32,7 +34,7 @@ def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
 
 
 def test_a_removal_names_what_was_held_and_ignores_the_rest() -> None:
-    holdings, _ = apply(Holdings(), Update(1, 5, (variant("a"),)))
+    holdings, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
     holdings, changes = apply(
         holdings, Update(1, 6, removals=(VariantKey("a"), VariantKey("a"), VariantKey("ghost")))
     )
@@ -41,7 +43,7 @@ def test_a_removal_names_what_was_held_and_ignores_the_rest() -> None:
 
 
 def test_an_upsert_wins_over_a_removal_of_the_same_delta() -> None:
-    holdings, _ = apply(Holdings(), Update(1, 5, (variant("a"),)))
+    holdings, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
     holdings, changes = apply(holdings, Update(1, 6, (variant("a"),), (VariantKey("a"),)))
     assert changes == Changes()
     assert VariantKey("a") in holdings.variants
@@ -49,7 +51,7 @@ def test_an_upsert_wins_over_a_removal_of_the_same_delta() -> None:
 
 def test_a_tenant_gets_its_own_variant_else_the_common_one() -> None:
     own, common = variant("a", tenant="acme"), variant("a")
-    holdings, _ = apply(Holdings(), Update(1, 5, (own, common, variant("b", tenant="acme"))))
+    holdings, _ = apply(DesiredState(), Update(1, 5, (own, common, variant("b", tenant="acme"))))
     assert holdings.find("a", "acme") is own
     assert holdings.find("a", "other") is common
     assert holdings.find("b", "other") is None
@@ -59,7 +61,7 @@ def test_a_tenant_gets_its_own_variant_else_the_common_one() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
 def test_versions_and_epochs_never_fall(deltas: list[tuple[int, int]]) -> None:
-    holdings = Holdings()
+    holdings = DesiredState()
     for epoch, version in deltas:
         before = holdings
         holdings, _ = apply(holdings, Update(epoch, version))

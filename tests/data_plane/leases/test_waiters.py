@@ -11,7 +11,7 @@ from tests.data_plane.conftest import worker_bench
 from tests.data_plane.leases.test_manager import Bench, acquire, refused
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
-from leaseway.data_plane.leases.waiters import Granted, RoomLine
+from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire.durations import duration
@@ -23,7 +23,7 @@ class Room:
 
     def __init__(self, capacity: int = 1, server_limit: int = 256) -> None:
         self.table = LeaseTable("run", capacity)
-        self.line = RoomLine()
+        self.line = WaitQueue()
         self.server_limit = server_limit
         self.order: list[str] = []
 

@@ -8,7 +8,7 @@ import pytest
 from tests.data_plane.conftest import Bench
 from tests.data_plane.services.test_continuations import Reply, call_of, parked, refused, reply_of
 
-from leaseway.data_plane.services.continuations import Parking
+from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.testing.servers import MemoryCall
 from leaseway.wire.errors import Reason
 from leaseway.wire.mcp import ELICIT
@@ -49,7 +49,7 @@ async def several_parked(bench: Bench, count: int) -> tuple[list[Reply], list[Me
 async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_given_up(
     held: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=3000)
+    held.worker.execution.parking = Continuations("w1", "i1", space=3000)
     responses, calls = await several_parked(held, 3)
     for call in (calls[1], calls[0]):
         call.answer(text_result(1200))
@@ -66,7 +66,7 @@ async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_gi
 
 
 async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=1000)
+    held.worker.execution.parking = Continuations("w1", "i1", space=1000)
     responses, calls = await several_parked(held, 2)
     calls[1].answer(text_result(950))
     await held.until(lambda: calls[0].cancelled)
@@ -76,7 +76,7 @@ async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held
 
 
 async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=5000)
+    held.worker.execution.parking = Continuations("w1", "i1", space=5000)
     _response, _ = await parked(held, ELICIT)
     call = call_of(held)
     for _ in range(15):
@@ -88,7 +88,7 @@ async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> Non
 
 
 async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", space=10)
+    held.worker.execution.parking = Continuations("w1", "i1", space=10)
     response, _ = await parked(held, ELICIT)
     await held.until(lambda: call_of(held).cancelled)
     fault = await refused(held, request_state=response.request_state, tenant="other")
@@ -98,7 +98,7 @@ async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Benc
 
 
 async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", drain_patience=0.05)
+    held.worker.execution.parking = Continuations("w1", "i1", drain_patience=0.05)
     (asked, _with_result), calls = await several_parked(held, 2)
     calls[1].answer(text_result(100))
     caller = held.caller()

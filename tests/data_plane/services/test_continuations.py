@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from leaseway.data_plane.services.continuations import MAX_PARKED, Parking
+from leaseway.data_plane.services.continuations import MAX_PARKED, Continuations
 from leaseway.data_plane.services.unary import Collector
 from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
@@ -236,7 +236,7 @@ async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Be
 
 
 async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
-    held.worker.execution.parking = Parking("w1", "i1", patience=0.05)
+    held.worker.execution.parking = Continuations("w1", "i1", patience=0.05)
     response, (question,) = await parked(held, ELICIT)
     with pytest.raises(AskRefused, match="has ended"):
         await reply_to(question)
@@ -248,7 +248,7 @@ async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
 
 
 async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
-    parking = held.worker.execution.parking = Parking("w1", "i1")
+    parking = held.worker.execution.parking = Continuations("w1", "i1")
     for _ in range(MAX_PARKED):
         parking.park(Collector(keep_events=False))
     reply, call = await begin(held)

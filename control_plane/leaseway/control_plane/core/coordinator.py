@@ -21,7 +21,7 @@ from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.client_problems import MetProblems
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import PlacementTable
-from leaseway.control_plane.core.placement.wait_queue import RoomLine
+from leaseway.control_plane.core.placement.wait_queue import WaitQueue
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.servers.servers import Servers
@@ -41,7 +41,7 @@ from leaseway.control_plane.core.workers.records import (
 )
 from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.control_plane.core.workers.subscription import Refusal
-from leaseway.control_plane.core.workers.visibility import ForceTable
+from leaseway.control_plane.core.workers.visibility import Visibility
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 
@@ -75,8 +75,8 @@ class Coordinator:
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
-        self.line = RoomLine()
-        self.force = ForceTable()
+        self.line = WaitQueue()
+        self.force = Visibility()
         self.config_known = False
         self.config_loaded_at: float | None = None
         self.settled = False

@@ -15,7 +15,7 @@ from leaseway.data_plane.core.calls import Outcome
 from leaseway.data_plane.core.lease_table import LeaseKey
 from leaseway.data_plane.core.toolset import Exposed, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
 from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.errors import Fault, Reason
@@ -36,7 +36,7 @@ class AdminTools:
 
     """
 
-    def __init__(self, pool: Pool, leases: LeaseKeeper) -> None:
+    def __init__(self, pool: Pool, leases: LeaseManager) -> None:
         self._pool = pool
         self._leases = leases
 

@@ -27,7 +27,7 @@ from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
@@ -57,7 +57,7 @@ class Executor:
 
     """
 
-    def __init__(self, pool: Pool, leases: LeaseKeeper, worker_id: str) -> None:
+    def __init__(self, pool: Pool, leases: LeaseManager, worker_id: str) -> None:
         self._pool = pool
         self._leases = leases
         self._admin = AdminTools(pool, leases)

@@ -14,7 +14,7 @@ from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.prompts_resources import Asked
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import SETTLED
 from leaseway.wire.errors import Fault
 
@@ -34,7 +34,7 @@ class Following:
 
     """
 
-    def __init__(self, leases: LeaseKeeper, allows: Allows) -> None:
+    def __init__(self, leases: LeaseManager, allows: Allows) -> None:
         self._leases = leases
         self._allows = allows
         self._runs: dict[Run, None] = {}

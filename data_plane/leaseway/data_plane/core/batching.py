@@ -16,7 +16,7 @@ _MOST_AT_ONCE: Final = 64
 """Messages that leave before another wait, however many waits were vain."""
 
 
-class Gathering:
+class Batching:
     """Decides for one stream, by what waiting was good for lately.
 
     A message waits until it answers half of the quick calls under way: with half of them at once,

@@ -22,7 +22,7 @@ CircuitState = Literal["closed", "open", "half_open"]
 
 
 @dataclass(frozen=True, slots=True)
-class Restart:
+class CircuitBreaker:
     """How starting the instances of one generation has gone so far.
 
     Times are seconds on a monotonic clock; a `delay` gives the backoff after the failed try of a
@@ -64,11 +64,11 @@ class Restart:
         """Say whether the background may start an instance: never before the backoff is over."""
         return now >= self.retry_at and self.admits(now)
 
-    def began(self) -> Restart:
+    def began(self) -> CircuitBreaker:
         """Return what follows a start that begins; it is the trial where the circuit is open."""
         return replace(self, trial=True) if self.is_open else self
 
-    def given_up(self, trial: bool) -> Restart:
+    def given_up(self, trial: bool) -> CircuitBreaker:
         """Return what follows a start that was called off.
 
         Args:
@@ -77,7 +77,9 @@ class Restart:
         """
         return replace(self, trial=False) if trial else self
 
-    def failed(self, now: float, delay: Callable[[int], float], trial: bool = False) -> Restart:
+    def failed(
+        self, now: float, delay: Callable[[int], float], trial: bool = False
+    ) -> CircuitBreaker:
         """Return what follows a start that failed.
 
         Args:
@@ -86,19 +88,19 @@ class Restart:
             trial: Whether that start was the trial.
 
         """
-        return Restart(
+        return CircuitBreaker(
             failures=self.failures + 1,
             retry_at=now + delay(self.failures),
             trial=self.trial and not trial,
         )
 
-    def came_up(self, now: float) -> Restart:
+    def came_up(self, now: float) -> CircuitBreaker:
         """Return what follows a start that succeeded: the circuit is closed."""
         if self.failures:
-            return Restart(doubt=self.failures, doubt_until=now + STEADY)
+            return CircuitBreaker(doubt=self.failures, doubt_until=now + STEADY)
         return replace(self, retry_at=0.0, trial=False)
 
-    def ended(self, now: float, up_since: float, delay: Callable[[int], float]) -> Restart:
+    def ended(self, now: float, up_since: float, delay: Callable[[int], float]) -> CircuitBreaker:
         """Return what follows an instance that ended by itself, and not because of its use.
 
         Args:
@@ -110,4 +112,4 @@ class Restart:
         before = self.failures
         if now - up_since < STEADY and now < self.doubt_until:
             before = max(before, self.doubt)
-        return Restart(failures=before + 1, retry_at=now + delay(before), trial=self.trial)
+        return CircuitBreaker(failures=before + 1, retry_at=now + delay(before), trial=self.trial)

@@ -73,7 +73,7 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class DesiredState:
     """All variants that a worker serves, at one registry version.
 
     Attributes:
@@ -103,7 +103,7 @@ class Holdings:
         ]
 
 
-def apply(holdings: Holdings, update: Update) -> tuple[Holdings, Changes]:
+def apply(holdings: DesiredState, update: Update) -> tuple[DesiredState, Changes]:
     """Return the holdings after an update, and what it changed.
 
     An upsert wins over a removal of the same variant. What is equal in all hashes changes nothing.

@@ -8,9 +8,9 @@ from typing import Protocol
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.instances.quota import Population
+from leaseway.data_plane.instances.quota import Quota
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.instances.stderr_history import EndedLogs
+from leaseway.data_plane.instances.stderr_history import StderrHistory
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
@@ -96,7 +96,7 @@ class WorkerContext:
     open_instance: OpenInstance
     background: Background
     reports: Reports
-    logs: EndedLogs
+    logs: StderrHistory
     hooks: Hooks = field(default_factory=Hooks)
-    population: Population = field(default_factory=Population)
+    population: Quota = field(default_factory=Quota)
     meters: WorkerMeters | None = None

@@ -12,7 +12,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.members import LiveInstances
 
 
-class Upkeep:
+class Expiry:
     """Watches over the leased instances of one generation, also of one that drains.
 
     A call in flight is never cut off: the lease of an old instance ends with the last one.

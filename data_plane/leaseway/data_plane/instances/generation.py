@@ -11,16 +11,16 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from leaseway.data_plane.core.circuit_breaker import Restart
+from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instance_policy import spares_wanted
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.context import WorkerContext
-from leaseway.data_plane.instances.expiry import Upkeep
+from leaseway.data_plane.instances.expiry import Expiry
 from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
 from leaseway.data_plane.instances.members import LiveInstances
 from leaseway.data_plane.instances.problems import ServerProblems
-from leaseway.data_plane.instances.shared import SharedKeeper
+from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
@@ -41,9 +41,9 @@ class Generation:
         self._context = context
         self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
         self._lives = LiveInstances(variant, context, self, self._problems)
-        self._keeper = SharedKeeper(self._lives, context, self._shared_up, self._shared_failed)
+        self._keeper = SharedSupervisor(self._lives, context, self._shared_up, self._shared_failed)
         self._spares = Spares(self._lives, context)
-        self._upkeep = Upkeep(self._lives, context.hooks)
+        self._upkeep = Expiry(self._lives, context.hooks)
         self._predecessor: Generation | None = None
 
     @property
@@ -127,7 +127,7 @@ class Generation:
         return self._lives.last_id
 
     @property
-    def restart(self) -> Restart:
+    def restart(self) -> CircuitBreaker:
         """How starts have gone, and when the next one may be."""
         return self._lives.restart
 

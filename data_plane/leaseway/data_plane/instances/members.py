@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from leaseway.data_plane.core.circuit_breaker import Restart
+from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.context import WorkerContext
@@ -42,7 +42,7 @@ class LiveInstances:
         problems: ServerProblems,
     ) -> None:
         self.variant = variant
-        self.restart = Restart()
+        self.restart = CircuitBreaker()
         self.draining = False
         self.starts = 0
         self.last_id = ""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from leaseway.data_plane.core.desired_state import Changes, HeldVariant, Holdings, Update, apply
+from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.generation import Generation
@@ -82,7 +82,7 @@ class Pool:
 
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
-        self._holdings = Holdings()
+        self._holdings = DesiredState()
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
@@ -93,7 +93,7 @@ class Pool:
         self.registry_version = 0
 
     @property
-    def holdings(self) -> Holdings:
+    def holdings(self) -> DesiredState:
         """What is held now."""
         return self._holdings
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from leaseway.data_plane.instances.live_instance import LiveInstance
 
 
-class GivesWay(Protocol):
+class Evictable(Protocol):
     """Holds instances of a server that nobody needs yet."""
 
     def shed(self) -> bool:
@@ -22,12 +22,12 @@ class GivesWay(Protocol):
         """Look again at what is to be held."""
 
 
-class Population:
+class Quota:
     """The instances of each server, and who holds spare ones."""
 
     def __init__(self) -> None:
         self._lives: dict[str, dict[LiveInstance, None]] = {}
-        self._holders: dict[str, dict[GivesWay, None]] = {}
+        self._holders: dict[str, dict[Evictable, None]] = {}
 
     def add(self, live: LiveInstance) -> None:
         """Count an instance, which starts or was taken over from a probe."""
@@ -50,11 +50,11 @@ class Population:
         """Return how many instances a server has, those on their way up included."""
         return len(self._lives.get(server_id, ()))
 
-    def join(self, server_id: str, holder: GivesWay) -> None:
+    def join(self, server_id: str, holder: Evictable) -> None:
         """Have somebody asked to give way, and told when there may be room."""
         self._holders.setdefault(server_id, {})[holder] = None
 
-    def leave(self, server_id: str, holder: GivesWay) -> None:
+    def leave(self, server_id: str, holder: Evictable) -> None:
         """Ask and tell somebody no more."""
         holders = self._holders.get(server_id, {})
         holders.pop(holder, None)

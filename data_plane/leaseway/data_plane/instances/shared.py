@@ -15,7 +15,7 @@ from leaseway.data_plane.instances.members import LiveInstances
 from leaseway.wire.errors import Fault, Reason
 
 
-class SharedKeeper:
+class SharedSupervisor:
     """Keeps one instance up from when it is wanted until nobody has called for long.
 
     `settle` does what is due; it is called whenever something has changed, and by an alarm.

@@ -23,7 +23,7 @@ class KeptLog:
     pid: int = 0
 
 
-class EndedLogs:
+class StderrHistory:
     """The logs of the last four ended instances of each of at most 1,024 variants."""
 
     def __init__(self) -> None:

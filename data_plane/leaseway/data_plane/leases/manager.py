@@ -12,14 +12,14 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
-from leaseway.data_plane.leases.waiters import Granted, RoomLine
+from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.data_plane.metrics.instruments import lease_wait
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import check_caller_names
 
 
-class LeaseKeeper:
+class LeaseManager:
     """Grants, renews and ends leases.
 
     Args:
@@ -36,7 +36,7 @@ class LeaseKeeper:
         self._context = pool.context
         self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
         self._lives = self._instances.up
-        self._line = RoomLine()
+        self._line = WaitQueue()
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._context.hooks.leased_ended = self._instance_ended

@@ -29,7 +29,7 @@ class _Waiter:
     )
 
 
-class RoomLine:
+class WaitQueue:
     """A line of at most 1,024 callers."""
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ class _GivenUp:
     sentence: str
 
 
-class Parking:
+class Continuations:
     """Where unary calls wait.
 
     Args:

@@ -18,7 +18,7 @@ import grpc
 
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.arguments import oversize_arguments
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.services.leases import renew_all
 from leaseway.data_plane.services.replies import Context, Replies
 from leaseway.identity.interceptor import caller
@@ -41,7 +41,7 @@ class ExchangeStream:
         self,
         context: Context,
         executor: Executor,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
         on_growth: Callable[[], None],
@@ -230,7 +230,7 @@ class Exchanges:
     def __init__(
         self,
         executor: Executor,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
     ) -> None:

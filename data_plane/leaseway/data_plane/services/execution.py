@@ -21,7 +21,7 @@ from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.stderr_history import KeptLog
-from leaseway.data_plane.services.continuations import Parking
+from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.unary import Collector, arguments_of, typed_response
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
@@ -116,7 +116,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         executor: Executor,
         pool: Pool,
         artifacts: ArtifactStore,
-        parking: Parking,
+        parking: Continuations,
         lease_message: Callable[[Lease], leases_pb2.Lease],
     ) -> None:
         self._exchanges = exchanges

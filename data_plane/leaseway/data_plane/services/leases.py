@@ -13,7 +13,7 @@ import grpc
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.durations import duration, seconds
@@ -27,7 +27,7 @@ _MOST: Final = 1024
 
 
 def renew_all(
-    leases: LeaseKeeper, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
+    leases: LeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
 ) -> leases_pb2.KeepAliveResponse:
     """Renew the leases that a caller names, and say what became of each.
 
@@ -70,7 +70,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     def __init__(
         self,
         pool: Pool,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         executor: Executor,
         lease_message: Callable[[Lease], leases_pb2.Lease],
     ) -> None:

@@ -16,9 +16,9 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.call import Run
-from leaseway.data_plane.core.batching import Gathering
+from leaseway.data_plane.core.batching import Batching
 from leaseway.data_plane.core.calls import Ask
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
@@ -137,7 +137,7 @@ class Replies:
     def __init__(
         self,
         context: Context,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         meters: WorkerMeters | None,
         on_growth: Callable[[], None] = lambda: None,
@@ -154,7 +154,7 @@ class Replies:
         self._room = asyncio.Event()
         self._room.set()
         self._outbox = Outbox(self._wake.set)
-        self._gathering = Gathering(self.calls)
+        self._gathering = Batching(self.calls)
         self._calm = _OFTEN_LOOKED_AT  # bytes that wait; with more, each result is looked at
         self._updates = Updates(self._outbox)
         self._writing = asyncio.timeout(None)

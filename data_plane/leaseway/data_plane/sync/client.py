@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.sync.apply import apply_delta
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
@@ -80,7 +80,7 @@ class SyncClient:
         introduction: Introduction,
         status: WorkerStatus,
         pool: Pool,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected] = _nothing_to_see,
     ) -> None:

@@ -15,7 +15,7 @@ from leaseway.data_plane.core.prompts_resources import Offered, compile_prompts
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import (
     filter_from_wire,
@@ -148,7 +148,7 @@ class LeaseMessages:
     def __init__(
         self,
         worker_id: str,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         clock: Callable[[], float],
     ) -> None:
         self._worker_id = worker_id

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseKeeper
+from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -58,7 +58,7 @@ class WorkerStatus:
         self,
         introduction: Introduction,
         pool: Pool,
-        leases: LeaseKeeper,
+        leases: LeaseManager,
         in_flight: Callable[[], int],
         draining: Callable[[], bool],
         lease_message: Callable[[Lease], leases_pb2.Lease],

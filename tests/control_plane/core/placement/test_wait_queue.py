@@ -19,8 +19,8 @@ from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Pla
 from leaseway.control_plane.core.placement.wait_queue import (
     AVOIDED_FOR,
     MAX_WAITING,
-    RoomLine,
     Waiter,
+    WaitQueue,
 )
 from leaseway.wire import bounds
 
@@ -31,7 +31,7 @@ def key(session: str, server_id: str = "a") -> LeaseKey:
     return LeaseKey("default", session, server_id)
 
 
-def join(line: RoomLine, *sessions: str, avoided: Iterable[str] = (), now: float = 0.0) -> None:
+def join(line: WaitQueue, *sessions: str, avoided: Iterable[str] = (), now: float = 0.0) -> None:
     for session in sessions:
         assert line.join(key(session), avoided, now) is not None
 
@@ -53,7 +53,7 @@ class Room:
 
 
 def test_room_goes_to_those_who_came_first() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", "s2", "s3")
     room = Room(2)
     line.serve(room, 0.0)
@@ -63,7 +63,7 @@ def test_room_goes_to_those_who_came_first() -> None:
 
 
 def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", "s2", "s3")
     other = line.join(key("s4", "b"), (), 0.0)
     room = Room(0)
@@ -73,7 +73,7 @@ def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
 
 
 def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
-    line, table = RoomLine(), table_of(w1=1)
+    line, table = WaitQueue(), table_of(w1=1)
     join(line, "mine", "theirs", "mine")
     workers = Able(("w1",))
     line.serve(lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0)
@@ -82,7 +82,7 @@ def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> 
 
 
 def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
-    line, table = RoomLine(), table_of(w1=1)
+    line, table = WaitQueue(), table_of(w1=1)
     join(line, "theirs", "mine")
     table.gained(HeldLease("L1", key("mine"), "w1", 0.0))
     workers = Able(("w1",))
@@ -93,7 +93,7 @@ def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
 
 
 def test_who_leaves_gives_its_turn_to_the_next() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     first = line.join(key("s1"), (), 0.0)
     join(line, "s2")
     assert first is not None
@@ -105,7 +105,7 @@ def test_who_leaves_gives_its_turn_to_the_next() -> None:
 
 
 def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", avoided=["w1"])
     room = Room(1)
     line.serve(room, AVOIDED_FOR / 2)
@@ -115,7 +115,7 @@ def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
 
 
 def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1")
     join(line, "s2", avoided=["w1"])
     line.serve(Room(0), AVOIDED_FOR)
@@ -123,7 +123,7 @@ def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
 
 
 def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", avoided=["w1"])
     join(line, "s2")
     room = Room(1)
@@ -132,7 +132,7 @@ def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
 
 
 def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", "s2", "s3")
     line.serve(Room(1), 0.0)
     join(line, "s1", now=5.0)
@@ -142,7 +142,7 @@ def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
 
 
 def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, "s1", "s2")
     line.serve(Room(1), 0.0)
     join(line, "s1", now=bounds.RESERVATION)
@@ -152,7 +152,7 @@ def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
 
 
 def test_the_line_is_bounded() -> None:
-    line = RoomLine()
+    line = WaitQueue()
     join(line, *(f"s{n}" for n in range(MAX_WAITING)))
     assert line.join(key("one more"), (), 0.0) is None
 
@@ -166,7 +166,7 @@ class Lines(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = RoomLine()
+        self.line = WaitQueue()
         self.table = table_of(**CAPACITY)
         self.here: set[str] = {"w1", "w2"}
         self.now = 0.0

@@ -48,7 +48,7 @@ class Waiter:
 
 
 @dataclass
-class RoomLine:
+class WaitQueue:
     """Those who wait, and the answers that are on their way to them. Its owner is the coordinator.
 
     Times are seconds on the monotonic clock.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from leaseway.control_plane.core.workers.records import InForce, WorkerAddress, WorkerRecord
 
 
-class ForceTable:
+class Visibility:
     """Keeps it. Its owner is the coordinator.
 
     Attributes:

@@ -19,7 +19,7 @@ from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.mcp.protocol.codec import Envelope, encode_call, request_key
 from leaseway.data_plane.mcp.protocol.incoming import Inbox
-from leaseway.data_plane.mcp.protocol.liveness import LifeSigns
+from leaseway.data_plane.mcp.protocol.liveness import Liveness
 from leaseway.data_plane.mcp.protocol.pending import Pending, ToolCall, refuse
 from leaseway.data_plane.mcp.protocol.requester import Requester
 from leaseway.data_plane.mcp.protocol.server_requests_legacy import asked_of
@@ -45,7 +45,7 @@ class Peer(Requester):
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         super().__init__(server)
         self.fault: Fault | None = None
-        self.signs = LifeSigns()
+        self.signs = Liveness()
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}

@@ -12,7 +12,7 @@ import time
 _now = time.monotonic
 
 
-class LifeSigns:
+class Liveness:
     """When something last came from a server, and whether its silence since is in doubt.
 
     Attributes:
