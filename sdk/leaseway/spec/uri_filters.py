@@ -2,12 +2,16 @@
 
 A filter is no use if `file:///open/../secret` passes where `file:///secret` does not: servers read
 both as the same. So a URI passes only if it does so as it is and as servers may read it.
+
+RFC 3986 and the URL standard of browsers read some web addresses and files as different things.
+Such a URI passes no filter that has patterns.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 from urllib.parse import unquote
 
@@ -15,6 +19,23 @@ from leaseway.spec.name_filters import NameFilter, passes
 
 _AFTER_PATH: Final = re.compile(r"[?#]")
 _PORTS: Final = {"http": ":80", "https": ":443", "ws": ":80", "wss": ":443", "ftp": ":21"}
+_READ_BY_STANDARD: Final = frozenset({*_PORTS, "file"})
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_AFTER_HOST: Final = re.compile(r"[/?#\\]")
+_STEP_ENDS: Final = re.compile(r"[/\\]")
+_DRIVE: Final = re.compile(r"[/\\]*[a-zA-Z]([:|])(?:[/\\]|$)")
+_ADDRESS: Final = re.compile(
+    r"""
+    (?:[^@\[\]]*@)?                                           # a user
+    (?:(?P<name>[a-zA-Z0-9._~!$&'()*+,;={}-]+) | \[(?P<six>[0-9a-fA-F:]+)\])
+    (?P<port>:(?:0|[1-9][0-9]{0,4}|\*|\{[^{}]*\}))?
+    """,
+    re.VERBOSE,
+)
+_NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_PART: Final = re.compile(r"0|[1-9][0-9]{0,2}")
+_TEMPLATE: Final = re.compile(r"//\{[^{}]*\}")
+_TOP_PORT: Final = 65535
 
 
 class UriFilter:
@@ -48,6 +69,8 @@ class UriFilter:
             return False
         if not self._whitelist and not self._blacklist:
             return True
+        if standard_reading(uri) is None:
+            return False
         return all(passes(each, self._whitelist, self._blacklist) for each in _spellings([uri]))
 
 
@@ -55,7 +78,14 @@ def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
     """Return texts as they are and as servers may read them, each once."""
     return tuple(
         dict.fromkeys(
-            each for text in texts for each in (text, as_read(text), as_read(text, has_host=False))
+            each
+            for text in texts
+            for each in (
+                text,
+                as_read(text),
+                as_read(text, has_host=False),
+                standard_reading(text) or text,
+            )
         )
     )
 
@@ -108,6 +138,80 @@ def _host(scheme: str, host: str) -> str:
     if port is None:
         return host
     return host.rpartition("@")[2].lower().removesuffix(port).removesuffix(".")
+
+
+def standard_reading(uri: str) -> str | None:
+    """Return what a web address or a file is by the URL standard, or None where others differ.
+
+    Any other URI is returned as it is. The result is unquoted, and has no `..`, no empty step and
+    no fragment.
+    """
+    text = uri.strip()
+    if _CONTROL.search(text):
+        return None  # the URL standard leaves out some of them, others do not
+    scheme = unquote(text).lstrip().partition(":")[0].lower()
+    if scheme not in _READ_BY_STANDARD:
+        return text
+    written, _, rest = text.partition(":")
+    if written.lower() != scheme:
+        return None
+    if scheme == "file" and rest.startswith("/") and rest[1:2] not in ("/", "\\"):
+        rest = "//" + rest
+    if not rest.startswith("//"):
+        return None
+    if scheme == "file" and _TEMPLATE.fullmatch(rest):
+        return text  # `file://{path}` stands for a path
+    end = _AFTER_HOST.search(rest, 2)
+    at = end.start() if end else len(rest)
+    address, tail = rest[2:at], rest[at:]
+    if tail.startswith("\\") or not _is_plain(scheme, address):
+        return None
+    path = _AFTER_PATH.split(tail)[0]
+    read = _read_path(path, is_file=scheme == "file")
+    if read is None:
+        return None
+    query = tail[len(path) :].partition("#")[0] if scheme != "file" else ""
+    return f"{scheme}://{_host(scheme, address)}{read}{unquote(query)}"
+
+
+def _is_plain(scheme: str, address: str) -> bool:
+    """Say whether every reader takes the same host and port from what follows `//`."""
+    if scheme == "file":
+        return address.lower() in ("", "localhost")  # most readers pass over any other host
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        return False
+    port = (found["port"] or ":")[1:]
+    if port.isdigit() and int(port) > _TOP_PORT:
+        return False
+    if found["six"] is not None:
+        try:
+            return IPv6Address(found["six"]).compressed == found["six"].lower()
+        except AddressValueError:
+            return False
+    parts = found["name"].removesuffix(".").split(".")
+    if not _NUMBER.fullmatch(parts[-1]):
+        return True
+    # The standard reads `0x7f.1` and `2130706433` as 127.0.0.1.
+    return len(parts) == 4 and all(_PART.fullmatch(each) and int(each) < 256 for each in parts)
+
+
+def _read_path(path: str, *, is_file: bool) -> str | None:
+    """Return a path without its `..`, which are taken out before it is unquoted."""
+    steps = _STEP_ENDS.split(path)[1:]
+    plain = [re.sub("%2e", ".", step, flags=re.IGNORECASE) for step in steps]
+    drive = _DRIVE.match(path) if is_file else None
+    if drive and (drive[1] == "|" or ".." in plain):
+        return None  # no `..` leaves a drive of Windows
+    kept: list[str] = []
+    for step in plain:
+        if step == "..":
+            kept[-1:] = []
+        elif step != ".":
+            kept.append(step)
+    named = [unquote(step) for step in kept if step]
+    ends_open = bool(named) and plain[-1] in ("", ".", "..")
+    return "/" + "/".join(named) + "/" * ends_open
 
 
 ALL_URIS: Final = UriFilter()
