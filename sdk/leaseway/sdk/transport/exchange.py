@@ -21,7 +21,7 @@ import grpc
 
 from leaseway.sdk.transport import exchange_errors as call_faults
 from leaseway.sdk.transport.events import CallEvents, SideFrames
-from leaseway.sdk.transport.grpc_errors import fault_of_worker, is_end
+from leaseway.sdk.transport.grpc_errors import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.deadlines import Deadlines
@@ -252,9 +252,9 @@ class Exchange:
             parts = [self._loop.create_task(part()) for part in (self._read, self._write)]
             await self._until_end(*parts)
         except grpc.aio.AioRpcError as error:
-            # One that has said goodbye ends the stream while this side may be writing to it.
-            if not (self.going_away and is_end(error)):
-                cause = fault_of_worker(error, self._worker)
+            # Also of a worker that has said goodbye: where this side was writing as the stream
+            # ended, gRPC tells neither whether it ended in order nor all that came before.
+            cause = fault_of_worker(error, self._worker)
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
@@ -344,6 +344,15 @@ class Exchange:
             renewal.set_result(message.keep_alive)
         if message.HasField("going_away"):
             self.going_away = True
+            self._keep_back()
+
+    def _keep_back(self) -> None:
+        """End the calls that have not left: their worker would refuse them."""
+        for call_id, call in list(self.pending.items()):
+            if self._outbox.holds(call.ticket):
+                self._abandon(call_id, "Its worker ends.")
+                if not call.reply.done():
+                    call.reply.set_exception(call_faults.left(self._worker))
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
@@ -362,8 +371,8 @@ class Exchange:
     def _lost(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
             return call_faults.closed(sent)
-        # A stream whose worker leaves ends in order with its last result: no call beyond that
-        # was begun.
+        # A stream whose worker leaves ends in order, with status OK, after its last result: no
+        # call beyond that was begun.
         if self.going_away and cause is None:
             return call_faults.left(self._worker)
         return call_faults.lost(self._worker, sent=sent, heard=self._heard, cause=cause)
