@@ -195,3 +195,17 @@ def test_a_file_that_cannot_be_written_is_a_sentence(
     done = run("resource", "x", "--output", str(tmp_path / "no" / "x"))
     assert done.exit_code == 1
     assert "can't be written: No such file or directory." in done.stderr
+
+
+def test_what_a_server_wrote_cannot_steer_the_terminal(
+    run: Run, client: _Client, tmp_path: Path
+) -> None:
+    client.contents = [{"uri": "x", "text": "a\x1b[2Jb\nc"}]
+    client.prompt = {
+        "messages": [{"role": "us\x1ber", "content": {"type": "text", "text": "\x9b2J"}}]
+    }
+    assert run("resource", "x").stdout == "a\\x1b[2Jb\nc\n"
+    assert run("prompt", "w_ask").stdout == "us\\x1ber: \\x9b2J\n"
+    file = tmp_path / "x.txt"
+    run("resource", "x", "--output", str(file))
+    assert file.read_bytes() == b"a\x1b[2Jb\nc", "with --output as it is"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import unicodedata
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import click
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from leaseway.cli.output.tables import print_json, print_table
+from leaseway.cli.output.tables import print_json, print_table, visible
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,25 @@ def test_a_terminal_gets_a_drawn_table_without_markup(
     out = capsys.readouterr().out
     assert "[bold]x[/bold]" in out
     assert "NAME" in out
+
+
+def test_what_would_steer_a_terminal_is_visible_in_a_text() -> None:
+    assert visible("a\x1b]0;t\x07\x9b2J\u202eb\rc") == r"a\x1b]0;t\x07\x9b2J\u202eb\x0dc"
+    plain_text = "ä\tb\r\nc\n\u05d0 \U0001f469\u200d\U0001f680"
+    assert visible(plain_text) == plain_text
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text())
+def test_no_text_and_no_json_steers_a_terminal(text: str) -> None:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        print_json({"said": text})
+    for shown in (visible(text), out.getvalue()):
+        rest = shown.replace("\r\n", "").replace("\n", "").replace("\t", "")
+        assert not [one for one in rest if unicodedata.category(one) == "Cc"]
+        assert not [one for one in rest if unicodedata.bidirectional(one) in _TURNING]
+    assert json.loads(out.getvalue()) == {"said": text}
+
+
+_TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}

@@ -21,7 +21,7 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import parse_arguments
 from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.output.files import Output, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table
+from leaseway.cli.output.tables import one_line, print_json, print_table, visible
 from leaseway.wire import bounds
 from leaseway.wire.mcp import LOG_LEVELS
 
@@ -183,7 +183,7 @@ def _print_result(result: ToolResult, session: str | None, output: Output | None
     for sent in result.content:
         item = sent if isinstance(sent, dict) else {}  # a server may send anything
         if item.get("type") == "text":
-            click.echo(item.get("text", ""), err=aside)
+            click.echo(visible(item.get("text", "")), err=aside)
         else:
             how = how_to_get(item, session) if output is None else ""
             click.echo(describe_item(item, how), err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from leaseway.cli.commands.watch import watch
 from leaseway.cli.options.common import Connection
-from leaseway.cli.output.tables import plain
+from leaseway.cli.output.tables import json_line, plain
 from leaseway.wire.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ async def _look(client: AsyncClient) -> Sequence[LeaseInfo]:
 
 def _json_line(change: LeaseChange, now: str) -> str:
     told = {"event": change.event, "seen": now, **plain(change.lease)}
-    return json.dumps(told, ensure_ascii=False)
+    return json_line(told)
 
 
 def _text_line(change: LeaseChange, now: str) -> str:

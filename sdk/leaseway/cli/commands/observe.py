@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import click
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import one_line, plain, print_json, print_table
+from leaseway.cli.output.tables import json_line, one_line, print_json, print_table
 from leaseway.wire.events import KINDS
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ def _tell_once() -> Callable[[], None]:
 
 def _print_event(event: EventInfo, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(plain(event), ensure_ascii=False))
+        click.echo(json_line(event))
         return
     click.echo(_event_line(event))
     for line in event.details[:_DETAILS]:

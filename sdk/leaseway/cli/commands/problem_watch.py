@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from leaseway.cli.commands.watch import watch
 from leaseway.cli.options.common import Connection
-from leaseway.cli.output.tables import one_line, plain
+from leaseway.cli.output.tables import json_line, one_line, plain
 
 if TYPE_CHECKING:
     from leaseway.sdk import ProblemInfo
@@ -84,7 +83,7 @@ def _age(change: Change) -> tuple[datetime, str]:
 
 
 def _json_line(change: Change) -> str:
-    return json.dumps({"event": change.event, **plain(change.problem)}, ensure_ascii=False)
+    return json_line({"event": change.event, **plain(change.problem)})
 
 
 def _text_line(change: Change) -> str:

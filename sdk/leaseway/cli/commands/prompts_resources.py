@@ -22,7 +22,7 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import parse_texts
 from leaseway.cli.output.content import describe_item, resource_piece
 from leaseway.cli.output.files import Output, Piece, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table
+from leaseway.cli.output.tables import one_line, print_json, print_table, visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import (
@@ -103,10 +103,11 @@ def prompt(
     for message in result.messages:
         content = message.get("content")
         if isinstance(content, dict) and content.get("type") == "text":
-            click.echo(f"{message.get('role', 'unknown')}: {content.get('text', '')}")
+            said = f"{message.get('role', 'unknown')}: {content.get('text', '')}"
+            click.echo(visible(said))
         elif isinstance(content, dict):
             said = f"{message.get('role', 'unknown')}: {describe_item(content)}"
-            click.echo(said, err=True)
+            click.echo(visible(said), err=True)
 
 
 @click.command()
@@ -193,7 +194,7 @@ def _pieces(result: ResourceResult, *, several: bool) -> list[Piece]:
 def _print_parts(result: ResourceResult) -> None:
     for part in result.contents:
         if isinstance(part.get("text"), str):
-            click.echo(part["text"])
+            click.echo(visible(part["text"]))
         else:
             facts = [str(part[key]) for key in ("mimeType", "uri") if key in part]
             about = one_line(" ".join(["bytes", *facts]))

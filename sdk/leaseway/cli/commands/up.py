@@ -34,6 +34,7 @@ from leaseway.cli.options.config import ConfiguredCommand, config_option, starta
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
+from leaseway.cli.output.tables import visible
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
@@ -382,7 +383,8 @@ async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> Non
         identity = (problem.scope, problem.server_id, problem.message)
         if identity not in told:
             told.add(identity)
-            click.echo(f"leaseway: {problem.severity}: {problem.message}", err=True)
+            said = f"leaseway: {problem.severity}: {problem.message}"
+            click.echo(visible(said), err=True)
 
 
 async def _announce_recoveries(client: AsyncClient) -> None:
