@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -74,6 +76,18 @@ def test_lines_below_the_level_are_dropped(path: Path) -> None:
     logs.configure_logging("warning", "text", str(path), "x")
     logger.info("quiet")
     assert path.read_text() == ""
+
+
+def test_a_new_file_is_its_owners_alone_and_an_older_one_stays_as_it_is(path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        logs.configure_logging("info", "text", str(path), "x")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        path.chmod(0o640)
+        logs.configure_logging("info", "text", str(path), "x")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    finally:
+        os.umask(before)
 
 
 def test_without_a_file_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

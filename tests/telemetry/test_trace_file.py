@@ -46,6 +46,7 @@ async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None
     path = tmp_path / "trace.jsonl"
     async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
         assert collector.endpoint.is_loopback
+        assert path.stat().st_mode & 0o077 == 0, "spans are their owner's alone"
         await asyncio.to_thread(_export, collector.endpoint)
 
     inner, outer = read_spans(path)

@@ -13,7 +13,8 @@ import os
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from io import TextIOWrapper
+from typing import Any, Final, Literal, cast
 
 from opentelemetry import trace
 
@@ -32,6 +33,11 @@ _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None
 }
 
 """What is hidden now; many instances of one server share one entry."""
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file as `open` does; a new one is its owner's alone."""
+    return os.open(path, flags, 0o600)
 
 
 def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str) -> None:
@@ -53,7 +59,7 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     handler: logging.Handler = (
         logging.StreamHandler(sys.stderr)
         if file is None
-        else logging.FileHandler(file, encoding="utf-8")
+        else _OwnFileHandler(file, encoding="utf-8")
     )
     handler.setFormatter(_JsonFormatter(service) if fmt == "json" else _TextFormatter(service))
     root = logging.getLogger()
@@ -71,6 +77,20 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     # A line for each connection attempt and each watched file helps nobody at these levels.
     for noisy in ("asyncio", "watchfiles", "grpc", "httpx2", "httpcore2", "mcp", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(max(root.level, logging.WARNING))
+
+
+class _OwnFileHandler(logging.FileHandler):
+    """Writes a file that only its owner may read, if it is a new one."""
+
+    def _open(self) -> TextIOWrapper:
+        stream = open(  # noqa: SIM115
+            self.baseFilename,
+            self.mode,
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=open_private,
+        )
+        return cast("TextIOWrapper", stream)
 
 
 def _time(record: logging.LogRecord) -> str:

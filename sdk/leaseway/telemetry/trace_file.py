@@ -18,6 +18,7 @@ from typing import IO, Any, Final, Self
 
 import grpc
 
+from leaseway.telemetry.logs import open_private
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.serving import bind, make_server
@@ -100,7 +101,7 @@ class TraceCollector:
     async def __aenter__(self) -> Self:
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc
 
-        self._file = self._path.open("ab", buffering=0)
+        self._file = _open(self._path)
         self._torn = _is_torn(self._path)
         self._server = make_server()
         register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
@@ -159,6 +160,10 @@ def _write_all(file: IO[bytes], lines: bytes) -> None:
     rest = memoryview(lines)
     while rest:
         rest = rest[file.write(rest) :]
+
+
+def _open(path: Path) -> IO[bytes]:
+    return open(path, "ab", buffering=0, opener=open_private)
 
 
 def _is_torn(path: Path) -> bool:

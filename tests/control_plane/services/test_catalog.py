@@ -374,10 +374,12 @@ async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
     running: Running,
 ) -> None:
     for scope in ("server", "worker", "workspace", ""):
-        problem = admin_pb2.Problem(scope=scope, server_id="a", reason="X", message="Down.")
+        problem = admin_pb2.Problem(
+            scope=scope, server_id="a", worker_id="w" + scope, reason="X", message="Down."
+        )
         await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [(one.scope, one.count) for one in listed.problems] == [("client", 4)]
+    assert [(one.scope, one.worker_id, one.count) for one in listed.problems] == [("client", "", 4)]
 
 
 async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:

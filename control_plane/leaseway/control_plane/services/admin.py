@@ -108,8 +108,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        # Whatever it says of itself: the other scopes are what the system itself has found.
-        problem = replace(problem_from_wire(request.problem), scope="client")
+        # Whatever it says of itself: other scopes, and workers, are what the system itself found.
+        problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")
         self._plane.act(lambda state, now: state.problem_met(problem, now))
         return admin_pb2.ReportProblemResponse()
 
