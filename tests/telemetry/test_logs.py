@@ -72,6 +72,12 @@ def test_a_text_line_holds_the_same_facts(path: Path) -> None:
     assert 'WARNING worker w1: Two\\nlines. server=time why="a b" trace_id=' in line
 
 
+def test_a_text_line_cannot_steer_a_terminal(path: Path) -> None:
+    logs.configure_logging("info", "text", str(path), "x")
+    logger.info("Said %s", "a\x1b[2J\x9b\u202eb", extra={"why": "\x1bc"})
+    assert "Said a\\x1b[2J\\x9b\\u202eb why=\\x1bc" in path.read_text()
+
+
 def test_lines_below_the_level_are_dropped(path: Path) -> None:
     logs.configure_logging("warning", "text", str(path), "x")
     logger.info("quiet")

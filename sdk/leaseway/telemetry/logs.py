@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, cast
 from opentelemetry import trace
 
 from leaseway.wire.redaction import redact
+from leaseway.wire.visible_text import visible
 
 LogFormat = Literal["text", "json"]
 
@@ -122,7 +123,7 @@ class _TextFormatter(logging.Formatter):
         line = f"{_time(record)} {record.levelname:<7} {self._service}: {message}{fields}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
-        return redact(line)
+        return visible(redact(line))  # a server may have written part of it
 
 
 class _JsonFormatter(logging.Formatter):

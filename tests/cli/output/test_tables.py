@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.cli.output.tables import print_json, print_table, visible
+from leaseway.cli.output.tables import print_json, print_table
+from leaseway.wire.visible_text import visible
 
 
 @dataclass(frozen=True)

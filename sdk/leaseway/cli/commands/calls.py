@@ -21,9 +21,10 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import parse_arguments
 from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.output.files import Output, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table, visible
+from leaseway.cli.output.tables import one_line, print_json, print_table
 from leaseway.wire import bounds
 from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import (

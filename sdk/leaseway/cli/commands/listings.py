@@ -14,7 +14,8 @@ from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.options.common import Connection, client_options, json_option
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output import instances
-from leaseway.cli.output.tables import print_json, print_table, visible
+from leaseway.cli.output.tables import print_json, print_table
+from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, InstanceLog

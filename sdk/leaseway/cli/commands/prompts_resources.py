@@ -22,7 +22,8 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import parse_texts
 from leaseway.cli.output.content import describe_item, resource_piece
 from leaseway.cli.output.files import Output, Piece, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table, visible
+from leaseway.cli.output.tables import one_line, print_json, print_table
+from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import (

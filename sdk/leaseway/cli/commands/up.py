@@ -34,10 +34,10 @@ from leaseway.cli.options.config import ConfiguredCommand, config_option, starta
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
-from leaseway.cli.output.tables import visible
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from leaseway.wire.visible_text import escaped_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,28 +23,18 @@ _GAP: Final = 2
 _WRAPPED: Final = 20
 """The least width at which a column is still read with ease; wider ones may be wrapped to that."""
 
-_STEERING: Final = re.compile(
-    r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
-"""Control characters without tab and line breaks, and those that turn the direction of writing."""
-
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; dataclasses become objects, times ISO 8601."""
     # Any other encoding may lack a character, and what stands for it would be no JSON.
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = json.dumps(plain(value), indent=2, ensure_ascii=not unicode)
-    click.echo(_escaped_json(text))
+    click.echo(escaped_json(text))
 
 
 def json_line(value: Any) -> str:
     """Return a value as one line of JSON that cannot steer the terminal."""
-    return _escaped_json(json.dumps(plain(value), ensure_ascii=False))
-
-
-def _escaped_json(text: str) -> str:
-    # JSON escapes what is below a space by itself; the rest means the same when escaped.
-    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return escaped_json(json.dumps(plain(value), ensure_ascii=False))
 
 
 def plain(value: Any) -> Any:
@@ -67,20 +58,6 @@ def plain(value: Any) -> Any:
 def one_line(text: str) -> str:
     """Return a server's text as one line that cannot steer the terminal."""
     return "".join(mark if mark.isprintable() else " " for mark in text)
-
-
-def visible(text: object) -> str:
-    r"""Return a server's text, its lines kept, with what would steer a terminal as an escape.
-
-    Control characters and marks that turn the direction of writing show as `\x1b` or `\u202e`.
-    Marks that only join letters stay: scripts and emoji need them.
-    """
-    return _STEERING.sub(_escape, str(text))
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
