@@ -9,12 +9,15 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from leaseway.front.admission import Admission
+from leaseway.front.callers import Callers
 from leaseway.front.catalog import Catalog
+from leaseway.front.door import Door
 from leaseway.front.http import HttpFront
 from leaseway.front.methods import Methods
 from leaseway.front.sealing import Sealer
-from leaseway.front.sessions import IDLE, MAX_SESSIONS, SessionTable
+from leaseway.front.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
 from leaseway.front.stdio import StdioFront
+from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
 from leaseway.wire.endpoint import Endpoint
@@ -43,6 +46,8 @@ class FrontOptions:
         sessions: The most sessions.
         search: Whether clients are listed tools to search with instead of all tools.
         agent: What calls show in leases and traces.
+        authenticator: Who callers are, each by its own credential; None means that all are one,
+            who sends the shared key where there is one.
     """
 
     control_plane: Endpoint
@@ -54,6 +59,7 @@ class FrontOptions:
     sessions: int = MAX_SESSIONS
     search: bool = False
     agent: str = field(default="mcp")
+    authenticator: Authenticator | None = None
 
 
 async def run_http(
@@ -65,26 +71,32 @@ async def run_http(
     themselves within a minute.
     """
     stopped = _stop_signal()
-    async with _client(options) as client:
+    sealer = Sealer(options.key, "mcp session")
+    ended = EndedSessions()
+    authenticator = options.authenticator
+
+    def make(tenant: str, agent: str, key: str | None) -> HttpFront:
+        client = AsyncClient(str(options.control_plane), agent=agent, tenant=tenant, key=key)
         catalog = Catalog(client)
-        sealer = Sealer(options.key, "mcp session")
         sessions = SessionTable(
-            client, sealer, options.tenant, idle=options.idle, limit=options.sessions
+            client,
+            sealer,
+            tenant,
+            idle=options.idle,
+            limit=options.sessions,
+            count=lambda: callers.sessions,
+            ended=ended,
         )
-        admission = Admission(listener.endpoint, options.key, options.origins, options.hosts)
-        front = HttpFront(
-            client, catalog, Methods(client, catalog, search=options.search), sessions, admission
-        )
-        reaping = asyncio.create_task(sessions.reap(), name="front reaper")
-        try:
-            async with front.serving(listener.socket, listener.tls):
-                ready(str(listener.endpoint))
-                await stopped.wait()
-        finally:
-            reaping.cancel()
-            await asyncio.gather(reaping, return_exceptions=True)
-            await sessions.leave()
-            await catalog.close()
+        return HttpFront(client, catalog, Methods(client, catalog, search=options.search), sessions)
+
+    callers = Callers(make, options.tenant, options.agent, options.key, authenticator)
+    # With an authenticator, that one checks what callers send.
+    key = options.key if authenticator is None else None
+    admission = Admission(listener.endpoint, key, options.origins, options.hosts)
+    door = Door(admission, callers)
+    async with callers.running(), door.serving(listener.socket, listener.tls):
+        ready(str(listener.endpoint))
+        await stopped.wait()
     return 0
 
 

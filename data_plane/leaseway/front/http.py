@@ -1,12 +1,14 @@
-"""MCP over Streamable HTTP, both eras at one address: `/mcp`, and `/mcp/SERVER` for one server."""
+"""MCP over Streamable HTTP for one caller, both eras: `/mcp`, and `/mcp/SERVER` for one server.
+
+`door` listens, and finds whose request it is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +32,6 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from leaseway.front.admission import Admission
 from leaseway.front.catalog import Catalog
 from leaseway.front.definitions import wants_headers
 from leaseway.front.messages import (
@@ -64,12 +65,8 @@ _VERSION: Final = "MCP-Protocol-Version"
 _MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
 _BODY_BOUND: Final = 30.0
 """Seconds in which a request's body has to arrive."""
-_IDLE: Final = 75.0
-"""Seconds that a connection may wait for another request."""
-_MOST_CONNECTIONS: Final = 20_000
 _KNOWN_FOR: Final = 10.0
 """Seconds for which a server that exists is taken to exist."""
-_LAST: Final = 1.0
 
 _log = logging.getLogger("leaseway.front")
 
@@ -84,14 +81,13 @@ class _Refused(Exception):
 
 
 class HttpFront:
-    """Serves MCP clients over HTTP.
+    """Answers the requests of one caller; `start` it, and `close` it in the end.
 
     Args:
-        client: Whose tools they see.
+        client: Whose tools are seen.
         catalog: Its lists.
-        methods: Answers their requests.
-        sessions: Their sessions.
-        admission: Who may ask.
+        methods: Answers requests.
+        sessions: The sessions of this caller.
 
     """
 
@@ -101,48 +97,47 @@ class HttpFront:
         catalog: Catalog,
         methods: Methods,
         sessions: SessionTable,
-        admission: Admission,
     ) -> None:
         self._client = client
         self._catalog = catalog
         self._methods = methods
         self._sessions = sessions
-        self._admission = admission
         self._known: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
         self._pushes: dict[LiveSession, list[EventStream]] = {}
 
-    @contextlib.asynccontextmanager
-    async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
-        """Serve a bound socket while the block runs."""
-        server = web.Server(
-            self._handle,
-            request_factory=_make_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=_IDLE,
-        )
-        connect = partial(_connect, server)
-        unfollow = self._catalog.follow(self._list_changed)
-        bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
-        try:
-            yield
-        finally:
-            unfollow()
-            bound.close()
-            for streams in self._pushes.values():
-                for stream in streams:
-                    stream.end()
-            await server.shutdown(_LAST)
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
 
-    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+    def start(self) -> None:
+        """Tell clients of changes, and forget sessions that nobody uses, from now on."""
+        self._unfollow = self._catalog.follow(self._list_changed)
+        self._reaping = asyncio.create_task(self._sessions.reap(), name="front reaper")
+
+    def end_streams(self) -> None:
+        """End what clients listen to."""
+        for streams in self._pushes.values():
+            for stream in streams:
+                stream.end()
+
+    async def close(self) -> None:
+        """Stop all; leases of sessions are left to whoever goes on with them."""
+        self._unfollow()
+        self.end_streams()
+        self._reaping.cancel()
+        await asyncio.gather(self._reaping, return_exceptions=True)
+        await self._sessions.leave()
+        await self._catalog.close()
+        await self._client.close()
+
+    async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request that was let in."""
         try:
             return await self._answer(http)
-        except _Refused as refusal:
-            error = RpcError(INVALID_REQUEST, str(refusal))
-            response = json_response(error_message(b"", error), refusal.status)
-            response.headers.update(refusal.headers)
-            return response
+        except _Refused as refused:
+            return refusal(refused.status, str(refused), refused.headers)
         except RpcError as error:  # no request could be read
             return json_response(error_message(b"", error), _status(error))
         except ConnectionError:
@@ -153,11 +148,6 @@ class HttpFront:
 
     async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
         path = http.path.rstrip("/")
-        if path == "/healthz" and http.method == "GET":
-            return web.Response(text="ok\n")
-        refusal = self._admission.refusal(http.headers)
-        if refusal is not None:
-            raise _Refused(refusal.status, refusal.message, refusal.headers)
         if path == "/mcp":
             scope = ""
         elif path.startswith("/mcp/") and "/" not in path[5:]:
@@ -389,6 +379,13 @@ class HttpFront:
         self._known[scope] = now + _KNOWN_FOR
 
 
+def refusal(status: int, message: str, headers: Mapping[str, str]) -> web.Response:
+    """Return an HTTP answer that is no JSON-RPC response to a request."""
+    response = json_response(error_message(b"", RpcError(INVALID_REQUEST, message)), status)
+    response.headers.update(headers)
+    return response
+
+
 def _take_note(live: LiveSession, message: Message) -> None:
     """Take a notification, or the answer to a question."""
     if message.method is None:
@@ -436,20 +433,3 @@ def _status(error: RpcError) -> int:
 def _rejection(message: Message, rejected: InboundLadderRejection) -> web.Response:
     error = RpcError(rejected.code, rejected.message, rejected.data)
     return json_response(error_message(message.request_id, error), _status(error))
-
-
-def _make_request(
-    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
-) -> web.BaseRequest:
-    loop = asyncio.get_running_loop()
-    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
-
-
-def _connect(server: web.Server) -> asyncio.Protocol:
-    """Return what serves a new connection; beyond the bound, what closes it."""
-    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
-
-
-class _Closed(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

@@ -185,6 +185,22 @@ class LiveSession:
         self._cancelled.clear()
 
 
+class EndedSessions:
+    """Sessions that must not come back, by key; the newest 100,000."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Remember one more."""
+        self._keys[key] = None
+        while len(self._keys) > _MOST_ENDED:
+            self._keys.popitem(last=False)
+
+
 class SessionTable:
     """The sessions that this front serves.
 
@@ -194,6 +210,8 @@ class SessionTable:
         tenant: Whose client it is.
         idle: Seconds after which an unused one is forgotten.
         limit: The most of them.
+        count: How many there are, with those of other tables that share the limit.
+        ended: Those that clients ended, also in other tables.
 
     """
 
@@ -205,14 +223,18 @@ class SessionTable:
         *,
         idle: float = IDLE,
         limit: int = MAX_SESSIONS,
+        count: Callable[[], int] | None = None,
+        ended: EndedSessions | None = None,
     ) -> None:
         self._client = client
         self._sealer = sealer
         self._tenant = tenant
         self._idle = idle
         self._limit = limit
+        self._count = count or self.__len__
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._ended = ended if ended is not None else EndedSessions()
+        self._forgotten = EndedSessions()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -238,12 +260,16 @@ class SessionTable:
     def find(self, session_id: str, scope: str) -> LiveSession | None:
         """Return a session by its id, from whichever front that is; None where it has ended."""
         live = self._live.get(session_id)
+        if live is not None and live.sealed.key in self._ended:
+            return None  # it was ended with another credential; `reap` takes it away
         if live is None:
             try:
                 sealed = self._sealer.open(session_id, time.time())
             except BrokenSeal:
                 return None
-            if sealed.key in self._ended or sealed.tenant != self._tenant:
+            if sealed.key in self._ended or sealed.key in self._forgotten:
+                return None
+            if sealed.tenant != self._tenant:
                 return None
             self._make_room()
             live = self._add(sealed, session_id)
@@ -259,7 +285,8 @@ class SessionTable:
 
     async def end(self, live: LiveSession) -> None:
         """End a session for good and give its leases back."""
-        self._forget(live)
+        self._live.pop(live.id, None)
+        self._ended.add(live.sealed.key)
         await live.end()
         for server in {lease.server_id for lease in live.sdk.leases()}:
             await live.sdk.release(server)
@@ -276,8 +303,10 @@ class SessionTable:
             await asyncio.sleep(min(self._idle / 4, 10.0))
             now = time.monotonic()
             for live in self.live():
-                if now - live.last_used > self._idle and not live.busy:
-                    self._forget(live)
+                is_unused = now - live.last_used > self._idle and not live.busy
+                if is_unused or live.sealed.key in self._ended:
+                    self._live.pop(live.id, None)
+                    self._forgotten.add(live.sealed.key)
                     await live.end()
                     forget_leases(live.sdk)
 
@@ -286,14 +315,8 @@ class SessionTable:
         self._live[session_id] = live
         return live
 
-    def _forget(self, live: LiveSession) -> None:
-        self._live.pop(live.id, None)
-        self._ended[live.sealed.key] = None
-        while len(self._ended) > _MOST_ENDED:
-            self._ended.popitem(last=False)
-
     def _make_room(self) -> None:
-        if len(self._live) >= self._limit:
+        if self._count() >= self._limit:
             raise TooManySessions(
                 f"This front serves {self._limit} sessions already; try again later, or another "
                 "front."

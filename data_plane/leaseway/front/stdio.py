@@ -54,6 +54,12 @@ _LAST: Final = 1.0
 """Seconds in which what runs when the client hangs up may still end."""
 _MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
 
+_UNFINISHED: Final = RpcError(
+    INTERNAL_ERROR,
+    "The input ended before this was answered. If nothing is ever answered, check that a control "
+    "plane runs at --address.",
+)
+
 _log = logging.getLogger("leaseway.front")
 
 
@@ -171,6 +177,7 @@ class StdioFront:
             except asyncio.CancelledError:
                 if live.was_cancelled():
                     return  # a request that was cancelled has no response
+                self._writer.write(error_message(request_id, _UNFINISHED))
                 raise
             except Exception:
                 _log.exception("A request of the MCP client failed: %s", message.method)

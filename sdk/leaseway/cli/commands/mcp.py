@@ -26,6 +26,7 @@ from leaseway.cli.options.common import (
     shared_key,
 )
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources
+from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
@@ -83,6 +84,7 @@ _tools_option = click.option(
     help="Seconds after which a session that nobody uses ends, and its leases with it.",
 )
 @_tools_option
+@identity_options
 @exit_with_stdin_option
 @log_options
 def mcp_front(
@@ -93,6 +95,7 @@ def mcp_front(
     hosts: tuple[str, ...],
     session_idle: float,
     tools: str,
+    credentials: Credentials,
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -100,12 +103,23 @@ def mcp_front(
 
     They find tools, prompts and resources at http://HOST:PORT/mcp.
 
-    Prints `ready HOST:PORT` once it listens. /mcp/SERVER serves one server alone.
+    Prints `ready HOST:PORT` once it listens. /mcp/SERVER serves one server alone. With --keys or
+    --identity each client sends a credential of its own, and is served as its tenant; the planes
+    take the same ones.
     """
-    key = require_key_beyond_loopback(listen)
+    own = credentials.keys is not None or credentials.identity is not None
+    if own:
+        credentials.require_for(listen)
+        key = credentials.key
+    else:
+        key = require_key_beyond_loopback(listen)
     from leaseway.front.app import FrontOptions, McpListener, run_http
     from leaseway.identity.authenticator import authenticator_for
     from leaseway.identity.principal import Role
+
+    authenticator = credentials.authenticator if own else None
+    if authenticator is not None and authenticator.is_open:
+        authenticator = None  # the files name no credential, so that nobody is known by one
 
     options = FrontOptions(
         control_plane.reachable,
@@ -115,9 +129,11 @@ def mcp_front(
         hosts,
         idle=session_idle,
         search=tools == "search",
+        authenticator=authenticator,
     )
+    checks = authenticator or (authenticator_for(key) if key is not None else None)
     try:
-        admit = authenticator_for(key).for_role(Role.CALLER) if key is not None else None
+        admit = checks.for_role(Role.CALLER) if checks is not None else None
         listener = McpListener(listen, admit)
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None

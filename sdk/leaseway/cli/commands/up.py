@@ -141,11 +141,6 @@ def up(
     credentials.require_for(listen)
     if mcp is not None:
         credentials.require_for(mcp)
-        if credentials.key is None and not credentials.authenticator.is_open:
-            raise click.UsageError(
-                "A front (--mcp) takes the shared key only: set LEASEWAY_KEY for it and its "
-                "clients, or run without --mcp."
-            )
     _check_ports("--metrics", metrics, workers, credentials)
     _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
     credentials.share_keys()
@@ -319,6 +314,7 @@ class _Up:
             "mcp-front",
             *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
             *("--listen", listen),
+            *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),
         ]

@@ -1,0 +1,96 @@
+"""Where HTTP requests come in: who may ask is settled here, the caller's own front answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from leaseway.front.admission import Admission
+from leaseway.front.callers import Callers, TooManyCallers
+from leaseway.front.http import MAX_BODY, refusal
+from leaseway.wire.errors import Fault, Reason
+
+_IDLE: Final = 75.0
+"""Seconds that a connection may wait for another request."""
+_MOST_CONNECTIONS: Final = 20_000
+_LAST: Final = 1.0
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="leaseway"'}
+
+_log = logging.getLogger("leaseway.front")
+
+
+class Door:
+    """Serves HTTP.
+
+    Args:
+        admission: Where requests may come from.
+        callers: Answer them, each its own.
+
+    """
+
+    def __init__(self, admission: Admission, callers: Callers) -> None:
+        self._admission = admission
+        self._callers = callers
+
+    @contextlib.asynccontextmanager
+    async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
+        """Serve a bound socket while the block runs."""
+        server = web.Server(
+            self._handle,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=_IDLE,
+        )
+        connect = partial(_connect, server)
+        bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
+        try:
+            yield
+        finally:
+            bound.close()
+            self._callers.end_streams()
+            await server.shutdown(_LAST)
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        if http.path.rstrip("/") == "/healthz" and http.method == "GET":
+            return web.Response(text="ok\n")
+        refused = self._admission.refusal(http.headers)
+        if refused is not None:
+            return refusal(refused.status, refused.message, refused.headers)
+        try:
+            caller = await self._callers.of(http.headers.get("Authorization"))
+        except TooManyCallers as error:
+            return refusal(503, str(error), {"Retry-After": "10"})
+        except Fault as fault:
+            if fault.reason == Reason.UNAUTHENTICATED:
+                return refusal(401, fault.message, _CHALLENGE)
+            status = 403 if fault.reason == Reason.PERMISSION_DENIED else 503
+            return refusal(status, fault.message, {})
+        except Exception:
+            _log.exception("The credential of an MCP client could not be checked.")
+            return refusal(500, "The front failed; its log says why.", {})
+        with caller.asking():
+            return await caller.front.answer(http)
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
+
+
+def _connect(server: web.Server) -> asyncio.Protocol:
+    """Return what serves a new connection; beyond the bound, what closes it."""
+    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,164 @@
+"""A front before tenants with keys of their own: each client is its tenant, whatever it says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from tests.conftest import BOUND
+from tests.e2e.system import LEASEWAY, System, eventually, free_port, kit, python_server
+from tests.e2e.test_identity import key_for
+from tests.e2e.test_mcp_front import INITIALIZE, JSON, front
+
+from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.principal import Role
+from leaseway.sdk import AsyncClient
+
+SHARED = "the-key-that-planes-share"
+
+
+def bearer(key: str) -> dict[str, str]:
+    """Return the headers of a client with a key."""
+    return {**JSON, "Authorization": f"Bearer {key}"}
+
+
+async def ask(
+    http: aiohttp.ClientSession, url: str, session: str, method: str, **params: Any
+) -> Any:
+    """Send a request in an MCP session; return the answer, or its status where it is refused."""
+    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
+        return await answer.json() if answer.status == 200 else answer.status
+
+
+async def begin(http: aiohttp.ClientSession, url: str) -> str:
+    """Begin an MCP session; return its id."""
+    async with http.post(url, json=INITIALIZE) as answer:
+        assert answer.status == 200, await answer.text()
+        return answer.headers["Mcp-Session-Id"]
+
+
+async def test_each_client_is_served_as_the_tenant_of_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys.json"
+    key, record = make_key(roles=[Role.CALLER], tenant="acme", agent="billing", now=0.0)
+    add_key(keys, record)
+    second, rival = key_for(keys, Role.CALLER, "acme"), key_for(keys, Role.CALLER, "rival")
+    operator = key_for(keys, Role.OPERATOR)
+    monkeypatch.setenv("LEASEWAY_KEY", SHARED)
+    environment = {"LEASEWAY_KEY": SHARED, "LEASEWAY_KEYS": str(keys)}
+    servers = {
+        "files": kit(tmp_path),
+        "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
+    }
+    system = System(tmp_path, servers, environment=environment)
+    config = yaml.safe_load(system.config.read_text())
+    config["tenants"] = {"acme": {}, "rival": {"servers": ["counter"]}}
+    system.write_text(yaml.safe_dump(config))
+    async with system:
+        async with (
+            front(system) as url,
+            aiohttp.ClientSession(headers=bearer(key)) as acme,
+            aiohttp.ClientSession(headers=bearer(second)) as colleague,
+            aiohttp.ClientSession(headers=bearer(rival)) as other,
+            AsyncClient(system.address, key=operator) as watcher,
+        ):
+            for sent, status in (({}, 401), (bearer("lwk_no_such"), 401), (bearer(operator), 403)):
+                async with (
+                    aiohttp.ClientSession(headers={**JSON, **sent}) as stranger,
+                    stranger.post(url, json=INITIALIZE) as answer,
+                ):
+                    assert answer.status == status
+                    assert ("WWW-Authenticate" in answer.headers) == (status == 401)
+
+            session, others = await begin(acme, url), await begin(other, url)
+
+            listed = await ask(other, url, others, "tools/list")
+            names = [tool["name"] for tool in listed["result"]["tools"]]
+            assert names
+            assert all(name.startswith("counter_") for name in names), names
+            listed = await ask(acme, url, session, "tools/list")
+            assert "list_files" in {tool["name"] for tool in listed["result"]["tools"]}
+            said = await ask(acme, url, session, "tools/call", name="list_files", arguments={})
+            assert "result" in said
+            refused = await ask(other, url, others, "tools/call", name="list_files", arguments={})
+            assert refused["error"]["data"]["reason"] == "TOOL_NOT_FOUND"
+
+            async def is_leased() -> bool:
+                leases = [each for each in await watcher.leases() if each.server_id == "files"]
+                return [(each.tenant, each.agent) for each in leases] == [("acme", "billing")]
+
+            await eventually(is_leased)
+
+            # The id of a session is worth nothing with another tenant's key.
+            assert await ask(other, url, session, "tools/list") == 404
+            assert "result" in await ask(colleague, url, session, "ping")
+
+            listening = await acme.get(url, headers={"Mcp-Session-Id": session})
+            assert listening.status == 200
+            revoke_key(keys, record.id, 0.0)
+            async with asyncio.timeout(BOUND):
+                await listening.read()  # it ends
+
+            async def is_refused() -> bool:
+                return bool(await ask(acme, url, session, "ping") == 401)
+
+            await eventually(is_refused)
+            assert "result" in await ask(colleague, url, session, "ping")
+            async with colleague.delete(url, headers={"Mcp-Session-Id": session}) as answer:
+                assert answer.status == 204
+            assert await ask(colleague, url, session, "ping") == 404
+
+
+async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path) -> None:
+    keys, config = tmp_path / "keys.json", tmp_path / "mcp.yaml"
+    key = key_for(keys, Role.CALLER, "acme")
+    config.write_text(yaml.safe_dump({"version": 1, "servers": {"files": kit(tmp_path)}}))
+    environment = {name: text for name, text in os.environ.items() if name[:8] != "LEASEWAY"}
+    url = f"http://127.0.0.1:{free_port()}/mcp"
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *("up", "--config", str(config), "--listen", f"127.0.0.1:{free_port()}"),
+        *("--mcp", url[7:-4], "--keys", str(keys)),
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(2 * BOUND):
+            while not (line := await process.stdout.readline()).startswith(b"mcp "):
+                assert line, "up has ended"
+        async with aiohttp.ClientSession(headers=bearer(key)) as http:
+            session = await begin(http, url)
+            said = await ask(http, url, session, "tools/call", name="list_files", arguments={})
+            assert "result" in said
+        async with aiohttp.ClientSession(headers=JSON) as http, http.post(url) as answer:
+            assert answer.status == 401
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def test_a_client_that_hangs_up_is_told_what_was_not_answered() -> None:
+    command, *words = LEASEWAY
+    process = await asyncio.create_subprocess_exec(
+        command,
+        *words,
+        *("mcp", "--address", f"127.0.0.1:{free_port()}"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    asked = b'%b\n{"jsonrpc":"2.0","id":"list","method":"tools/list"}\n'
+    async with asyncio.timeout(BOUND):
+        output, _ = await process.communicate(asked % json.dumps(INITIALIZE).encode())
+    answers = {each["id"]: each for each in map(json.loads, output.splitlines())}
+    assert "result" in answers[0]
+    assert "error" in answers["list"]
+    assert process.returncode == 0
