@@ -124,6 +124,16 @@ def test_logs_are_printed_instance_by_instance(run: Run, client: MemoryClient) -
     assert done.stdout.splitlines() == ["== n1 on w1 (running, pid 42)", "first", "second"]
 
 
+def test_a_servers_stderr_cannot_steer_the_terminal(
+    run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steering(*_: object) -> list[InstanceLog]:
+        return [InstanceLog("w1", "n1", "running", 42, ("a\x1b]0;title\x07b",))]
+
+    monkeypatch.setattr(client, "logs", steering)
+    assert run("logs", "time").stdout.splitlines()[1] == r"a\x1b]0;title\x07b"
+
+
 def test_wait_polls_until_ready(run: Run, client: MemoryClient) -> None:
     client.statuses = [status_with(ready=False, pending=("a",)), status_with()]
     done = run("--address", "127.0.0.1:9", "wait")

@@ -148,3 +148,9 @@ def test_a_refusal_is_exit_status_1_and_its_sentence(run: Run, client: MemoryCli
 def test_an_errors_text_cannot_steer_the_terminal(run: Run, client: MemoryClient) -> None:
     client.error = ServerError("It failed: \x1b]0;title\x07.\nSecond line.")
     assert run("call", "x").stderr == "leaseway: It failed:  ]0;title .\nSecond line.\n"
+
+
+def test_a_results_text_cannot_steer_the_terminal(run: Run, client: MemoryClient) -> None:
+    said = {"content": [{"type": "text", "text": "a\x1b[2Jb\nc\u202e"}]}
+    client.payload = json.dumps(said).encode()
+    assert run("call", "t").stdout == "a\\x1b[2Jb\nc\\u202e\n"
