@@ -28,7 +28,7 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway
     [
         ServerLost("It died.", metadata={"exit_status": "137", "stderr": "oh"}),
         ServerError("No.", metadata={"code": "-32000", "data": '{"a": 1}'}),
-        RateLimited("Slower.", retry_after=3.5),
+        RateLimited("Slower.", retry_after=3_600),  # longer than the call may take to wait it out
         DeadlineExceeded("Late."),
         PermissionDenied("No.", started="unknown"),
     ],

@@ -226,6 +226,9 @@ async def _list(surface: Surface) -> None:
         some = seen.look(await listed(["tools"], timeout=BOUND))
         assert {one.server_id for one in some} == {"tools"}
         assert some.registry_version == every.registry_version
+    found = await client.search_tools("add", 2, servers=["tools"], timeout=BOUND)
+    assert "add" in [tool.name for tool in found]
+    assert (await client.describe_tool("add", timeout=BOUND))["name"] == "add"
 
 
 async def _watch(surface: Surface) -> None:

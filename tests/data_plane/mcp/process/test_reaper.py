@@ -29,7 +29,7 @@ from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.spec.model import ServerSpec, VariantKey
 
 class Opener:
-    instance_closed = instance_tools_changed = instance_disconnected = print
+    instance_closed = instance_tools_changed = instance_disconnected = instance_warned = print
 
 async def main():
     reaper = Reaper()

@@ -96,6 +96,11 @@ def _rule(node: Tree, where: Where) -> ArgumentRule | None:
     return ArgumentRule(**values)
 
 
+def _printable(text: str) -> str:
+    """Return what the library says of an expression, whose characters it repeats."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def _expression(node: Tree, where: Where) -> str | None:
     text: str | None = plain_text(longest=_LONGEST_RULE, empty=False)(node, where)
     if text is None:
@@ -106,7 +111,7 @@ def _expression(node: Tree, where: Where) -> str | None:
     try:
         compile_expression(text)
     except RuleNotCompiled as error:
-        message = f"{shown(where.key)} is no rule: {error}."
+        message = f"{shown(where.key)} is no rule: {_printable(str(error))}."
         where.error(node.at, IssueReason.BAD_VALUE, message)
         return None
     return text
