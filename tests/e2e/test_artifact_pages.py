@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.e2e.system import python_server
+from tests.e2e.system import eventually, python_server
 from tests.e2e.test_up import start_up
 from tests.servers.pictures import png
 
@@ -45,6 +45,12 @@ async def test_a_page_finds_each_image_at_the_worker_that_keeps_it(
         ]
         async with AsyncClient(up.address, key="a-key") as client, aiohttp.ClientSession() as http:
             session = client.session("talk")
+
+            async def both_have_it_up() -> bool:
+                [pictures] = await client.servers()
+                return [each.state for each in pictures.instances] == ["ready", "ready"]
+
+            await eventually(both_have_it_up)
             refs = []
             for shade in range(8):  # shared: both workers have a share of them
                 result = await session.call_tool("pixel", {"color": [shade, 0, 0]})

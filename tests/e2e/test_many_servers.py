@@ -66,7 +66,8 @@ async def change_one_of(folder: Path, count: int, *, within: float) -> None:
 
         await eventually(says_changed)
         done = time.perf_counter()
-        await eventually(lambda: server_processes(system) == 3)
+        # The worker that had s007 up goes on with the new one, and the call may go to the other.
+        await eventually(lambda: server_processes(system) in (3, 4))
         after = {server.id: server.launch_hash for server in await client.servers()}
         assert [name for name in before if before[name] != after[name]] == ["s007"]
         assert system.control_plane is not None
