@@ -85,3 +85,74 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
     following.cancel()
     await asyncio.wait({following})
     assert texts == [GOOD, newest]
+
+
+BOTH = GOOD.replace("}}", "}, b: {transport: stdio, command: x}}")
+
+
+def swap(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+async def test_a_file_that_is_written_slowly_removes_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(BOTH)
+    parsed: asyncio.Queue[object] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def parse(found: Mapping[Source, Found]) -> ParsedConfig:
+        (text,) = found.values()
+        loop.call_soon_threadsafe(parsed.put_nowait, text)
+        return parse_found(found)
+
+    taken: list[frozenset[str]] = []
+    monkeypatch.setattr(config_feed, "parse_found", parse)
+    monkeypatch.setattr(config_feed, "REMOVAL", BOUND)
+    monkeypatch.setattr(config_feed, "LONGEST_REMOVAL", BOUND)
+    plane = Plane(epoch=1)
+    following = asyncio.create_task(
+        config_feed.follow_config(plane, path, lambda _, parsed: taken.append(parsed.declared))
+    )
+    whole = BOTH.replace("command: x}}", "command: y}}")
+    async with asyncio.timeout(BOUND):
+        assert await parsed.get() == BOTH
+        swap(path, GOOD)
+        assert await parsed.get() == GOOD
+        swap(path, whole)
+        assert await parsed.get() == whole
+        while len(taken) < 2:
+            await plane.changed(1)
+    following.cancel()
+    await asyncio.wait({following})
+    assert taken == [frozenset({"servers.a", "servers.b"})] * 2
+
+
+@pytest.mark.parametrize("longest", [0.0, BOUND])
+async def test_what_a_file_does_not_name_for_a_while_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: float
+) -> None:
+    path = tmp_path / "mcp.yaml"
+    path.write_text(BOTH)
+    monkeypatch.setattr(config_feed, "REMOVAL", 0.2)
+    monkeypatch.setattr(config_feed, "LONGEST_REMOVAL", longest)
+    plane = Plane(epoch=1)
+    following = asyncio.create_task(config_feed.follow_config(plane, path))
+    async with asyncio.timeout(BOUND):
+        for text, ids in [(BOTH, ["a", "b"]), (GOOD, ["a"])]:
+            swap(path, text)
+            while list(plane.state.servers.desired or {}) != [VariantKey(each) for each in ids]:
+                await plane.changed(1)
+    following.cancel()
+    await asyncio.wait({following})
+
+
+async def test_tenants_that_a_file_names_are_among_what_it_declares() -> None:
+    plane = Plane(epoch=1)
+    text = GOOD.replace("{a: {", "{a: {enabled: false, ") + "tenants: {acme: {servers: [a]}}\n"
+    parsed = await take_config(plane, {SYSTEM: text})
+    assert parsed is not None
+    assert parsed.declared == {"servers.a", "tenants.acme"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,13 @@ _logger = logging.getLogger(__name__)
 _LOOK: Final = 1.0
 """Seconds between two looks at files that the configuration refers to."""
 
+REMOVAL: Final = 2.0
+"""Seconds of quiet after which what a file no longer names is removed, as a deleted file is: it
+may still be written."""
+
+LONGEST_REMOVAL: Final = 5 * REMOVAL
+"""Seconds after which it is in any case."""
+
 
 async def follow_config(
     plane: Plane, config: Path | Sequence[Source], on_loaded: OnLoaded | None = None
@@ -44,20 +52,63 @@ async def follow_config(
     sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
     followed = _FollowedFiles()
+    removals = _Removals()
     async with aclosing(watch):
         found = await anext(watch)
         change = asyncio.ensure_future(anext(watch))
         try:
             while True:
-                parsed = await take_config(plane, found, on_loaded)
-                await asyncio.to_thread(followed.note, parsed.followed)
-                await _until_changed(change, followed)
+                parsed = await take_config(plane, found, on_loaded, partial(removals.wait, change))
+                if parsed is not None:
+                    removals.taken(found, parsed)
+                    await asyncio.to_thread(followed.note, parsed.followed)
+                    await _until_changed(change, followed)
                 if change.done():
                     found = change.result()
                     change = asyncio.ensure_future(anext(watch))
         finally:
             change.cancel()
             await asyncio.wait({change})
+
+
+class _Removals:
+    """Waits before it lets what a file no longer names be removed: the file may be half written."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[Source, Found] = {}
+        self._declared: frozenset[str] = frozenset()
+        self._since: float | None = None
+
+    async def wait(
+        self, change: asyncio.Future[Any], found: Mapping[Source, Found], parsed: ParsedConfig
+    ) -> bool:
+        """Wait where something is missing; return whether another content came meanwhile."""
+        if not self._may_be_half(found, parsed):
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._since is None:
+            self._since = now
+        left = self._since + LONGEST_REMOVAL - now
+        if left <= 0:
+            return False
+        await asyncio.wait({change}, timeout=min(REMOVAL, left))
+        return change.done()
+
+    def taken(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
+        """Remember what is in force, or that nothing was taken."""
+        self._since = None
+        if not parsed.broken:
+            self._found, self._declared = found, parsed.declared
+
+    def _may_be_half(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> bool:
+        if parsed.broken or self._declared <= parsed.declared:
+            return False
+        # A resource is written at once, and the deletion of a file has been waited for.
+        return any(
+            isinstance(content, str) and source.resource is None and content != before
+            for source, content in found.items()
+            if (before := self._found.get(source)) is not None
+        )
 
 
 async def _until_changed(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
@@ -97,15 +148,30 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
 
 
 async def take_config(
-    plane: Plane, found: Mapping[Source, Found], on_loaded: OnLoaded | None = None
-) -> ParsedConfig:
-    """Give a plane one observation of its configuration, in a trace of its own."""
+    plane: Plane,
+    found: Mapping[Source, Found],
+    on_loaded: OnLoaded | None = None,
+    outdated: Callable[[Mapping[Source, Found], ParsedConfig], Awaitable[bool]] | None = None,
+) -> ParsedConfig | None:
+    """Give a plane one observation of its configuration, in a trace of its own.
+
+    Args:
+        plane: Who gets it.
+        found: The observation.
+        on_loaded: Told of what was parsed, unless it is outdated.
+        outdated: Says whether another observation came before this one could be taken.
+
+    Returns:
+        What it says, or None where it is outdated.
+    """
     files = ", ".join(dict.fromkeys(_named(source) for source in found))
     with tracer(__name__).start_as_current_span(
         "config reload", attributes={Attr.CONFIG_PATH: files}
     ) as span:
         with tracer(__name__).start_as_current_span("parse"):
             parsed = await asyncio.to_thread(parse_found, found)
+        if outdated is not None and await outdated(found, parsed):
+            return None
         for issue in parsed.issues:
             _log(issue)
         if on_loaded is not None:

@@ -6,21 +6,24 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import Found
-from leaseway.control_plane.config.tree.read_file import Unreadable
+from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
 Watch = AsyncGenerator[dict[Source, Found], None]
 
 
 @asynccontextmanager
-async def watching(*sources: Source) -> AsyncIterator[Watch]:
-    async with asyncio.timeout(BOUND), aclosing(watch_sources(sources, poll=0.2)) as watch:
+async def watching(*sources: Source, **options: Any) -> AsyncIterator[Watch]:
+    options = {"poll": 0.2, **options}
+    async with asyncio.timeout(BOUND), aclosing(watch_sources(sources, **options)) as watch:
         yield watch
 
 
@@ -95,6 +98,56 @@ async def test_a_file_that_cannot_be_read_is_told_as_that(system: Source) -> Non
         (found,) = (await anext(watch)).values()
     assert isinstance(found, Unreadable)
     assert "UTF-8" in str(found)
+
+
+async def test_files_that_are_written_one_after_the_other_are_read_together(
+    tmp_path: Path, system: Source
+) -> None:
+    """Between two of many writes the first file's own quiet period used to end."""
+    domains = [Source("domain", tmp_path / f"t{n}.yaml", f"t{n}") for n in range(20)]
+    everything = (system, *domains)
+
+    def write(text: str) -> None:
+        for source in everything:
+            new = source.path.with_suffix(".new")
+            new.write_text(text)
+            new.replace(source.path)
+
+    write("one")
+    clock = 0.0  # the machine may be slow: writes alone end no quiet period
+    async with watching(*everything, poll=3600.0, clock=lambda: clock) as watch:
+        await anext(watch)
+        following = asyncio.ensure_future(anext(watch))
+        while not following.done():
+            await asyncio.to_thread(write, "two")  # until the watching thread has noticed
+            clock += 0.11
+            await asyncio.wait({following}, timeout=0.3)
+    assert set((await following).values()) == {"two"}
+
+
+async def test_a_reading_under_which_files_change_is_read_again(
+    tmp_path: Path, system: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain = tmp_path / "acme.yaml"
+    domain.write_text("one")
+
+    def read(path: Path) -> str:
+        text = read_config(path)
+        if path == system.path and text == "two" and domain.read_text() != "two":
+            new = domain.with_suffix(".new")
+            new.write_text("two")
+            new.replace(domain)
+            system.path.write_text("two!")
+        return text
+
+    monkeypatch.setattr(reading, "read_config", read)
+    async with watching(Source("domain", domain, "acme"), system, longest=BOUND) as watch:
+        await anext(watch)
+        fresh = tmp_path / "fresh"
+        fresh.write_text("two")
+        fresh.replace(system.path)
+        found = await anext(watch)
+    assert list(found.values()) == ["two", "two!"]
 
 
 async def test_closing_leaves_no_task(system: Source) -> None:

@@ -12,15 +12,11 @@ from typing import Any
 import pytest
 import watchfiles
 
-from leaseway.control_plane.config.tree.read_file import read_config
-from leaseway.control_plane.config.watch import one_file as watcher
-from leaseway.control_plane.config.watch.one_file import (
-    ConfigEvent,
-    ConfigGone,
-    ConfigText,
-    ConfigUnreadable,
-    watch_config,
-)
+from leaseway.control_plane.config.layers.sources import Source
+from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.watch import reading
+from leaseway.control_plane.config.watch.all_files import watch_sources
 
 BOUND = 60.0
 NEVER = 3_600.0
@@ -33,24 +29,30 @@ def path(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def watching(path: Path, **options: Any) -> AsyncIterator["Watched"]:
-    async with asyncio.timeout(BOUND), aclosing(watch_config(path, **options)) as events:
-        yield Watched(path, events)
+    sources = [Source("native", path)]
+    async with asyncio.timeout(BOUND), aclosing(watch_sources(sources, **options)) as events:
+        yield Watched(events)
 
 
 class Watched:
     """A running watch."""
 
-    def __init__(self, path: Path, events: AsyncGenerator[ConfigEvent, None]) -> None:
-        self.path = path
+    def __init__(self, events: AsyncGenerator[dict[Source, Found], None]) -> None:
         self._events = events
 
-    async def next(self) -> ConfigEvent:
-        return await anext(self._events)
+    async def next(self) -> Found:
+        (found,) = (await anext(self._events)).values()
+        return found
 
     async def text(self) -> str:
-        event = await self.next()
-        assert isinstance(event, ConfigText)
-        return event.text
+        found = await self.next()
+        assert isinstance(found, str)
+        return found
+
+    async def reason(self) -> str:
+        found = await self.next()
+        assert isinstance(found, Unreadable)
+        return str(found)
 
     async def until(self, text: str) -> None:
         while await self.text() != text:
@@ -80,7 +82,7 @@ class Reads:
 @pytest.fixture
 async def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     reads = Reads()
-    monkeypatch.setattr(watcher, "read_config", reads.read)
+    monkeypatch.setattr(reading, "read_config", reads.read)
     return reads
 
 
@@ -91,19 +93,15 @@ def replace_file(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-async def test_a_file_is_yielded_at_once_with_its_time(path: Path) -> None:
+async def test_a_file_is_yielded_at_once(path: Path) -> None:
     path.write_text("one")
-    before = time.time()
     async with watching(path) as watched:
-        event = await watched.next()
-        assert isinstance(event, ConfigText)
-        assert (event.text, event.path) == ("one", path)
-        assert before <= event.seen_at <= time.time()
+        assert await watched.text() == "one"
 
 
 async def test_an_absent_file_is_gone_at_once(path: Path) -> None:
     async with watching(path, gone_after=NEVER) as watched:
-        assert await watched.next() == ConfigGone(path)
+        assert await watched.next() is None
 
 
 WRITES: list[Callable[[Path, str], Any]] = [Path.write_text, replace_file]
@@ -132,7 +130,7 @@ async def test_events_alone_tell_of_a_change(path: Path, monkeypatch: pytest.Mon
         await started.wait()
         replace_file(path, "two")
         events.set()
-        assert await following == ConfigText("two", path, 0.0)
+        assert await following == "two"
 
 
 def real_events_after(monkeypatch: pytest.MonkeyPatch, started: asyncio.Event) -> asyncio.Event:
@@ -164,7 +162,7 @@ async def test_polling_alone_tells_of_a_change(
                 replace_file(path, text)
                 assert await watched.text() == text
     assert [record.getMessage() for record in caplog.records] == [
-        f"No file events for {path} (no more watches are allowed); polling goes on."
+        f"No file events for {path.parent} (no more watches are allowed); polling goes on."
     ]
 
 
@@ -179,9 +177,9 @@ async def test_real_file_events_wake_the_watch_long_before_the_next_poll(path: P
             count += 1
             replace_file(path, str(count))
             await asyncio.wait({following}, timeout=0.3)
-        event = await following
-        assert isinstance(event, ConfigText)
-        assert 0 < int(event.text) <= count
+        found = await following
+        assert isinstance(found, str)
+        assert 0 < int(found) <= count
 
 
 async def test_the_swap_of_a_config_maps_symlink_counts(path: Path) -> None:
@@ -210,7 +208,7 @@ async def test_content_that_is_the_same_is_not_yielded_again(path: Path, reads: 
             replace_file(path, "one")
             await reads.another()
         replace_file(path, "two")
-        assert await following == ConfigText("two", path, 0.0)
+        assert await following == "two"
 
 
 async def test_a_burst_of_writes_ends_in_its_last_content(path: Path) -> None:
@@ -229,7 +227,7 @@ async def test_a_deleted_file_is_gone_only_after_it_has_been_absent_for_long(pat
         assert await watched.text() == "one"
         deleted = time.monotonic()
         path.unlink()
-        assert await watched.next() == ConfigGone(path)
+        assert await watched.next() is None
         assert time.monotonic() - deleted >= 0.4
         path.write_text("one")
         assert await watched.text() == "one"
@@ -243,13 +241,13 @@ async def test_a_file_that_comes_back_in_time_was_never_gone(path: Path, reads: 
         following = asyncio.create_task(watched.next())
         await reads.another()
         path.write_text("two")
-        assert await following == ConfigText("two", path, 0.0)
+        assert await following == "two"
 
 
 async def test_a_file_whose_directory_appears_later_is_found(tmp_path: Path) -> None:
     path = tmp_path / ".minds" / "mcp.yaml"
     async with watching(path, poll=0.02) as watched:
-        assert await watched.next() == ConfigGone(path)
+        assert await watched.next() is None
         path.parent.mkdir()
         path.write_text("one")
         assert await watched.text() == "one"
@@ -272,13 +270,13 @@ async def test_a_directory_that_is_replaced_is_watched_anew(tmp_path: Path) -> N
 async def test_an_unreadable_file_is_said_once_and_its_mending_is_seen(path: Path) -> None:
     path.write_bytes(b"\xff")
     async with watching(path, poll=0.02) as watched:
-        reason = "It is not UTF-8: byte 0, on line 1, can't be decoded. Save it as UTF-8."
-        assert await watched.next() == ConfigUnreadable(path, reason)
+        mistake = "It is not UTF-8: byte 0, on line 1, can't be decoded. Save it as UTF-8."
+        assert await watched.reason() == mistake
         replace_file(path, "one")
         assert await watched.text() == "one"
         path.unlink()
         path.mkdir()
-        assert await watched.next() == ConfigUnreadable(path, "It is not a regular file.")
+        assert await watched.reason() == "It is not a regular file."
         path.rmdir()
         path.write_text("one")
         assert await watched.text() == "one"
@@ -287,7 +285,7 @@ async def test_an_unreadable_file_is_said_once_and_its_mending_is_seen(path: Pat
 async def test_a_pipe_in_place_of_the_file_does_not_block(path: Path) -> None:
     os.mkfifo(path)
     async with watching(path) as watched:
-        assert await watched.next() == ConfigUnreadable(path, "It is not a regular file.")
+        assert await watched.reason() == "It is not a regular file."
 
 
 async def test_changes_while_the_caller_is_busy_become_one(path: Path) -> None:
@@ -314,7 +312,7 @@ async def test_a_cancelled_watch_leaves_no_task(path: Path) -> None:
     path.write_text("one")
 
     async def follow() -> None:
-        async for _ in watch_config(path):
+        async for _ in watch_sources([Source("native", path)]):
             seen.set()
 
     task = asyncio.create_task(follow())

@@ -203,6 +203,7 @@ class _Combination:
     specs: dict[VariantKey, ServerSpec] = field(default_factory=dict)
     refused: set[VariantKey] = field(default_factory=set)
     origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
+    servers: Set[str] = frozenset()
 
     def result(self) -> ParsedConfig:
         log = self.log
@@ -217,6 +218,10 @@ class _Combination:
             refused=frozenset(self.refused),
             origins=self.origins,
             followed=frozenset(log.followed),
+            declared=frozenset(
+                {f"servers.{name}" for name in self.servers}
+                | {f"tenants.{name}" for name in self.tenants or {}}
+            ),
         )
 
     def _check_grants(self) -> None:
@@ -238,6 +243,7 @@ class _Combination:
                     servers[entry.name] = _Declared(entry, session)
                 elif entry.name not in servers:
                     self._undeclared(session, entry, servers)
+        self.servers = servers.keys()
         for declared in servers.values():
             overlaid, failed = self._overlaid(declared, sessions)
             own = self.log.fresh()

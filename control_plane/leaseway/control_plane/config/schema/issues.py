@@ -120,6 +120,8 @@ class ParsedConfig:
             the tenant never gets the common variant instead.
         origins: Where each value of a variant is, by its path below the server.
         followed: Other files that it depends on, to be read again when they change.
+        declared: The servers and tenants that it names, switched off or not: `servers.ID`,
+            `tenants.NAME`.
     """
 
     servers: Mapping[VariantKey, ServerSpec]
@@ -132,6 +134,7 @@ class ParsedConfig:
         default_factory=dict, compare=False, repr=False
     )
     followed: frozenset[Path] = field(default=frozenset(), compare=False)
+    declared: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 class IssueLog:

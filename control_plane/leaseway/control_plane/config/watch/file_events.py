@@ -1,4 +1,4 @@
-"""Events of the directory that a configuration file is in, where the system gives any.
+"""Events of a directory that configuration files are in, where the system gives any.
 
 The directory is watched, not the file: editors replace the file, and a mounted ConfigMap swaps
 the symlink `..data` beside it. Whatever is missed here is found by the polling behind it.
@@ -7,9 +7,8 @@ the symlink `..data` beside it. Whatever is missed here is found by the polling 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -24,24 +23,27 @@ Identity = tuple[int, int] | None
 
 
 class FileEvents:
-    """Says when something may have changed a file; never more than one wake-up is waiting.
+    """Says when something may have changed one of the files of a directory.
 
     Args:
-        path: The file, whose directory is watched.
-        any_name: Whether its neighbours count as well.
+        directory: The directory.
+        names: The files' names; None for all that is in it.
+        changed: Set when there was an event.
     """
 
-    def __init__(self, path: Path, *, any_name: bool = False) -> None:
-        self._path = path
-        self._any_name = any_name
-        self._changed = asyncio.Event()
+    def __init__(
+        self, directory: Path, names: Collection[str] | None, changed: asyncio.Event
+    ) -> None:
+        self._directory = directory
+        self._names = names
+        self._changed = changed
         self._task: asyncio.Task[None] | None = None
         self._watched: Identity = None
         self._said = ""
 
     async def ensure(self) -> None:
         """Watch the directory, anew where it is another one by now or watching had failed."""
-        identity = await asyncio.to_thread(_identity, self._path.parent)
+        identity = await asyncio.to_thread(_identity, self._directory)
         if identity is None:
             self._say("the directory does not exist")
             return
@@ -49,16 +51,7 @@ class FileEvents:
             return
         await self.close()
         self._watched = identity
-        self._task = asyncio.create_task(self._watch(), name=f"events of {self._path}")
-
-    async def wait(self, timeout: float) -> bool:
-        """Wait for an event for at most so many seconds; return whether there was one."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._changed.wait()
-        happened = self._changed.is_set()
-        self._changed.clear()
-        return happened
+        self._task = asyncio.create_task(self._watch(), name=f"events of {self._directory}")
 
     async def close(self) -> None:
         """Stop watching."""
@@ -71,7 +64,7 @@ class FileEvents:
     async def _watch(self) -> None:
         try:
             async for changes in watchfiles.awatch(
-                self._path.parent,
+                self._directory,
                 watch_filter=None,
                 debounce=_STEP_MS,
                 step=_STEP_MS,
@@ -83,15 +76,15 @@ class FileEvents:
             self._say(str(error) or type(error).__name__)
 
     def _concerns(self, paths: Iterable[str]) -> bool:
-        if self._any_name:
+        if self._names is None:
             return True
         names = {Path(path).name for path in paths}
-        return self._path.name in names or any(name.startswith("..") for name in names)
+        return any(name in self._names or name.startswith("..") for name in names)
 
     def _say(self, reason: str) -> None:
         if reason != self._said:
             self._said = reason
-            _log.warning("No file events for %s (%s); polling goes on.", self._path, reason)
+            _log.warning("No file events for %s (%s); polling goes on.", self._directory, reason)
 
 
 def _identity(directory: Path) -> Identity:
