@@ -104,7 +104,7 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     environment = child_environment(host.environment, spec.inherit_env, resolved.env)
     command = (resolved.command, *resolved.args)
     launch = await prepare(spec, command, environment, host.reaper.cgroups)
-    process = ServerProcess(wanted.server, launch, wanted.stderr, host.reaper)
+    process = await ServerProcess.start(wanted.server, launch, wanted.stderr, host.reaper)
     transport = StdioTransport(wanted.server, process, wanted.stderr)
     peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
     return Connected(peer, process.pid, launch.warnings)

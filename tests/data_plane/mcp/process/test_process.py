@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,6 +25,7 @@ from leaseway.data_plane.mcp.process import process
 from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.mcp.process.spawner import Spawner
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -49,15 +52,15 @@ async def close_all(instances: list[Instance]) -> None:
 def in_use() -> set[str]:
     """Return the children, descriptors and threads of this process, each by what it is.
 
-    Idle threads of the loop's default executor are nobody's, and those that Python did not start
-    are gRPC's.
+    Idle threads of the loop's default executor are nobody's, those that start processes live as
+    long as the worker, and those that Python did not start are gRPC's.
     """
     children = {f"child {pid}: {line}" for pid, line in descendants(os.getpid()).items()}
     descriptors: set[str] = set()
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # what listed the folder is in it, too
             descriptors.add(f"descriptor {entry.name}: {entry.readlink()}")
-    others = ("asyncio_", "Dummy-")
+    others = ("asyncio_", "spawn", "Dummy-")
     threads = {each.name for each in threading.enumerate() if not each.name.startswith(others)}
     return children | descriptors | {f"thread {name}" for name in threads}
 
@@ -103,6 +106,46 @@ async def test_a_process_that_cannot_be_watched_is_not_left_running(
     await nothing_is_left(before)
 
 
+@contextlib.contextmanager
+def hanging_when_executed(path: Path) -> Iterator[str]:
+    """Make a program whose execution hangs until the end: whoever opens it waits for a lease."""
+    path.write_text("#!/bin/sh\nexec sleep 600\n")
+    path.chmod(0o700)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError as error:
+            pytest.skip(f"This file system knows no leases of files: {error.strerror}.")
+        yield str(path)
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_command_whose_execution_hangs_holds_up_itself_only(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.reaper.spawner = Spawner(patience=0.1, timeout=0.5)
+    await bench.start(stubborn())
+    before = in_use()
+    limits = resource.getrlimit(resource.RLIMIT_RTTIME)
+    with hanging_when_executed(tmp_path / "server") as program:
+        spec = ServerSpec(VariantKey("hangs"), "stdio", command=program)
+        faults = [asyncio.create_task(bench.fails(spec)) for _ in range(2)]
+        neighbour = await bench.start(stubborn())
+        for fault in await asyncio.gather(*faults):
+            assert fault.metadata["problem"] == "START_FAILED"
+            assert f"executing its command {program!r} hangs" in fault.message
+        assert resource.getrlimit(resource.RLIMIT_RTTIME) == limits
+        await neighbour.close()
+    # Both are started after all, and ended: nobody wants them any more.
+    await until(lambda: not any(program in line for line in descendants(os.getpid()).values()))
+    for instance in bench.instances[1:]:
+        await instance.close()
+    await nothing_is_left(before)
+
+
 async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,7 +160,7 @@ async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
     monkeypatch.setattr(process, "_members", members)
     reaper = Reaper()
     launch = Launch(("sh", "-c", "sleep 600 & wait"), dict(os.environ), sandboxed=True)
-    server = ServerProcess("s", launch, StderrTail(), reaper)
+    server = await ServerProcess.start("s", launch, StderrTail(), reaper)
     async with asyncio.timeout(BOUND):
         await server.stop(patience=0.05)
     assert readers
@@ -187,7 +230,7 @@ async def test_a_server_that_can_not_be_killed_does_not_hold_up_who_refuses_it(
     monkeypatch.setattr("leaseway.data_plane.mcp.process.process.subprocess.Popen", immortal)
     launch = Launch(("sleep", "600"), dict(os.environ))
     with pytest.raises(Fault, match="could not be watched"):
-        ServerProcess("s", launch, StderrTail(), reaper)
+        await ServerProcess.start("s", launch, StderrTail(), reaper)
     assert f"Process {started[0].pid} of the server s survives SIGKILL" in caplog.text
     started[0].end()
     await reaper.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from typing import Final
 
 from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
 from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
-from leaseway.data_plane.mcp.process.sandbox import sandboxed
+from leaseway.data_plane.mcp.process.sandbox import TRIAL_TIMEOUT, disk, look_around, sandboxed
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -55,9 +56,16 @@ async def prepare(
     limits, server = spec.limits, spec.key.server_id
     if limits == _NO_LIMITS and not spec.sandbox.enabled:
         return Launch(command, environment)
-    command = (_found(server, command[0], environment), *command[1:])
+    try:
+        async with asyncio.timeout(TRIAL_TIMEOUT):
+            found = await disk.run(_found, server, command[0], environment)
+            if spec.sandbox.enabled:
+                look = await disk.run(look_around, server, spec.sandbox, (found, *command[1:]))
+    except TimeoutError:
+        raise _hanging(server, command[0]) from None
+    command = (found, *command[1:])
     if spec.sandbox.enabled:
-        command = await sandboxed(server, spec.sandbox, command)
+        command = await sandboxed(server, look, command)
     # Nothing is awaited from here on: nobody would remove the cgroup of a cancelled start.
     cgroup, plan = _confine(limits, cgroups)
     if plan.steps:
@@ -81,6 +89,16 @@ def _found(server: str, program: str, environment: Mapping[str, str]) -> str:
         there = os.sep in program and Path(program).exists()
         raise command_fault(server, program, PermissionError() if there else FileNotFoundError())
     return str(Path(found).absolute())
+
+
+def _hanging(server: str, program: str) -> Fault:
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: looking for its command {program!r} and what it"
+        f" needs took longer than {TRIAL_TIMEOUT:g} s on this worker. See whether the disks that"
+        " they are on answer; the start is tried again.",
+        metadata={"server": server, "problem": "START_FAILED"},
+    )
 
 
 def command_fault(server: str, program: str, error: OSError) -> Fault:

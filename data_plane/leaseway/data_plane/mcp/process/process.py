@@ -19,7 +19,8 @@ from typing import IO, Final
 from leaseway.data_plane.background import uninterrupted
 from leaseway.data_plane.mcp.process.exit_status import describe_status
 from leaseway.data_plane.mcp.process.launch import Launch, command_fault
-from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed, tagging
+from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
+from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
@@ -32,13 +33,7 @@ _REAP_TIMEOUT: Final = 5.0
 
 
 class ServerProcess:
-    """A started process with its three pipes.
-
-    Args:
-        server: The server's id, for messages.
-        launch: What to start. Its cgroup is removed by `stop`, or here if nothing was started.
-        stderr: Takes what the process writes to its standard error.
-        reaper: Kills the process if this one can't.
+    """A started process with its three pipes; `start` makes one.
 
     Attributes:
         pid: Its id, which is also that of its group and session.
@@ -55,18 +50,13 @@ class ServerProcess:
         launch: Launch,
         stderr: StderrTail,
         reaper: Reaper,
+        started: tuple[subprocess.Popen[bytes], str],
     ) -> None:
-        """Start the process.
-
-        Raises:
-            Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.
-        """
         self._server = server
         self._launch = launch
         self._reaper = reaper
-        self._mark = reaper.mark()
+        self._popen, self._mark = started
         self._loop = asyncio.get_running_loop()
-        self._popen = self._spawn()
         self.pid = self._popen.pid
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
@@ -78,14 +68,50 @@ class ServerProcess:
         self._stderr = _StderrReader(stderr, self.stderr_ended)
         self._stderr_transport: asyncio.BaseTransport | None = None
         self._stopping: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls, server: str, launch: Launch, stderr: StderrTail, reaper: Reaper
+    ) -> ServerProcess:
+        """Start a process.
+
+        Args:
+            server: The server's id, for messages.
+            launch: What to start. Its cgroup is removed by `stop`, or here if nothing was started.
+            stderr: Takes what the process writes to its standard error.
+            reaper: Kills the process if this one can't.
+
+        Raises:
+            Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.
+        """
+        mark = reaper.mark()
+
+        def made(popen: subprocess.Popen[bytes]) -> ServerProcess:
+            return cls(server, launch, stderr, reaper, (popen, mark))
+
         try:
-            reaper.register(self.pid)
+            popen = await reaper.spawner.start(
+                mark, lambda: _spawn(launch, mark), lambda late: made(late)._undo()
+            )
+        except (OSError, ValueError, SpawnHangsError, asyncio.CancelledError) as error:
+            if launch.cgroup is not None:
+                launch.cgroup.discard()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise _not_started(server, launch.command[0], error) from None
+        process = made(popen)
+        process._begin()
+        return process
+
+    def _begin(self) -> None:
+        try:
+            self._reaper.register(self.pid)
             self._watch()
         except BaseException as error:
             self._undo()
             if isinstance(error, OSError):
                 text = f"its process could not be watched: {error.strerror}."
-                raise _start_fault(server, text) from None
+                raise _start_fault(self._server, text) from None
             raise
 
     async def open(self) -> None:
@@ -182,28 +208,6 @@ class ServerProcess:
             " killed it"
         )
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        command = self._launch.command
-        try:
-            with tagging(self._mark):
-                return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
-                    list(command),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    env={**self._launch.environment, MARK_VARIABLE: self._mark},
-                    bufsize=0,
-                    start_new_session=True,
-                )
-        except (OSError, ValueError) as error:
-            if self._launch.cgroup is not None:
-                self._launch.cgroup.discard()
-            if isinstance(error, FileNotFoundError | PermissionError):
-                raise command_fault(self._server, command[0], error) from None
-            reason = getattr(error, "strerror", None) or str(error)
-            text = f"starting its command {command[0]!r} failed: {reason}."
-            raise _start_fault(self._server, text) from None
-
     def _watch(self) -> None:
         if not hasattr(os, "pidfd_open"):
             threading.Thread(target=self._wait_in_thread, daemon=True).start()
@@ -239,6 +243,31 @@ class _StderrReader(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended.set()
+
+
+def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - starting configured commands is the purpose
+        list(launch.command),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**launch.environment, MARK_VARIABLE: mark},
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def _not_started(server: str, program: str, error: Exception) -> Fault:
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return command_fault(server, program, error)
+    if isinstance(error, SpawnHangsError):
+        text = (
+            f"executing its command {program!r} hangs. See whether the disk that it is on answers;"
+            " the start is tried again."
+        )
+        return _start_fault(server, text)
+    reason = getattr(error, "strerror", None) or str(error)
+    return _start_fault(server, f"starting its command {program!r} failed: {reason}.")
 
 
 def _terminate_members(group: int) -> None:

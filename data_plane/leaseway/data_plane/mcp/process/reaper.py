@@ -14,16 +14,14 @@ import contextlib
 import logging
 import math
 import os
-import resource
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.mcp.process.cgroups import Cgroups
-from leaseway.data_plane.mcp.process.reaper_main import tags
+from leaseway.data_plane.mcp.process.spawner import Spawner
 
 _AT_ONCE: Final = 0.5
 """Seconds; what was killed is gone in milliseconds, unless it hangs in the kernel."""
@@ -45,30 +43,10 @@ _logger = logging.getLogger(__name__)
 MARK_VARIABLE: Final = "_LEASEWAY_MARK"
 """Set for every server's process; children inherit it wherever they go."""
 
-_RTTIME: Final = getattr(resource, "RLIMIT_RTTIME", None)  # not on macOS
-
 _PROGRAM: Final = Path(__file__).with_name("reaper_main.py")
 _END_TIMEOUT: Final = 5.0
 _BETWEEN_DEATHS: Final = 1.0
 """Seconds after a replacement before which another death is not answered with the next one."""
-
-
-@contextlib.contextmanager
-def tagging(mark: str) -> Iterator[None]:
-    """Have what is started meanwhile keep its mark though it drops its environment."""
-    found = tags(mark.encode())
-    if _RTTIME is None or not found:
-        yield
-        return
-    soft, hard = resource.getrlimit(_RTTIME)
-    if hard != resource.RLIM_INFINITY:  # a limit that somebody means
-        yield
-        return
-    resource.setrlimit(_RTTIME, (found[0], hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(_RTTIME, (soft, hard))
 
 
 class Reaper:
@@ -76,10 +54,12 @@ class Reaper:
 
     Attributes:
         cgroups: The worker's cgroups; the reaper process removes them.
+        spawner: Starts servers so that their children keep their mark.
     """
 
     def __init__(self) -> None:
         self.cgroups = Cgroups(self._register_cgroup)
+        self.spawner = Spawner()
         self._token = secrets.token_hex(16)
         self._groups: set[int] = set()
         self._folders: list[Path] = []
@@ -121,6 +101,7 @@ class Reaper:
     async def close(self) -> None:
         """End the reaper process; groups that are still registered are killed. Idempotent."""
         self._closed = True
+        self.spawner.close()
         self._stop_watching()
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:

@@ -74,7 +74,8 @@ def kill_marked(marks: Collection[bytes]) -> None:
     tagged = [tags(mark) for mark in wanted]
     # A process may fork between being seen and being killed: look again until none is left.
     for _ in range(_LOOKS if wanted else 0):
-        found = [pid for pid in _processes() if pid != os.getpid() and _has(pid, wanted, tagged)]
+        spared = (os.getpid(), os.getppid())  # a worker has a server's tag while it starts it
+        found = [pid for pid in _processes() if pid not in spared and _has(pid, wanted, tagged)]
         if not found:
             return
         _kill(found)

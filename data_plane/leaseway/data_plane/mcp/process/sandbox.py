@@ -23,13 +23,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.background import uninterrupted
+from leaseway.data_plane.background import DiskThreads, uninterrupted
 from leaseway.data_plane.mcp.process.exit_status import describe_status
 from leaseway.spec.model import Sandbox
 from leaseway.wire.errors import Fault, Reason
 
 TRIAL_TIMEOUT: Final = 10.0
 """Seconds that a trial may take."""
+
+disk: Final = DiskThreads(64)
+"""Looks at files for starts, and runs trials."""
 
 
 class Tried(NamedTuple):
@@ -52,14 +55,34 @@ async def try_command(command: Sequence[str]) -> Tried:
     Raises:
         OSError: It can't be started.
     """
-    process = _start(command)
-    end = asyncio.ensure_future(asyncio.to_thread(_end, process))
+    trial = _Trial(command)
+    end = disk.start(trial.run)
     try:
         return await asyncio.shield(end)
     except asyncio.CancelledError:
-        process.kill()
+        trial.give_up()
         await uninterrupted(asyncio.ensure_future(_over(end)))
         raise
+
+
+class _Trial:
+    """One run of a command, in a thread; executing it may hang, too."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    def run(self) -> Tried:
+        self._process = _start(self._command)
+        if self._given_up:
+            self._process.kill()
+        return _end(self._process)
+
+    def give_up(self) -> None:
+        self._given_up = True
+        if self._process is not None:
+            self._process.kill()
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -74,7 +97,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 async def _over(end: asyncio.Future[Tried]) -> None:
-    await asyncio.wait([end])
+    await asyncio.wait([end], timeout=TRIAL_TIMEOUT)
 
 
 def _end(process: subprocess.Popen[bytes]) -> Tried:
@@ -108,8 +131,20 @@ _BINARIES: Final = ("bin", ".bin", "sbin")
 _WORDS: Final = 500
 
 
-async def sandboxed(server: str, sandbox: Sandbox, command: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that runs a command in its sandbox, after having tried one.
+class Look(NamedTuple):
+    """What was seen of the machine for a sandbox.
+
+    Attributes:
+        prefix: What is written before a command that runs in it.
+        harmless: A command that does nothing.
+    """
+
+    prefix: tuple[str, ...]
+    harmless: str
+
+
+def look_around(server: str, sandbox: Sandbox, command: Sequence[str]) -> Look:
+    """See what a sandbox needs of this machine; looks at files, which is not for the loop.
 
     Args:
         server: For messages.
@@ -134,11 +169,20 @@ async def sandboxed(server: str, sandbox: Sandbox, command: Sequence[str]) -> tu
         )
         raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
     prefix = (program, *_arguments(sandbox, command), "--")
-    refusal = await _refusal((*prefix, shutil.which("true") or command[0]))
+    return Look(prefix, shutil.which("true") or command[0])
+
+
+async def sandboxed(server: str, look: Look, command: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that runs a command in its sandbox, after having tried one.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` SANDBOX_NOT_AVAILABLE.
+    """
+    refusal = await _refusal((*look.prefix, look.harmless))
     if refusal:
         text = f"it is configured with a sandbox, which can't be made on this worker: {refusal}"
         raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
-    return (*prefix, *command)
+    return (*look.prefix, *command)
 
 
 def _exists(path: str) -> bool:
