@@ -1,4 +1,4 @@
-"""The synchronous client in Celery's prefork pool, made and used before the pool is forked."""
+"""The synchronous client in Celery's prefork pool, made before the pool is forked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ app.conf.broker_transport_options = {
     "control_folder": str(queue),
 }
 client = Client()
-names = [tool.name for tool in client.list_tools()]
 
 
 @app.task(ignore_result=True)

@@ -1,60 +1,29 @@
-"""Forks: a process that rests hands its clients to its children, any other tells them no.
+"""Forks: a client that was not used before the fork works in the child; any other is refused there.
 
-gRPC does not survive a fork: its threads are gone in the child. Before a fork everything of it is
-therefore ended where that costs nobody anything: no call in flight, no lease held. Parent and
-child then connect anew at their next use. Otherwise the parent is left alone, and a child that
-uses a client gets an error that says why (prefork servers, Celery, `multiprocessing`).
+gRPC does not survive a fork: its threads are gone in the child, where new channels hang or crash
+even after all old ones were closed. So the first use of gRPC marks the process. Children that it
+forks afterwards get an error from every client that says what to do, and leave what their parent
+holds alone (prefork servers, Celery, `multiprocessing`). The parent notices nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
 import os
 import threading
-import time
 import weakref
-from pathlib import Path
-from typing import Any, Final, Protocol
-
-from leaseway.wire.errors import Fault
-
-_THREADS: Final = Path("/proc/self/task")
-_GRPC_THREADS: Final = ("grpc", "event_engine", "lifeguard", "timer_manager", "default-execut")
-"""How the names of gRPC's own threads begin (they are cut at 15 characters)."""
-_PAUSE: Final = 0.001
-_TURNS: Final = 500
-"""Pauses that gRPC's threads are given to end: half a second, and longer on a busy machine, where
-they get the processor as late as the thread that waits for them."""
-_TURNS_UNTIL_COLLECTED: Final = 50
-"""Pauses after which the rest of gRPC is looked for among what waits to be collected."""
+from collections.abc import Callable
+from typing import Final
 
 _REFUSAL: Final = (
-    "This process was forked while its parent used gRPC: a leaseway client had a call in flight or "
-    "held a lease there, an AsyncClient was open, or other code had channels. gRPC does not "
-    "survive that. Close such clients before the fork, or use clients after it only, for example "
-    "in gunicorn's post_fork hook or Celery's worker_process_init signal."
+    "This process was forked from one that had used a leaseway client before. gRPC, which carries "
+    "the calls, does not survive that, so no client works here. Use clients after the fork only, "
+    "for example in gunicorn's post_fork hook or Celery's worker_process_init signal, or start "
+    "processes with multiprocessing's 'spawn'. To make a client before the fork is fine."
 )
 
 _locks: Final[weakref.WeakSet[ThreadLock]] = weakref.WeakSet()
-_users: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 _used = False
-"""Whether there have been users since gRPC was last waited for."""
 _refusal: str | None = None
-
-
-class Restful(Protocol):
-    """What the synchronous clients of a process share, as forks see it."""
-
-    def rest(self) -> bool:
-        """End all of it before a fork; say whether nothing of it runs any more."""
-
-    def after_in_parent(self) -> None:
-        """Go on where something waits, after the fork in the parent, or where it failed."""
-
-    def after_in_child(self, refusal: str | None) -> None:
-        """Begin anew, after the fork in the child, or refuse everything with these words."""
 
 
 class ThreadLock:
@@ -73,11 +42,23 @@ class ThreadLock:
         self.current = threading.Lock()
 
 
+def begin_use() -> None:
+    """Note that this process uses gRPC from now on; to be called before it does.
+
+    Raises:
+        RuntimeError: It was forked from one that had used it.
+
+    """
+    global _used
+    check_fork()
+    _used = True
+
+
 def check_fork() -> None:
     """Check that gRPC can be used in this process.
 
     Raises:
-        RuntimeError: It was forked from one that used gRPC at that moment.
+        RuntimeError: It was forked from one that had used it.
 
     """
     if _refusal is not None:
@@ -85,79 +66,20 @@ def check_fork() -> None:
 
 
 def refused() -> bool:
-    """Say whether this process was forked from one that used gRPC at that moment."""
+    """Say whether this process was forked from one that had used gRPC."""
     return _refusal is not None
 
 
-def forget_frames(task: asyncio.Task[Any]) -> None:
-    """Have a task that has ended keep nothing of gRPC alive, however long somebody keeps the task.
+def register(after_in_child: Callable[[], None]) -> None:
+    """Have a function called in each forked child, once it is known whether clients are refused."""
 
-    A fault is told with a trace of its own; what it was raised in would hold the connections.
-    """
-    # Asked for its result, a task gives away the trace that it keeps.
-    with contextlib.suppress(Exception, asyncio.CancelledError):
-        task.result()
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, Fault):
-        error.__traceback__ = error.__context__ = None
-
-
-def opened(user: object) -> None:
-    """Take note of somebody who uses gRPC from now on, until it is closed or collected."""
-    global _used
-    _used = True
-    _users.add(user)
-
-
-def closed(user: object) -> None:
-    """Take note that one of them does not any more."""
-    _users.discard(user)
-
-
-def register(shared: Restful) -> None:
-    """Have what the synchronous clients share taken care of at each fork."""
-    usable = True
-
-    def before() -> None:
-        nonlocal usable
-        usable = False  # also where this fails
-        usable = shared.rest() and not _users and _grpc_has_ended()
-
-    def after_in_child() -> None:
+    def in_child() -> None:
         global _refusal
-        if not usable:
+        if _used:
             _refusal = _REFUSAL
         for lock in _locks:
             lock.after_in_child()
-        shared.after_in_child(_refusal)
+        after_in_child()
 
-    os.register_at_fork(
-        before=before, after_in_parent=shared.after_in_parent, after_in_child=after_in_child
-    )
-
-
-def _grpc_has_ended() -> bool:
-    """Wait for gRPC's threads to end where they should by now; say whether they have."""
-    global _used
-    if not _THREADS.is_dir():
-        return not _used  # no more can be known on this system
-    turns = _TURNS if _used else 0  # other users of gRPC are waited for but once
-    taken = 0
-    while (runs := _grpc_runs()) and taken < turns:
-        taken += 1
-        if taken == _TURNS_UNTIL_COLLECTED:
-            gc.collect()  # a channel in a cycle of references keeps all of gRPC
-        time.sleep(_PAUSE)
-    _used = False
-    return not runs
-
-
-def _grpc_runs() -> bool:
-    return any(_name(thread).startswith(_GRPC_THREADS) for thread in _THREADS.iterdir())
-
-
-def _name(thread: Path) -> str:
-    try:
-        return (thread / "comm").read_text()
-    except OSError:
-        return ""  # it has just ended
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)

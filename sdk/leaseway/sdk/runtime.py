@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls.caller import Caller
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.forks import check_fork, closed, opened
+from leaseway.sdk.forks import begin_use
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import Identity
@@ -51,8 +51,7 @@ class Runtime:
     """
 
     def __init__(self, identity: Identity) -> None:
-        check_fork()
-        opened(self)
+        begin_use()
         self.loop = asyncio.get_running_loop()
         self.identity = identity
         self._siblings().add(self)
@@ -62,11 +61,6 @@ class Runtime:
         self.resolver = Resolver(self.control)
         self.leases = LeaseManager(self.control, self.pool, self.own_session)
         self.caller = Caller(identity, self.resolver, self.pool, self.leases, self.own_session)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a call is in flight, or a lease is held or was lost and not taken note of."""
-        return bool(self.pool.load) or not self.leases.idle
 
     async def close(self) -> None:
         """Release what this client acquired, then end all tasks, streams and channels."""
@@ -80,7 +74,6 @@ class Runtime:
             await self.resolver.close()
             await self.pool.close()
             await self.control.close()
-            closed(self)
             siblings = self._siblings()
             siblings.discard(self)
             if not siblings:
@@ -88,7 +81,6 @@ class Runtime:
 
     def abort(self) -> None:
         """End all tasks without waiting for anybody; safe from any thread."""
-        closed(self)
         if not self.loop.is_closed():
             try:
                 self.loop.call_soon_threadsafe(self._abort)

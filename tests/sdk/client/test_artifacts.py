@@ -296,13 +296,3 @@ async def test_the_synchronous_client_has_all_at_once(
 
     await asyncio.to_thread(use)
     assert worker.reads[0].session == worker.calls[0].session
-
-
-async def test_a_client_that_reads_an_artifact_is_busy(client: AsyncClient, worker: Keeper) -> None:
-    artifact = client.read_artifact(worker.keep(bytes(64 * MIB)))
-    busy = [client._busy]
-    await anext(artifact)
-    busy.append(client._busy)
-    await artifact.close()
-    busy.append(client._busy)
-    assert busy == [False, True, False]  # a fork would end its connection

@@ -42,9 +42,8 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
     the leases that it acquired are given back at once. All methods raise `LeasewayError`s, and a
     RuntimeError where the client is closed.
 
-    It works on both sides of a fork of a process that has nothing under way: all connections are
-    ended before it and made anew when they are needed. Where a call is in flight or a lease held,
-    the parent goes on undisturbed and the child's clients raise a RuntimeError that says so.
+    It may be made before a fork and used after it. Where a process has used a client, the clients
+    of the children that it forks afterwards raise a RuntimeError that says so; it goes on itself.
 
     Args:
         address: The control plane as HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
@@ -80,7 +79,6 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         self._handlers = handlers or None
         self._inner = AsyncClient(address, agent=agent, tenant=tenant, key=key)
         self._inner._media.wait = lambda make: background().run(make)
-        background().serve(self._inner)
         self._lock = ThreadLock()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
 

@@ -1,8 +1,7 @@
 """The one event-loop thread behind all synchronous clients of a process.
 
 A call costs no thread: the caller leaves a ticket, wakes the loop at most once for all tickets
-left at that moment, and sleeps on a lock of its own until its ticket is done. The loop and all
-connections are ended before a fork where nothing is under way; see `forks`.
+left at that moment, and sleeps on a lock of its own until its ticket is done.
 """
 
 from __future__ import annotations
@@ -10,27 +9,19 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context, copy_context
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from leaseway.sdk.forks import refused, register
+from leaseway.sdk.forks import check_fork, refused, register
 
 _STOP_BOUND: Final = 2.0
-_REST_BOUND: Final = 10.0
-"""Seconds that a fork waits for the clients to disconnect, and then for their thread to end.
-
-They take some milliseconds; a machine may give this process the processor seconds later.
-"""
 _WORK: Final = "leaseway work"
 """The name of every task that somebody waits for."""
-_BUSY: Final = (_WORK, "call ", "follow ")
-"""How the names of tasks begin that a fork would harm: streams and subscriptions too."""
 
 ResultT = TypeVar("ResultT")
 
@@ -68,21 +59,10 @@ class _Ticket:
         self._done.acquire()
 
 
-class Connected(Protocol):
-    """A client, as far as forks concern it; lives in the loop."""
-
-    @property
-    def _busy(self) -> bool:
-        """Whether something is under way, or held."""
-
-    async def _disconnect(self) -> None:
-        """End all connections; the next use makes new ones."""
-
-
 class Background:
     """An event loop in a thread of its own, and the way into it.
 
-    The thread begins at the first use, and again at the next one after a fork has ended it.
+    The thread begins at the first use, in a forked child at the first use there.
     """
 
     def __init__(self) -> None:
@@ -91,11 +71,9 @@ class Background:
         self._thread_id: int | None = None
         self._inbox: deque[_Ticket] = deque()
         self._awake = False
-        self._forking = False
-        self._resting = False
-        self._refusal: str | None = None
-        self._lock = threading.Lock()  # held to begin a loop, and during a fork
-        self._clients: weakref.WeakSet[Connected] = weakref.WeakSet()
+        self._ending: str | None = None
+        self._lock = threading.Lock()  # held to begin a loop
+        self._parents: list[asyncio.AbstractEventLoop] = []
         atexit.register(self._stop)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
@@ -104,11 +82,12 @@ class Background:
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
 
         Raises:
-            RuntimeError: The process was forked from one that used gRPC, or is ending.
+            RuntimeError: The process was forked from one that had used gRPC, or is ending.
 
         """
-        if self._refusal is not None:
-            raise RuntimeError(self._refusal)
+        check_fork()
+        if self._ending is not None:
+            raise RuntimeError(self._ending)
         if threading.get_ident() == self._thread_id:
             raise RuntimeError(
                 "leaseway.sdk.Client was called from its own event loop, which would wait for "
@@ -146,68 +125,16 @@ class Background:
         assert self._loop is not None
         return self._loop
 
-    def serve(self, client: Connected) -> None:
-        """Have a client disconnected before a fork; to be called before it is used."""
-        with self._lock:
-            self._clients.add(client)
-
-    def rest(self) -> bool:
-        """End the loop before a fork, see `forks.Restful`; no other begins until it is over."""
-        self._forking = self._lock.acquire(timeout=_REST_BOUND)
-        if not self._forking:
-            return False
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None or loop.is_closed():
-            return True
-        if threading.get_ident() == self._thread_id:
-            return False
-        ended = asyncio.run_coroutine_threadsafe(self._disconnect(), loop)
-        try:
-            if not ended.result(_REST_BOUND):
-                return False
-        except TimeoutError:
-            ended.cancel()
-            return False
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(_REST_BOUND)
-        self._thread_id = None  # another thread may get it
-        return loop.is_closed()
-
-    def after_in_parent(self) -> None:
-        """Take care of what came while the loop rested."""
-        if self._forking:
-            self._forking = False
-            self._lock.release()
-        if self._resting:
-            self._awake = False  # a wake-up of the old loop may have come too late
-            if self._inbox:
-                self._wake()
-
-    def after_in_child(self, refusal: str | None) -> None:
-        """Forget what threads of the parent waited for; refuse everything from now on, or not."""
+    def after_in_child(self) -> None:
+        """Forget the parent's thread and what its other threads waited for."""
         self._lock = threading.Lock()
-        self._forking = False
         self._inbox.clear()
         self._awake = False
-        self._thread_id = None
-        self._refusal = self._refusal or refusal
-
-    async def _disconnect(self) -> bool:
-        """Disconnect all clients, unless something is under way; say whether that was done."""
-        busy = any(task.get_name().startswith(_BUSY) for task in asyncio.all_tasks())
-        clients = list(self._clients)
-        if busy or self._inbox or any(client._busy for client in clients):
-            return False
-        self._resting = True  # what comes from now on waits in the inbox
-        done = False
-        try:
-            await asyncio.gather(*(client._disconnect() for client in clients))
-            done = True
-        finally:
-            if not done:
-                self._resting = False
-                self._drain()
-        return done
+        self._thread = self._thread_id = None
+        if self._loop is not None:
+            # Kept, as its end would take the parent's wake-ups out of what both processes poll.
+            self._parents.append(self._loop)
+            self._loop = None
 
     def _wake(self) -> None:
         self._awake = True
@@ -230,7 +157,6 @@ class Background:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
-                self._resting = False
                 self._thread = threading.Thread(
                     target=self._run, args=(self._loop,), name="leaseway", daemon=True
                 )
@@ -240,15 +166,12 @@ class Background:
 
     def _stop(self) -> None:
         """End the loop and its thread, since the process ends; work under way is cancelled."""
-        if self._refusal is None:
-            self._refusal = "The process is ending; leaseway.sdk.Client cannot be used."
-            if self._loop is not None and self._thread is not None and self._tell(self._loop.stop):
-                self._thread.join(_STOP_BOUND)
+        self._ending = "The process is ending; leaseway.sdk.Client cannot be used."
+        if self._loop is not None and self._thread is not None and self._tell(self._loop.stop):
+            self._thread.join(_STOP_BOUND)
 
     def _drain(self) -> None:
         self._awake = False
-        if self._resting:
-            return
         inbox = self._inbox
         while inbox:
             ticket = inbox.popleft()
@@ -281,7 +204,7 @@ class Background:
 
 
 _shared: Final = Background()
-register(_shared)
+register(_shared.after_in_child)
 
 
 def background() -> Background:

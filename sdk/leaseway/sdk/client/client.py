@@ -318,18 +318,6 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         runtime = self._runtime()
         return runtime, runtime.own_session
 
-    @property
-    def _busy(self) -> bool:
-        """Whether a call is in flight or a lease is held, so that `_disconnect` would harm."""
-        return self._made is not None and self._made.busy
-
-    async def _disconnect(self) -> None:
-        """End all connections; the next use makes new ones. Calls in flight fail."""
-        made, self._made = self._made, None
-        if made is not None:
-            self._finalizer.detach()
-            await made.close()
-
     def _runtime(self) -> Runtime:
         made = self._made
         if made is not None:

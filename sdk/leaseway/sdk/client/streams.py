@@ -18,7 +18,7 @@ from typing import Any, Self
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks, CallOrder
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import forget_frames, refused
+from leaseway.sdk.forks import refused
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import Question
@@ -63,7 +63,8 @@ class AsyncToolStream:
 
     def _ended(self, task: asyncio.Task[ToolResult]) -> None:
         self._events.end()
-        forget_frames(task)
+        if not task.cancelled():
+            task.exception()  # seen: it is raised to whoever reads to the end
 
     async def __aexit__(
         self,
@@ -81,12 +82,10 @@ class AsyncToolStream:
                 self._events.dropped,
                 self._name,
             )
-        if not self._task.done():  # else its loop may be gone, as after a fork
+        if not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
         await self._events.settled()
-        if not self._task.cancelled():
-            self._task.exception()  # seen: it was raised to whoever read to the end
 
     def __aiter__(self) -> Self:
         return self
@@ -188,7 +187,7 @@ def make_stream(
     Args:
         owner: What has to live until the call has ended.
         at: Gives the client's working parts and the session to call in; asked when the call
-            begins, since a fork may come before.
+            begins, as the client may be closed before.
         order: The call.
         tasks: Whether tasks in this loop answer what the server asks; else `_next` returns it.
 

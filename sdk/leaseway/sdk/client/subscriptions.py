@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from leaseway.sdk.calls.requests import OfferRequest
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import forget_frames, refused
+from leaseway.sdk.forks import refused
 from leaseway.sdk.leases.book import Key
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
@@ -159,15 +159,15 @@ class AsyncResourceUpdates:
     async def _leave(self) -> None:
         assert self._task is not None
         self._left = True
-        # Where it is done its loop may be gone, as after a fork; in a child that is refused it is
-        # its parent's.
+        # In a child that is refused it is its parent's.
         if not self._task.done() and not refused():
             self._task.cancel()
             await asyncio.wait([self._task])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._changes.end()
-        forget_frames(task)
+        if not task.cancelled():
+            task.exception()  # seen: it is raised to whoever waits for a change
 
     def __del__(self) -> None:
         if self._task is not None and not self._left and not refused():

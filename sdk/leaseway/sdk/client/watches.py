@@ -47,7 +47,7 @@ class AsyncToolWatch:
     async def __anext__(self) -> ToolList:
         if self._client._closed:
             raise StopAsyncIteration
-        runtime, _ = self._client._at()  # another one than before where a fork came between
+        runtime, _ = self._client._at()
         registry_version = runtime.resolver.watch()
         while not registry_version.ended:
             if self._last is not None:

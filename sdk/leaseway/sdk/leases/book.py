@@ -105,10 +105,6 @@ class LeaseBook:
         self._ended: dict[Key, Fault] = {}
         self._placed: dict[Key, _Placed] = {}
 
-    def __bool__(self) -> bool:
-        """Say whether a lease is held, or was lost and is not taken note of."""
-        return bool(self._held or self._ended)
-
     def find(self, key: Key, now: float) -> Held | None:
         """Return the lease of a key, or None where there has been none yet.
 

@@ -74,11 +74,6 @@ class LeaseManager:
         self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
         self._returns: set[asyncio.Task[None]] = set()
 
-    @property
-    def idle(self) -> bool:
-        """Whether no lease is known, asked for or on its way back."""
-        return not (self.book or self._placements or self._returns)
-
     async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
         """Return the worker that is to hold the lease of a key.
 

@@ -22,14 +22,11 @@ class _Placing(NamedTuple):
 
 
 class Placements:
-    """The placements that one client waits for; false where there is none."""
+    """The placements that one client waits for."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._under_way: dict[Key, _Placing] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._under_way)
 
     async def share(
         self, key: Key, deadline: float, place: Callable[[], Coroutine[Any, Any, Worker]]

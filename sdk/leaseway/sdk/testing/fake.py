@@ -14,6 +14,7 @@ from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.catalog.tools import Tool, tool_from_wire
 from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.forks import begin_use
 from leaseway.sdk.operators.views import (
     LeaseInfo,
     ProblemInfo,
@@ -55,8 +56,8 @@ class FakeLeaseway(Steering):
     What it lacks: several workers, draining, filters, transforms of names, keys, and calls over
     other RPCs than the SDK's.
 
-    It needs the extra `leaseway[testing]`. While it runs, this process cannot be forked for
-    children that use clients.
+    It needs the extra `leaseway[testing]`. Children that a process forks once it has
+    used one cannot use clients.
 
     Args:
         capacity: How many leases there is room for; more wait, or fail with `Capacity`.
@@ -88,7 +89,7 @@ class FakeLeaseway(Steering):
         self.resource_template = tools.resource_template
 
     def __enter__(self) -> Self:
-        background().serve(self)
+        begin_use()
         background().run(self._start)
         return self
 
@@ -241,14 +242,6 @@ class FakeLeaseway(Steering):
         if server is not None:
             await server.stop(_GRACE)
         self._worker.close()
-
-    @property
-    def _busy(self) -> bool:
-        """Whether a fork would harm."""
-        return self._server is not None
-
-    async def _disconnect(self) -> None:
-        """Nothing is open where it does not run."""
 
     def __repr__(self) -> str:
         where = self.address if self._server is not None else "not running"

@@ -176,11 +176,6 @@ class WorkerPool:
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def load(self) -> int:
-        """Calls in flight and artifacts that are being read, on all workers."""
-        return sum(link.load + link.asking for link in self._links.values())
-
-    @property
     def workers(self) -> Collection[Worker]:
         """The runs of workers that there is a connection to."""
         return self._links.keys()
