@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -44,6 +45,7 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
         self.protocol_version = PROTOCOL_VERSION
+        self.pulse_interval = 0.0
         self.hellos: asyncio.Queue[sync_pb2.Hello] = asyncio.Queue()
         self.received: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
         self.reports: asyncio.Queue[sync_pb2.SyncRequest] = asyncio.Queue()
@@ -63,11 +65,9 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             from leaseway.wire.status import abort
 
             await abort(context, self.refusal)
-        await context.write(
-            sync_pb2.SyncResponse(
-                welcome=sync_pb2.Welcome(protocol_version=self.protocol_version, epoch=self.epoch)
-            )
-        )
+        welcome = sync_pb2.Welcome(protocol_version=self.protocol_version, epoch=self.epoch)
+        welcome.pulse_interval.FromTimedelta(timedelta(seconds=self.pulse_interval))
+        await context.write(sync_pb2.SyncResponse(welcome=welcome))
         reader = asyncio.create_task(self._read(context))
         try:
             while (message := await self.outgoing.get()) is not None:

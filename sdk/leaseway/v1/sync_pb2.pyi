@@ -38,6 +38,7 @@ class SyncRequest(_message.Message):
     REPORT_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     INSPECTED_FIELD_NUMBER: _builtins.int
+    PULSE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -70,6 +71,10 @@ class SyncRequest(_message.Message):
     def inspected(self) -> Global___Inspected:
         """What an Inspect asked for."""
 
+    @_builtins.property
+    def pulse(self) -> Global___Pulse:
+        """A sign of life, where the Welcome asks for it."""
+
     def __init__(
         self,
         *,
@@ -81,12 +86,13 @@ class SyncRequest(_message.Message):
         report: Global___Report | None = ...,
         part: Global___Part | None = ...,
         inspected: Global___Inspected | None = ...,
+        pulse: Global___Pulse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -165,6 +171,25 @@ class SyncResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___SyncResponse: _TypeAlias = SyncResponse  # noqa: Y015
+
+@_typing.final
+class Pulse(_message.Message):
+    """Says that the worker's event loop turns. Pings of gRPC are answered by
+    threads that go on while the loop stands still.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pulse: _TypeAlias = Pulse  # noqa: Y015
 
 @_typing.final
 class Part(_message.Message):
@@ -325,6 +350,7 @@ class Welcome(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
     PACKAGE_VERSION_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    PULSE_INTERVAL_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of the protocol that it speaks."""
     package_version: _builtins.str
@@ -333,16 +359,23 @@ class Welcome(_message.Message):
     """Fences control planes of the past: a worker leaves one whose epoch is
     lower than the highest that it has seen.
     """
+    @_builtins.property
+    def pulse_interval(self) -> _duration_pb2.Duration:
+        """How often the worker is to send a Pulse, the first at once. Unset means
+        never. A worker that has begun to and is silent for 10 s is cut off.
+        """
+
     def __init__(
         self,
         *,
         protocol_version: _builtins.int = ...,
         package_version: _builtins.str = ...,
         epoch: _builtins.int = ...,
+        pulse_interval: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pulse_interval", b"pulse_interval"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "package_version", b"package_version", "protocol_version", b"protocol_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "package_version", b"package_version", "protocol_version", b"protocol_version", "pulse_interval", b"pulse_interval"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

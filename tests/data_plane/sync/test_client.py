@@ -37,6 +37,15 @@ async def test_a_worker_introduces_itself(bench: Bench) -> None:
     assert (hello.highest_registry_version, hello.highest_epoch) == (0, 0)
 
 
+async def test_a_worker_gives_signs_of_life_where_it_is_asked_for_them(bench: Bench) -> None:
+    await bench.push()
+    assert bench.plane.received.empty()  # this one did not ask
+    bench.plane.pulse_interval = 0.1
+    await rejoin(bench)
+    for _ in range(3):
+        await bench.plane.expect("pulse")
+
+
 async def test_an_ack_names_the_delta_and_the_version_reached(bench: Bench) -> None:
     ack = await bench.push(bench.upsert(bench.spec("time")), registry_version=77)
     assert (ack.nonce, ack.registry_version) == (1, 77)

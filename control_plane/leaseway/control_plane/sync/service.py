@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import grpc
 
@@ -38,6 +39,10 @@ from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 _logger = logging.getLogger(__name__)
 _QUEUE = 1024
 _HELLO_TIMEOUT = 10.0
+_PULSE_INTERVAL = 2.5
+_MOST_SILENT_LOOKS = 4
+"""Looks, one pulse apart, at which a worker may have been silent. Looks are counted, not seconds: a
+control plane that stood still itself has yet to read what came meanwhile."""
 
 _Context = grpc.aio.ServicerContext[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 
@@ -50,6 +55,8 @@ class _Stream:
         self._deltas = deltas
         self._queue: asyncio.Queue[Action | sync_pb2.Inspect] = asyncio.Queue(_QUEUE)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._has_pulse = False
+        self._silent_looks = 0
 
     def send(self, action: Action) -> None:
         self._put(action)
@@ -66,6 +73,20 @@ class _Stream:
     def end(self, reason: str) -> None:
         if not self.ended.done():
             self.ended.set_result(reason)
+
+    def heard(self, *, pulse: bool) -> None:
+        self._has_pulse = self._has_pulse or pulse
+        self._silent_looks = 0
+
+    async def watch(self) -> None:
+        """End the stream of a worker whose event loop stands still."""
+        while self._silent_looks <= _MOST_SILENT_LOOKS:
+            await asyncio.sleep(_PULSE_INTERVAL)
+            self._silent_looks += self._has_pulse
+        self.end(
+            f"The worker said nothing for {_PULSE_INTERVAL * _MOST_SILENT_LOOKS:g} s: its event"
+            " loop stood still, or it has no processor time."
+        )
 
     async def drain(self, context: _Context) -> None:
         while True:
@@ -137,6 +158,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             package_version=user_agent(),
             epoch=self._plane.state.epoch,
         )
+        welcome.pulse_interval.FromTimedelta(timedelta(seconds=_PULSE_INTERVAL))
         await context.write(sync_pb2.SyncResponse(welcome=welcome))
 
     def _join(self, hello: WorkerHello, stream: _Stream) -> None:
@@ -173,12 +195,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
     ) -> None:
         reader = asyncio.create_task(self._read(hello.address.id, messages, stream))
         writer = asyncio.create_task(stream.drain(context))
+        watch = asyncio.create_task(stream.watch())
         try:
             await asyncio.wait((reader, writer, stream.ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reader, writer):
+            for task in (reader, writer, watch):
                 task.cancel()
-            results = await asyncio.gather(reader, writer, return_exceptions=True)
+            results = await asyncio.gather(reader, writer, watch, return_exceptions=True)
         for result in results:
             if isinstance(result, MalformedMessage | OversizeMessage):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(result))
@@ -195,7 +218,10 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         async for message in messages:
             if self._plane.streams.get(worker_id) is not stream:
                 return  # a newer stream speaks for the worker; this one's nonces mean others
-            self._take(worker_id, message)
+            is_pulse = message.WhichOneof("message") == "pulse"
+            stream.heard(pulse=is_pulse)
+            if not is_pulse:
+                self._take(worker_id, message)
 
     def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         act = self._plane.act

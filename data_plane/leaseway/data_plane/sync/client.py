@@ -148,8 +148,9 @@ class SyncClient:
         try:
             hello = self._status.hello(self._highest_epoch)
             await self._write(stream, sync_pb2.SyncRequest(hello=hello))
-            welcomed = await self._take_welcome(stream)
-            await self._serve(stream)
+            welcome = await self._take_welcome(stream)
+            welcomed = True
+            await self._serve(stream, welcome.pulse_interval.ToTimedelta().total_seconds())
             _logger.info("The control plane ended the Sync stream; joining it again.")
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             if not self._turn(error):
@@ -213,7 +214,7 @@ class SyncClient:
             details,
         )
 
-    async def _take_welcome(self, stream: Stream) -> bool:
+    async def _take_welcome(self, stream: Stream) -> sync_pb2.Welcome:
         message = await _read(stream)
         if message is None:
             raise _StreamEnded("The control plane ended the Sync stream without a welcome.")
@@ -226,7 +227,7 @@ class SyncClient:
             )
         self._check_epoch(message.welcome.epoch)
         _logger.info("Worker %s has joined %s.", self._me.worker.id, self._where)
-        return True
+        return message.welcome
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self._highest_epoch:
@@ -236,7 +237,7 @@ class SyncClient:
             )
         self._highest_epoch = epoch
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _serve(self, stream: Stream, pulse_interval: float) -> None:
         outgoing = self._outgoing = asyncio.Queue(_MOST_QUEUED)
         overfull = self._overfull = asyncio.Event()
         self._caught_up = False
@@ -248,6 +249,8 @@ class SyncClient:
             loop.create_task(self._report(), name="sync reporter"),
             loop.create_task(_until_overfull(overfull), name="sync limit"),
         ]
+        if pulse_interval > 0:
+            parts.append(loop.create_task(self._pulse(pulse_interval), name="sync pulse"))
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -330,6 +333,12 @@ class SyncClient:
             return
         for part in split(message.SerializeToString()):
             await stream.write(sync_pb2.SyncRequest(part=part))
+
+    async def _pulse(self, interval: float) -> None:
+        """Say that this loop turns; a long delta that is being applied does not keep it waiting."""
+        while True:
+            self._send(sync_pb2.SyncRequest(pulse=sync_pb2.Pulse()))
+            await asyncio.sleep(max(interval, _BETWEEN_REPORTS))
 
     async def _report(self) -> None:
         while True:

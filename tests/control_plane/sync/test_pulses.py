@@ -1,0 +1,59 @@
+"""A worker whose event loop stands still is cut off, though its connection answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+from tests.conftest import BOUND
+from tests.control_plane.fake_worker import FakeWorker, worker
+
+from leaseway.control_plane.sync import service
+from leaseway.v1 import sync_pb2
+
+if TYPE_CHECKING:
+    from tests.control_plane.conftest import Running
+
+PULSE = sync_pb2.Pulse()
+
+
+async def beat(fake: FakeWorker) -> None:
+    while True:
+        await fake.say(pulse=PULSE)
+        await asyncio.sleep(0.02)
+
+
+async def test_a_worker_that_falls_silent_is_cut_off_and_the_others_are_not(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_PULSE_INTERVAL", 0.5)
+    async with (
+        worker(running.address, "silent") as silent,
+        worker(running.address, "beats") as beats,
+        worker(running.address, "of a release before") as older,
+    ):
+        beating = asyncio.create_task(beat(beats))
+        try:
+            await silent.say(pulse=PULSE)
+            assert await silent.ended() == grpc.StatusCode.ABORTED
+            async with asyncio.timeout(BOUND):
+                while "silent" in running.plane.streams:
+                    await asyncio.sleep(0.01)
+            assert set(running.plane.streams) == {beats.id, older.id}
+        finally:
+            beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beating
+        # The same run may come back, and is a worker like any other.
+        async with worker(running.address, "silent"):
+            assert running.plane.state.workers["silent"].connected
+
+
+async def test_a_worker_is_told_how_often_it_is_to_give_a_sign_of_life(running: Running) -> None:
+    fake = FakeWorker(running.address)
+    welcome = await fake.join()
+    assert 0 < welcome.pulse_interval.ToTimedelta().total_seconds() < 5
+    await fake.close()
