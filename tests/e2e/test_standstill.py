@@ -38,7 +38,9 @@ async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost
             await session.call_tool("counter_next", timeout=2)
 
         async def forgotten() -> bool:
-            return first.worker not in {worker.id for worker in await client.workers()}
+            states = {worker.id: worker.state for worker in await client.workers()}
+            reasons = {problem.reason for problem in await client.problems()}
+            return states[first.worker] == "lost" and "WORKER_LOST" in reasons
 
         await eventually(forgotten, within=90)
         with pytest.raises((LeaseError, FateUnknown, DeadlineExceeded)):
@@ -50,7 +52,8 @@ async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost
 
         async def settled() -> bool:
             held = [lease.id for lease in await client.leases()]
-            back = first.worker in {worker.id for worker in await client.workers()}
+            states = {worker.id: worker.state for worker in await client.workers()}
+            back = states[first.worker] == "connected"
             processes = sum(servers_of(part) for part in system.workers.values())
             return back and len(held) == 1 and processes == 1
 

@@ -288,6 +288,21 @@ async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
     assert loop.time() - begun < 10
 
 
+async def test_a_name_goes_on_serving_while_the_control_plane_knows_no_worker_of_it(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
+    await client.call_tool("time_now")
+    resolver = client._runtime().resolver
+    plane.resolve_faults["time_now"] = Fault(Reason.SERVER_NOT_READY, "No worker serves it.")
+    resolver.moved(99)
+    for _ in range(3):
+        assert (await client.call_tool("time_now")).text == "{}"
+    assert len(plane.resolves) == 2, "it is asked again now and then, not for each call"
+    resolver.doubt(resolver._targets["time_now"], at_once=True)  # its only worker has refused
+    with pytest.raises(ServerNotReady, match="No worker serves it"):
+        await client.call_tool("time_now")
+
+
 async def test_new_workers_are_found_without_a_new_version(
     client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
 ) -> None:

@@ -45,7 +45,7 @@ def overview(plane: Plane, *, operator: bool = False) -> Json:
     rows = _server_rows(plane)
     states = Counter(row["state"] for row in rows)
     severities = Counter(each.problem.severity for each in state.problems.open())
-    fleet = Counter(record.state for record in state.workers.values())
+    fleet = Counter(record.state for record in state.roster.known)
     able = [record for record in state.workers.values() if record.connected]
     reload = plane.events.reload
     return {
@@ -240,7 +240,7 @@ def _lease(one: HeldLease, now: float) -> Json:
 def workers(plane: Plane) -> Json:
     """Return all workers."""
     state = plane.state
-    records = [record for _, record in sorted(state.workers.items())]
+    records = state.roster.known
     return {"items": [_worker(state, record) for record in records], "total": len(records)}
 
 

@@ -320,8 +320,12 @@ class Coordinator:
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
 
     def serving(self, served: Served) -> list[WorkerRecord]:
-        """Return the workers that callers of a variant may go to, ordered by id."""
-        return self.roster.serving(served)
+        """Return the workers that callers of a variant may go to, ordered by id.
+
+        Where there are none, those that were lost: callers may reach what this process does not.
+        """
+        lost = self.roster.lost_with
+        return self.roster.serving(served) or lost(served, self.visible.version)
 
     # Inside.
 

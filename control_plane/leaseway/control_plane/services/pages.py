@@ -73,8 +73,8 @@ def _place(one: InstanceInfo) -> Key:
 
 
 def workers(state: Coordinator, start: PageStart) -> tuple[list[admin_pb2.WorkerStatus], str]:
-    """Return a page of workers, ordered by id, and the next page's token."""
-    records = (((name,), record) for name, record in sorted(state.workers.items()))
+    """Return a page of workers, lost ones too, ordered by id, and the next page's token."""
+    records = (((record.id,), record) for record in state.roster.known)
     return one_page(start, records, lambda record: answers.worker(state, record))
 
 

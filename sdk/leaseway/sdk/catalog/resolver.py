@@ -1,8 +1,9 @@
 """Where names lead: asked of the control plane once, then known until the registry moves.
 
 A name whose registry version has moved is asked again at its next use; while the control plane
-is unreachable the old answer goes on serving, so that calls outlive it (DESIGN §4). Workers
-come and go without a new version, so an answer in use is also refreshed in the background.
+is unreachable, or knows no worker for it, the old answer goes on serving until its workers refuse
+themselves, so that calls outlive it (DESIGN §4). Workers come and go without a new version, so an
+answer in use is also refreshed in the background.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Resolver:
 
         """
         if at_once:
-            target.stale = True
+            target.stale = target.refused = True
         else:
             target.refresh_at = 0.0
 
@@ -244,6 +245,13 @@ class Resolver:
             if together and fault.reason is Reason.SERVER_NOT_READY:
                 self._spawn([request])
                 return
+            old = self._targets.get(request.asked)
+            if fault.reason is Reason.SERVER_NOT_READY and old is not None and not old.refused:
+                # The control plane may be cut off from a worker that this client reaches.
+                old.stale = False
+                old.refresh_at = self._loop.time() + _REFRESH_AFTER
+                self._answer_with(request, old)
+                return
             self._targets.pop(request.asked, None)
             self._fail(request, fault)
             return
@@ -252,6 +260,9 @@ class Resolver:
         self._targets[request.asked] = target
         if len(self._targets) > _MAX_CACHED:
             del self._targets[next(iter(self._targets))]
+        self._answer_with(request, target)
+
+    def _answer_with(self, request: _Request, target: Target) -> None:
         self._requests.pop(request.asked, None)
         if not request.future.done():
             request.future.set_result(target)

@@ -48,6 +48,8 @@ class Target:
             getting a prompt or reading a resource never does.
         head: What every call of it says, as a serialized `Call`.
         what: Server and tool, prompt or resource, for messages.
+        stale: Whether it is to be asked again before it is used.
+        refused: Whether all that it leads to has refused or failed since it was resolved.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Target:
         "head",
         "original_name",
         "refresh_at",
+        "refused",
         "registry_version",
         "releases",
         "repeatable",
@@ -86,6 +89,7 @@ class Target:
         self.what = f"{noun} '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False
+        self.refused = False
 
 
 def domain(asked: Asked) -> Domain:

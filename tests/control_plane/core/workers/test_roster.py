@@ -189,6 +189,39 @@ def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
     assert reasons(state) == []
 
 
+def known(state: Coordinator) -> dict[str, str]:
+    return {record.id: record.state for record in state.roster.known}
+
+
+def test_a_lost_worker_is_known_until_it_is_back_and_named_where_there_is_no_other() -> None:
+    state, push = offered("a")
+    state.acked("w1", push.nonce, START)
+    served = state.visible.served[A]
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert known(state) == {"w1": "lost"}
+    assert "w1" not in state.workers
+    assert [record.id for record in state.serving(served)] == ["w1"]
+    state.worker_joined(hello("w2", held={A: served.hashes}), at(12))
+    assert [record.id for record in state.serving(served)] == ["w2"]
+    state.worker_left("w2", at(13))
+    state.worker_joined(hello(), at(13))
+    assert known(state) == {"w1": "connected", "w2": "lost"}
+    state.tick(at(23))
+    state.tick(at(700))
+    assert known(state) == {"w1": "connected"}
+
+
+def test_a_lost_worker_that_missed_a_version_is_not_named() -> None:
+    state, push = offered("a")
+    state.acked("w1", push.nonce, START)
+    served = state.visible.served[A]
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert state.roster.lost_with(served, state.visible.version)
+    assert not state.roster.lost_with(served, state.visible.version + 1)
+
+
 def test_a_worker_that_was_to_go_is_not_missed() -> None:
     state, _ = offered("a")
     state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))

@@ -153,7 +153,8 @@ def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
     """Return the workers that callers of a variant may go to; Leaseway's own is on each."""
     if served is not ADMIN:
         return state.serving(served)
-    return [record for _, record in sorted(state.workers.items()) if record.takes_work]
+    able = [record for record in state.roster.ordered if record.takes_work]
+    return able or [record for record in state.roster.known if not record.draining]
 
 
 def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:

@@ -27,7 +27,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
 _LOST_SHOWN = 600.0
-"""Seconds for which a lost worker is an open problem."""
+"""Seconds for which a lost worker is remembered, as an open problem too."""
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Roster:
 
     Attributes:
         workers: By id; one whose stream has ended stays for 10 s.
-        lost_until: Until when a worker that was lost is an open problem, by id.
+        lost: Workers that were lost, by id, until they are back, or for 10 minutes: nobody knows
+            here whether they run, and callers may reach them.
         placements: The leases that they reported, and the room reserved for others.
         moved: Those who joined, went, drained or acknowledged, for the owner to take.
         generation: How often streams have begun and workers were forgotten.
@@ -45,7 +46,7 @@ class Roster:
     problems: ProblemTable
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
-    lost_until: dict[str, float] = field(default_factory=dict)
+    lost: dict[str, WorkerRecord] = field(default_factory=dict)
     moved: dict[str, None] = field(default_factory=dict)  # in that order
     generation: int = 0
     _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
@@ -180,21 +181,21 @@ class Roster:
         One that did not say that it goes is a problem until it is back, or until nobody expects
         it any more: its successor may have another id.
         """
-        for worker_id in [one for one, until in self.lost_until.items() if now.mono >= until]:
-            self._mend(worker_id)
+        for record in [each for each in self.lost.values() if now.mono >= _forgotten_at(each)]:
+            self._mend(record.id)
         for record in list(self._away.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
                 leases = self.placements.held_by(record.id)
                 self._forget(record.id)
                 if not record.draining:
-                    self.lost_until[record.id] = now.mono + _LOST_SHOWN
+                    self.lost[record.id] = record
                     self.problems.report(_lost_problem(record, leases), now.unix)
         for run in [run for run, until in self._drained.items() if until <= now.mono]:
             del self._drained[run]
 
     def deadlines(self) -> Iterator[float]:
         """Yield when workers will count as lost, and when that is forgotten."""
-        yield from self.lost_until.values()
+        yield from map(_forgotten_at, self.lost.values())
         for record in self._away.values():
             if record.lost_at is not None:
                 yield record.lost_at
@@ -205,6 +206,11 @@ class Roster:
     def connected(self) -> list[WorkerRecord]:
         """The workers whose stream is open."""
         return [record for record in self.workers.values() if record.connected]
+
+    @property
+    def known(self) -> list[WorkerRecord]:
+        """All workers and those that were lost, ordered by id."""
+        return [record for _, record in sorted({**self.lost, **self.workers}.items())]
 
     @property
     def owed(self) -> set[VariantKey]:
@@ -238,6 +244,14 @@ class Roster:
         if not (served.spec.truely_stateless and served.spec.starts_eagerly):
             return able
         return [record for record in able if record.is_up(*launched)] or able
+
+    def lost_with(self, served: Served, version: int) -> list[WorkerRecord]:
+        """Return the lost workers that had a variant, and this registry version, ordered by id."""
+        return [
+            record
+            for _, record in sorted(self.lost.items())
+            if record.subscription.has(served) and record.subscription.acked_version >= version
+        ]
 
     # Inside.
 
@@ -304,8 +318,13 @@ class Roster:
         self._mend(worker_id)
 
     def _mend(self, worker_id: str) -> None:
-        self.lost_until.pop(worker_id, None)
+        self.lost.pop(worker_id, None)
         self.problems.clear(worker_id=worker_id)
+
+
+def _forgotten_at(record: WorkerRecord) -> float:
+    assert record.lost_at is not None
+    return record.lost_at + _LOST_SHOWN
 
 
 def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
