@@ -19,6 +19,7 @@ _HTTP = {"transport": "streamable_http", "url": "http://127.0.0.1:3000/mcp"}
         {**_STDIO, "env": {"A": "b", "TOKEN": {"env": "HOST_TOKEN"}, "CA": {"file": "/ca"}}},
         {**_STDIO, "sandbox": True, "limits": {"memory": "512MiB", "cpu": 0.5}},
         {**_STDIO, "sandbox": {"network": False}, "limits": {"memory": 1_000_000}},
+        {"transport": "stdio", "image": "a:1", "podTemplate": {"spec": {"nodeName": "n"}}},
         {**_STDIO, "call_timeout": "1m30s", "idle_timeout": 30},
         {**_STDIO, "transform": [{"prefix": "a_"}, {"prefix": {"remove": "x"}}, {"suffix": "_b"}]},
         {**_HTTP, "tools": {"whitelist": ["ticket_*"]}, "headers": {"A": {"secret": "a"}}},
@@ -35,7 +36,7 @@ def test_what_the_native_file_takes_is_taken(
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"transport": "stdio"}, "'stdio' needs 'command'"),
+        ({"transport": "stdio"}, "'stdio' needs 'command' or 'image'"),
         ({"transport": "sse"}, "'sse' needs 'url'"),
         ({**_HTTP, "command": "python"}, "'command' is not for"),
         ({**_STDIO, "url": "http://a"}, "'url' is not for"),

@@ -116,8 +116,11 @@ def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
             continue
         has = f"has(self.{_cel_name(key.name)})"
         for transport in sorted(key.required_by):
-            rule = f"self.transport != '{transport}' || {has}"
-            yield {"rule": rule, "message": f"'{transport}' needs '{key.name}'"}
+            rule, needs = f"self.transport != '{transport}' || {has}", f"'{key.name}'"
+            if key.instead:
+                rule += f" || has(self.{_cel_name(key.instead)})"
+                needs += f" or '{key.instead}'"
+            yield {"rule": rule, "message": f"'{transport}' needs {needs}"}
         foreign = [name for name in sorted(TRANSPORTS) if not key.is_for(name)]
         if foreign and key.name not in _DEFAULTS:
             listed = ", ".join(f"'{name}'" for name in foreign)

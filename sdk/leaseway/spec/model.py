@@ -156,6 +156,8 @@ class ServerSpec:
     class_name: str = ""
     config: str = ""
     builtin: Builtin = NOTHING_BUILTIN
+    image: str = ""
+    pod_template: str = ""
 
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
@@ -189,7 +191,7 @@ class ServerSpec:
                 **self._http_part(),
                 **{
                     name: text
-                    for name in ("module", "class_name", "config")
+                    for name in ("module", "class_name", "config", "image", "pod_template")
                     if (text := getattr(self, name))
                 },
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
@@ -256,7 +258,7 @@ class ServerSpec:
     @property
     def hidden(self) -> bool:
         """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
-        return self.transport == "stdio" and not self.command
+        return self.transport == "stdio" and not self.command and not self.image
 
 
 def config_values(config: str) -> dict[str, Value]:

@@ -89,6 +89,8 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
             commands=spec.builtin.commands,
             hosts=spec.builtin.hosts,
         ),
+        image=spec.image,
+        pod_template=spec.pod_template,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -144,6 +146,8 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
             tuple(message.builtin.commands),
             tuple(message.builtin.hosts),
         ),
+        image=message.image,
+        pod_template=message.pod_template,
     )
 
 

@@ -121,7 +121,8 @@ def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
         (entry("url: 'ws://a/mcp'", ""), "transport",
          (f"The server 's' needs 'transport'; it is one of {TRANSPORTS}."
           " With this 'url', write 'transport: websocket'.")),
-        (entry("", "transport: stdio"), "command", "The server 's' needs 'command' for 'stdio'."),
+        (entry("", "transport: stdio"), "command",
+         "The server 's' needs 'command' or 'image' for 'stdio'."),
         (entry("", "transport: streamable_http"), "url",
          "The server 's' needs 'url' for 'streamable_http'."),
     ],

@@ -136,6 +136,8 @@ def _missing(
         if value.kind == "secret" and value.text in secrets:
             continue
         yield from _value(key, value, environ, exists)
+    if spec.image:
+        return  # where its container runs is not seen from here
     if spec.command:
         yield from _command(spec.command, environ, which)
     if spec.sandbox.enabled:
@@ -144,6 +146,7 @@ def _missing(
 
 def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
     yield "command", spec.command
+    yield "image", spec.image
     yield "url", spec.url
     yield "sessionId", spec.session_id
     for index, argument in enumerate(spec.args):

@@ -109,7 +109,7 @@ def _plain(name: str, value: Any) -> Any:
             MASK if credentials.credential_in_argument(each, last) else each
             for each, last in zip(value, before, strict=False)
         ]
-    if name == "config":
+    if name in ("config", "podTemplate"):
         return walk_config(json.loads(value), _shown)
     if name in ("url", "base_url"):
         return MASK if credentials.credential_in_url(value) else value

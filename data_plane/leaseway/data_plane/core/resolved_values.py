@@ -26,6 +26,7 @@ class Resolved:
     args: tuple[str, ...] = field(default=(), repr=False)
     url: str = field(default="", repr=False)
     session_id: str = field(default="", repr=False)
+    image: str = field(default="", repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -36,7 +37,7 @@ class Resolved:
     @cached_property
     def digest(self) -> str:
         """Of all that the server gets: two readings with the same digest are the same."""
-        content = (self.command, self.args, self.url, self.session_id, *_pairs(self))
+        content = (self.command, self.args, self.image, self.url, self.session_id, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
 

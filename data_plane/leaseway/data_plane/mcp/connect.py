@@ -15,7 +15,7 @@ import aiohttp
 
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.http.connection import HttpConnection
-from leaseway.data_plane.mcp.process.launch import prepare
+from leaseway.data_plane.mcp.process.launch import Launch, prepare
 from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -101,13 +101,26 @@ async def connect(wanted: Wanted) -> Connected:
 async def _connect_stdio(wanted: Wanted) -> Connected:
     spec, resolved = wanted.spec, wanted.resolved
     host = wanted.host
-    environment = child_environment(host.environment, spec.inherit_env, resolved.env)
     command = (resolved.command, *resolved.args)
-    launch = await prepare(spec, command, environment, host.reaper.cgroups)
+    if spec.image:
+        launch = _in_container(wanted, command)
+    else:
+        environment = child_environment(host.environment, spec.inherit_env, resolved.env)
+        launch = await prepare(spec, command, environment, host.reaper.cgroups)
     process = await ServerProcess.start(wanted.server, launch, wanted.stderr, host.reaper)
     transport = StdioTransport(wanted.server, process, wanted.stderr)
     peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
     return Connected(peer, process.pid, launch.warnings)
+
+
+def _in_container(wanted: Wanted, command: tuple[str, ...]) -> Launch:
+    """Return how to start the client of a container engine, which holds a server as an image."""
+    spec, resolved, reaper = wanted.spec, wanted.resolved, wanted.host.reaper
+    container = reaper.containers.prepare(
+        spec, resolved.image, command, resolved.env, resolved.secrets
+    )
+    reaper.register_engine()
+    return Launch(container.command, container.environment, limits=spec.limits, container=container)
 
 
 async def _connect_http(wanted: Wanted) -> Connected:

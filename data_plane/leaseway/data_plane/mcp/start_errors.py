@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp.shared.exceptions import MCPError
 
-from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
 from leaseway.data_plane.mcp.protocol.listing import ListingFailed
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.spec.model import ServerSpec
@@ -49,7 +49,7 @@ def start_fault(spec: ServerSpec, error: BaseException, phase: Phase, stderr: St
     if last_words:
         metadata["stderr"] = last_words
         if "wrote last" not in text:
-            text += f" It wrote last: {last_words.splitlines()[-1][:300]}"
+            text += f" It wrote last: {telling_line(last_words)}"
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
 
 

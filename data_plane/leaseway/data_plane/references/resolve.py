@@ -175,6 +175,7 @@ def resolve(
     resolved = Resolved(
         command=command,
         args=args,
+        image=resolver.text("image", spec.image),
         url=resolver.text("url", spec.url),
         session_id=resolver.text("sessionId", spec.session_id),
         env={

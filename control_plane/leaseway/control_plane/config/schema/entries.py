@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import for_server
+from leaseway.control_plane.config.schema.images import check_image
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, shown
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.schema.openapi import OpenApi
@@ -99,6 +100,7 @@ def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec |
         )
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_together(entry, values, where)
+    check_image(entry, values, where)
     _check_http_tools(entry, values, where)
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}
@@ -164,8 +166,9 @@ def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
         return
     for key in SERVER_KEYS.values():
         entry = present.get(key.name)
-        if entry is None and transport in key.required_by:
-            text = f"The server {shown(server.name)} needs {key.name!r} for '{transport}'."
+        if entry is None and transport in key.required_by and key.instead not in present:
+            either = f"{key.name!r} or {key.instead!r}" if key.instead else f"{key.name!r}"
+            text = f"The server {shown(server.name)} needs {either} for '{transport}'."
             where.missing(server.at, key.name, text)
         elif entry is not None and _is_misplaced(key.name, transport):
             place = where.child(key.name, entry.value.at)

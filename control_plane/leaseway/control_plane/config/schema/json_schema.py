@@ -26,6 +26,7 @@ from leaseway.spec.http_tools import (
     POSITIONS,
     STYLES,
 )
+from leaseway.spec.images import MAX_IMAGE
 from leaseway.spec.policy import RISKS
 from leaseway.spec.sizes import SIZE_PATTERN
 from leaseway.spec.transports import known_transports
@@ -159,6 +160,16 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "protocol": _choice(*PROTOCOLS),
     "command": {"type": "string", "minLength": 1},
     "args": {"type": "array", "items": _TEXT},
+    "image": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_IMAGE,
+        "description": "What the server runs as, in a container for each instance.",
+    },
+    "podTemplate": {
+        "type": "object",
+        "description": "What its pods have besides, on Kubernetes: a PodTemplateSpec.",
+    },
     "domain_may": _TEXTS | {"description": "What domains may set: keys, or names: env.NAME."},
     "env": _VALUES,
     "inherit_env": _choice("safe", "all", "none"),
@@ -308,7 +319,12 @@ def native_schema() -> Schema:
 def _for_transport(transport: str) -> Schema:
     """Say which keys one transport needs and takes."""
     keys = SERVER_KEYS.values()
-    then: Schema = {"required": [key.name for key in keys if transport in key.required_by]}
+    needed = [key for key in keys if transport in key.required_by]
+    then: Schema = {"required": [key.name for key in needed if not key.instead]}
+    either = [
+        {"required": [name]} for key in needed if key.instead for name in (key.name, key.instead)
+    ]
+    then |= {"anyOf": either} if either else {}
     taken = [key.name for key in keys if key.is_for(transport)]
     then |= {"properties": dict.fromkeys(taken, True), "additionalProperties": False}
     chosen = {"properties": {"transport": {"const": transport}}, "required": ["transport"]}

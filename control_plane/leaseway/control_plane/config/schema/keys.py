@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from leaseway.control_plane.config.schema import fields, policy, process_servers
+from leaseway.control_plane.config.schema import fields, images, policy, process_servers
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.http_tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
@@ -176,8 +176,10 @@ _KEYS: Final = (
     Key("truely-stateless", boolean, "truely_stateless"),
     Key("transport", _transport, "transport", required_by=frozenset(TRANSPORTS)),
     Key("protocol", choice(*PROTOCOLS), "protocol", PROCESSES | _NETWORK),
-    Key("command", fields.command, "command", _STDIO, required_by=_STDIO),
+    Key("command", fields.command, "command", _STDIO, required_by=_STDIO, instead="image"),
     Key("args", fields.arguments, "args", _STDIO),
+    Key("image", images.image, "image", _STDIO, reaches_registered=False),
+    Key("podTemplate", images.pod_template, "pod_template", _STDIO, reaches_registered=False),
     Key("env", fields.environment, "env", PROCESSES),
     # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
     Key(

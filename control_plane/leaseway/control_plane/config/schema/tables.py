@@ -35,6 +35,7 @@ class Key:
         transports: The transports that it is for, or None for all.
         required_by: The transports that do not work without it.
         reaches_registered: Whether a transport that another package registers gets it, too.
+        instead: The key beside which it is not required, or empty.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Key:
     transports: frozenset[str] | None = None
     required_by: frozenset[str] = frozenset()
     reaches_registered: bool = True
+    instead: str = ""
 
     def is_for(self, transport: str) -> bool:
         """Say whether a server with this transport may have it."""

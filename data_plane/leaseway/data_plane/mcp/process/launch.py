@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
+from leaseway.data_plane.mcp.process.containers import Container
 from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
 from leaseway.data_plane.mcp.process.sandbox import TRIAL_TIMEOUT, disk, look_around, sandboxed
 from leaseway.spec.model import Limits, ServerSpec
@@ -30,8 +31,10 @@ class Launch:
         environment: All that the process gets.
         cgroup: Holds its limits, and is to be removed after its end; or None.
         sandboxed: Whether the first process is the sandbox's keeper, with the server below it.
-        limits: What the cgroup was made for.
+        limits: What the cgroup or container was made for.
         warnings: (reason, sentence) about limits that do not hold here as configured.
+        container: Holds the server, where the process is the client of a container engine; it is
+            to be removed after the process's end.
     """
 
     command: tuple[str, ...]
@@ -40,6 +43,7 @@ class Launch:
     sandboxed: bool = False
     limits: Limits = _NO_LIMITS
     warnings: tuple[tuple[str, str], ...] = ()
+    container: Container | None = None
 
 
 async def prepare(

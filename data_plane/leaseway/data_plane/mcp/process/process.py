@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from leaseway.data_plane.background import uninterrupted
-from leaseway.data_plane.mcp.process.exit_status import describe_status
+from leaseway.data_plane.mcp.process.exit_status import describe_container, describe_status
 from leaseway.data_plane.mcp.process.launch import Launch, command_fault
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
@@ -164,6 +164,8 @@ class ServerProcess:
 
     async def _reap(self) -> None:
         await self._ends_within(_REAP_TIMEOUT)
+        if self._launch.container is not None:
+            await self._launch.container.remove()
         if self._popen.poll() is None:
             self._say_it_survives()
         else:
@@ -196,11 +198,16 @@ class ServerProcess:
                 pipe.close()
         if self._launch.cgroup is not None:
             self._launch.cgroup.discard()
+        if self._launch.container is not None:
+            self._stopping = self._loop.create_task(self._launch.container.remove())
 
     def describe_exit(self) -> str:
         """Return how the process ended, as a part of a sentence; it has ended."""
-        ended = describe_status(self.exited.result())
         cgroup, most = self._launch.cgroup, self._launch.limits.memory_bytes
+        container = self._launch.container
+        if container is not None:
+            return describe_container(self.exited.result(), container.image, most)
+        ended = describe_status(self.exited.result())
         if cgroup is None or most is None or not cgroup.memory_kills:
             return ended
         return (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import os
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.mcp.process.cgroups import Cgroups
+from leaseway.data_plane.mcp.process.containers import Containers
 from leaseway.data_plane.mcp.process.spawner import Spawner
 
 _AT_ONCE: Final = 0.5
@@ -54,6 +56,7 @@ class Reaper:
 
     Attributes:
         cgroups: The worker's cgroups; the reaper process removes them.
+        containers: The worker's containers; likewise.
         spawner: Starts servers so that their children keep their mark.
     """
 
@@ -61,6 +64,8 @@ class Reaper:
         self.cgroups = Cgroups(self._register_cgroup)
         self.spawner = Spawner()
         self._token = secrets.token_hex(16)
+        self.containers = Containers(os.environ, self._token[:8])
+        self._engine = ""
         self._groups: set[int] = set()
         self._folders: list[Path] = []
         self._marks = 0
@@ -90,6 +95,17 @@ class Reaper:
         self._groups.add(group)
         self._tell(f"+{group}\n")
 
+    def register_engine(self) -> None:
+        """A container is about to be run.
+
+        Raises:
+            OSError: There is no reaper process, and none can be started.
+        """
+        rites = self.containers.last_rites()
+        if not self._engine and rites is not None:
+            self._engine = f"engine {json.dumps(rites)}\n"
+            self._tell(self._engine)
+
     def release(self, group: int, mark: str) -> None:
         """A process group has ended; what left it goes too."""
         self._groups.discard(group)
@@ -105,6 +121,8 @@ class Reaper:
         self._stop_watching()
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
+            with contextlib.suppress(OSError):
+                pipe.write(b"end\n")
             with contextlib.suppress(OSError):
                 pipe.close()
         try:
@@ -132,6 +150,7 @@ class Reaper:
         lines = [
             f"mark {self._token}.\n",
             *(f"cgroup {folder}\n" for folder in self._folders),
+            *([self._engine] if self._engine else ()),
             *(f"+{group}\n" for group in self._groups),
         ]
         assert process.stdin is not None

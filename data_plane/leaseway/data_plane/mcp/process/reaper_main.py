@@ -5,7 +5,9 @@ lines from its standard input, a pipe that the worker holds:
 
 - `mark TEXT`: every process that the worker starts has TEXT in its environment.
 - `cgroup PATH`: the worker's own cgroup, with one in it for each limited instance.
+- `engine JSON`: the worker runs containers; how they are listed and removed.
 - `+PGID`: a process group was started.
+- `end`: the worker ends in order: nothing is on its way any more.
 - `-PGID TEXT`: it has ended; processes with TEXT in their environment have left it and are to go.
 
 When the pipe closes, whatever the reason, every group is killed, then every process with the
@@ -18,15 +20,20 @@ users only the groups are known.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 _PROC = Path("/proc")
 _REMOVAL = 3.0
+_CONTAINERS_REMOVAL = 20.0
+_BETWEEN_LOOKS = 0.2
 _LOOKS = 5
 _TAGGED = 1 << 62
 _LIMIT = b"Max realtime timeout"
@@ -39,6 +46,8 @@ def main(batches: Iterable[Iterable[bytes]]) -> None:
     mark = b""
     groups: set[int] = set()
     cgroups: set[Path] = set()
+    engines: list[bytes] = []
+    looks = _LOOKS
     for batch in batches:
         left: set[bytes] = set()
         for line in batch:
@@ -47,6 +56,10 @@ def main(batches: Iterable[Iterable[bytes]]) -> None:
                 mark = rest
             elif verb == b"cgroup":
                 cgroups.add(Path(os.fsdecode(rest)))
+            elif verb == b"engine":
+                engines.append(rest)
+            elif verb == b"end":
+                looks = 1
             elif verb.startswith(b"+"):
                 groups.add(int(verb[1:]))
             elif verb.startswith(b"-"):
@@ -57,6 +70,8 @@ def main(batches: Iterable[Iterable[bytes]]) -> None:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     kill_marked({mark})
+    for engine in engines:
+        remove_containers(json.loads(engine), looks)
     _remove_all(cgroups)
 
 
@@ -79,6 +94,40 @@ def kill_marked(marks: Collection[bytes]) -> None:
         if not found:
             return
         _kill(found)
+
+
+def remove_containers(engine: dict[str, Any], looks: int) -> None:
+    """Remove all of a worker's containers, those too that its engine was just about to make.
+
+    Args:
+        engine: How they are listed and removed.
+        looks: How often in a row there must be none.
+    """
+    deadline, empty = time.monotonic() + _CONTAINERS_REMOVAL, 0
+    while empty < looks and time.monotonic() < deadline:
+        try:
+            found = _ask(engine["list"], engine["environment"]).split()
+            if found:
+                _ask([*engine["remove"], *found], engine["environment"])
+        except (OSError, subprocess.SubprocessError):
+            found = []  # the engine is busy or gone; it may come back
+        empty = 0 if found else empty + 1
+        if empty < looks:
+            time.sleep(_BETWEEN_LOOKS)
+
+
+def _ask(command: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(  # noqa: S603 - the engine's own client
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=_CONTAINERS_REMOVAL,
+        text=True,
+        check=False,
+    )
+    return done.stdout
 
 
 def kill_in_cgroup(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -10,6 +11,13 @@ from leaseway.wire import bounds
 
 _HIDDEN: Final = "[hidden]"
 _MIN_SECRET: Final = 4
+_SAYS_NOTHING: Final = re.compile(r"\s*|(See|Run|Try) '[^']*--help'.{0,40}")
+
+
+def telling_line(last_words: str) -> str:
+    """Return the last line that says something, and not only where help is."""
+    lines = [line for line in last_words.splitlines() if not _SAYS_NOTHING.fullmatch(line)]
+    return (lines or last_words.splitlines())[-1][:300]
 
 
 class StderrTail:
