@@ -73,7 +73,7 @@ class MemoryClient(FakeClient):
         self._answer("servers")
         return self.listed["servers"]
 
-    async def leases(self) -> list[Any]:
+    async def leases(self, *, idle: bool = False) -> list[Any]:
         self._answer("leases")
         return self.listed["leases"]
 

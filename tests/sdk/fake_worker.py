@@ -73,6 +73,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.answers: list[execution_pb2.Answer] = []
         self.renewals: list[list[str]] = []
         self.released: list[str] = []
+        self.idle: list[float] = []
         self.released_for: list[tuple[str, str]] = []
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
@@ -214,6 +215,8 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
             self.check(request.lease_id)
         except Fault as fault:
             await abort(context, fault)
+        if request.HasField("idle") and self.idle:
+            return leases_pb2.ReleaseLeaseResponse(idle=duration(self.idle.pop(0)))
         self.released.append(request.lease_id)
         self.released_for.append((request.tenant, request.session))
         del self.leases[request.lease_id]

@@ -16,6 +16,8 @@ from leaseway.v1 import admin_pb2, sync_pb2
 
 _WITHIN: Final = 3.0
 """Seconds that a worker is given to answer."""
+_IDS: Final = 1_000
+"""Leases that one question may be about."""
 
 
 @dataclass
@@ -66,8 +68,15 @@ class Inspector:
 
     async def lease_uses(self, lease_ids: Iterable[str]) -> dict[str, sync_pb2.LeaseUse]:
         """Ask all workers how leases are used; of leases that none of them has there is nothing."""
-        seen = await self._ask(sync_pb2.Inspect(lease_ids=lease_ids))
-        return {use.lease_id: use for answer in seen.answers.values() for use in answer.leases}
+        ids = list(lease_ids)
+        parts = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
+        asked = [self._ask(sync_pb2.Inspect(lease_ids=part)) for part in parts]
+        return {
+            use.lease_id: use
+            for seen in await asyncio.gather(*asked)
+            for answer in seen.answers.values()
+            for use in answer.leases
+        }
 
     async def _ask(self, question: sync_pb2.Inspect) -> Seen:
         workers = sorted(self._plane.streams)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -311,7 +312,7 @@ class SessionTable:
                     forget_leases(live.sdk)
 
     def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
-        live = LiveSession(sealed, session_id, self._client.session(sealed.key))
+        live = LiveSession(sealed, session_id, self._client.session(sealed.key, idle=math.inf))
         self._live[session_id] = live
         return live
 

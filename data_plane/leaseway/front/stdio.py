@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import threading
@@ -123,7 +124,7 @@ class StdioFront:
 
     def _session(self, capabilities: dict[str, Any]) -> LiveSession:
         sealed = SealedSession(self._key, self._tenant, self._scope, "", capabilities, 0.0)
-        live = LiveSession(sealed, "", self._client.session(self._key))
+        live = LiveSession(sealed, "", self._client.session(self._key, idle=math.inf))
         live.push = self._push
         return live
 

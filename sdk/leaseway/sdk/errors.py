@@ -255,7 +255,7 @@ class LeaseRevoked(LeaseError, reason=Reason.LEASE_REVOKED):
 
 
 class LeaseReleased(LeaseError, reason=Reason.LEASE_RELEASED):
-    """Someone of the same session released the lease."""
+    """Someone of the same session released the lease, or nobody called on it for its idle limit."""
 
 
 class LeaseLost(LeaseError, reason=Reason.LEASE_LOST):

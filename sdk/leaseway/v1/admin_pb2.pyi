@@ -369,6 +369,7 @@ class ListHeldLeasesRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Only leases of this tenant. Empty means all."""
     page_token: _builtins.str
@@ -378,6 +379,10 @@ class ListHeldLeasesRequest(_message.Message):
     page_size: _builtins.int
     """The most items that the page is to have; 0 means as many as fit. A page may
     have fewer.
+    """
+    idle: _builtins.bool
+    """Whether workers are to be asked for how long each lease has been idle. The
+    answer comes after 3 s at most; a lease whose worker is silent has no `idle`.
     """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
@@ -390,10 +395,11 @@ class ListHeldLeasesRequest(_message.Message):
         tenant: _builtins.str = ...,
         page_token: _builtins.str = ...,
         page_size: _builtins.int = ...,
+        idle: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "idle", b"idle", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

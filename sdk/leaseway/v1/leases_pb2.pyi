@@ -39,6 +39,7 @@ class Lease(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     AGE_FIELD_NUMBER: _builtins.int
     ACQUIRER_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Names the lease for good: the worker's incarnation and a counter."""
     server_id: _builtins.str
@@ -69,6 +70,10 @@ class Lease(_message.Message):
     def age(self) -> _duration_pb2.Duration:
         """How long it has been held."""
 
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """For how long no call has run on it. Unset where nobody asked for it."""
+
     def __init__(
         self,
         *,
@@ -84,10 +89,11 @@ class Lease(_message.Message):
         instance_id: _builtins.str = ...,
         age: _duration_pb2.Duration | None = ...,
         acquirer: _builtins.str = ...,
+        idle: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["age", b"age", "idle", b"idle", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "age", b"age", "agent", b"agent", "id", b"id", "idle", b"idle", "instance_id", b"instance_id", "launch_hash", b"launch_hash", "reminder", b"reminder", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "ttl", b"ttl", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -351,6 +357,7 @@ class ReleaseLeaseRequest(_message.Message):
     LEASE_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
     lease_id: _builtins.str
     """The lease. Never empty."""
     tenant: _builtins.str
@@ -361,16 +368,23 @@ class ReleaseLeaseRequest(_message.Message):
     """
     session: _builtins.str
     """See `tenant`."""
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """Ends it only where no call has run on it for this long; else it is left
+        alone. Unset ends it in any case.
+        """
+
     def __init__(
         self,
         *,
         lease_id: _builtins.str = ...,
         tenant: _builtins.str = ...,
         session: _builtins.str = ...,
+        idle: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "lease_id", b"lease_id", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -383,16 +397,24 @@ class ReleaseLeaseResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RELEASED_FIELD_NUMBER: _builtins.int
+    IDLE_FIELD_NUMBER: _builtins.int
     released: _builtins.bool
     """Whether this request ended it; false where it had been released before."""
+    @_builtins.property
+    def idle(self) -> _duration_pb2.Duration:
+        """For how long no call has run on a lease that was left alone, as it had not
+        been idle for long enough. Unset where it has ended.
+        """
+
     def __init__(
         self,
         *,
         released: _builtins.bool = ...,
+        idle: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["released", b"released"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["idle", b"idle", "released", b"released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,8 @@ STDERR_LINE_BYTES: Final = 4 * KIB
 LEASE_TTL: Final = 60.0
 MIN_LEASE_TTL: Final = 1.0
 MAX_LEASE_TTL: Final = 24 * 3600.0
+LEASE_IDLE: Final = 600.0
+"""After how long without a call a client gives a lease back, unless it says otherwise."""
 LEASE_MEMORY: Final = 600.0
 """How long a worker remembers how a lease ended."""
 

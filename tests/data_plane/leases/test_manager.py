@@ -122,11 +122,27 @@ async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> 
     await bench.until(lambda: not bench.servers.live)
 
 
+async def test_a_lease_is_released_for_idleness_only_where_nobody_calls(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+    await bench.caller().call("db", lease_id=lease.id)
+    limit = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, idle=duration(3600))
+    answer = await bench.leases.ReleaseLease(limit)
+    assert not answer.released
+    assert 0 <= seconds(answer.idle) < 3600
+    assert bench.worker.leases.get(lease.id) is not None
+    limit.idle.CopyFrom(duration(1e-9))  # which has passed
+    assert (await bench.leases.ReleaseLease(limit)).released
+    fault = await bench.caller().refused("db", lease_id=lease.id)
+    assert fault.reason is Reason.LEASE_RELEASED
+    assert "no call had run on it for 1e-09 s, its idle limit" in fault.message
+
+
 async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
-    for whose in ({"tenant": "acme", "session": "s1"}, {"session": "s2"}, {"tenant": "acme"}):
-        guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, **whose)
+    for tenant, session in (("acme", "s1"), ("", "s2"), ("acme", "")):
+        guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant=tenant, session=session)
         fault = await refused(bench.leases.ReleaseLease(guess))
         assert fault.reason is Reason.LEASE_LOST
         assert "is not one of this tenant and session" in fault.message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -85,11 +85,21 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         leases = self._plane.state.placements.leases
         held = (lease for lease in leases.values() if tenant in ("", lease.key.tenant))
         page, token = pages.ends_and_leases(ends, held, now, start)
+        leases_of_page = [each for each in page if isinstance(each, leases_pb2.Lease)]
+        if request.idle:
+            await self._add_idle(leases_of_page)
         return admin_pb2.ListHeldLeasesResponse(
             ended=[each for each in page if isinstance(each, admin_pb2.LeaseEnd)],
-            leases=[each for each in page if isinstance(each, leases_pb2.Lease)],
+            leases=leases_of_page,
             next_page_token=token,
         )
+
+    async def _add_idle(self, leases: Iterable[leases_pb2.Lease]) -> None:
+        """Add what workers say of how long each lease has been idle."""
+        by_id = {lease.id: lease for lease in leases}
+        for lease_id, use in (await self._inspector.lease_uses(by_id)).items():
+            if lease_id in by_id:
+                by_id[lease_id].idle.CopyFrom(use.idle)
 
     async def ListProblems(  # noqa: N802
         self, request: admin_pb2.ListProblemsRequest, context: _Context

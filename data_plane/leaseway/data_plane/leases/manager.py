@@ -219,14 +219,29 @@ class LeaseManager:
             raise self.ended_fault(lease_id)
         return lease
 
-    def release(self, lease_id: str) -> bool:
+    def idle_for(self, lease_id: str) -> float | None:
+        """Return for how long no call has run on a lease; None where it is not held.
+
+        One whose instance is starting, or that has a call in flight, is in use.
+        """
+        lease = self._table.get(lease_id)
+        if lease is None:
+            return None
+        live = self.live(lease)
+        return 0.0 if lease.calls or live is None else max(0.0, live.idle_for)
+
+    def release(self, lease_id: str, why: str = "") -> bool:
         """End a lease for its holder; False where it had been released before.
+
+        Args:
+            lease_id: The lease.
+            why: Why, for others who name it, where its holder did not ask for it.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
 
         """
-        if self._end(lease_id, "released"):
+        if self._end(lease_id, "released", why):
             return True
         fault = self.ended_fault(lease_id)
         if fault.reason is not Reason.LEASE_RELEASED:

@@ -50,9 +50,8 @@ class Inspection:
             answer.traffic.extend(self._traffic(self._recent))
         for lease_id in question.lease_ids[:_MOST_LEASES]:
             lease = self._leases.get(lease_id)
-            live = self._leases.live(lease) if lease is not None else None
-            if lease is not None and live is not None:
-                idle = 0.0 if lease.calls else max(0.0, live.idle_for)
+            idle = self._leases.idle_for(lease_id)
+            if lease is not None and idle is not None:
                 answer.leases.add(lease_id=lease_id, calls=lease.calls, idle=duration(idle))
         return answer
 

@@ -116,10 +116,20 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             # A caller names a session; without a tenant it is of the default one, like its calls.
             tenant = request.tenant or (DEFAULT_TENANT if request.session else "")
             self._leases.check_holder(request.lease_id, tenant, request.session)
+            if request.HasField("idle"):
+                return self._release_idle(request.lease_id, seconds(request.idle))
             released = self._leases.release(request.lease_id)
         except Fault as fault:
             await abort(context, fault)
         return leases_pb2.ReleaseLeaseResponse(released=released)
+
+    def _release_idle(self, lease_id: str, limit: float) -> leases_pb2.ReleaseLeaseResponse:
+        """End a lease that nobody has called for long enough."""
+        idle = self._leases.idle_for(lease_id)
+        if idle is not None and idle < limit:
+            return leases_pb2.ReleaseLeaseResponse(idle=duration(idle))
+        why = f"no call had run on it for {limit:g} s, its idle limit"
+        return leases_pb2.ReleaseLeaseResponse(released=self._leases.release(lease_id, why))
 
     async def KeepAlive(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.KeepAliveRequest, context: Context

@@ -83,11 +83,11 @@ def leases(watch: bool, as_json: bool, connection: Connection) -> None:
     if watch:
         watch_leases(connection, as_json=as_json)
         return
-    listed = ask(connection, lambda client: client.leases())
+    listed = ask(connection, lambda client: client.leases(idle=True))
     _show(
         listed,
         as_json,
-        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "WORKER", "TTL", "AGE"),
+        ("LEASE", "SERVER", "SESSION", "AGENT", "TENANT", "WORKER", "TTL", "AGE", "IDLE"),
         lambda lease: (
             lease.id,
             lease.server_id,
@@ -97,6 +97,7 @@ def leases(watch: bool, as_json: bool, connection: Connection) -> None:
             lease.worker,
             f"{lease.ttl:.0f} s",
             f"{lease.age:.0f} s",
+            "" if lease.idle is None else f"{lease.idle:.0f} s",
         ),
         "No leases are held.",
     )

@@ -101,10 +101,10 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         self._inner._closed = True
         background().leave(self._inner.close)
 
-    def session(self, key: str) -> Session:
+    def session(self, key: str, *, idle: float | None = None) -> Session:
         """Return the session of a key; see `AsyncClient.session`."""
         with self._lock.current:
-            inner = self._inner._session(key)
+            inner = self._inner._session(key, idle)
             if inner._left:
                 background().run(partial(_reopened, inner))
             session = self._sessions.get(key)
@@ -128,9 +128,9 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         """List the workers, ordered by id."""
         return background().run(lambda: self._inner.workers(timeout=timeout))
 
-    def leases(self, *, timeout: float | None = None) -> list[LeaseInfo]:
-        """List the leases of all clients of the tenant, ordered by id."""
-        return background().run(lambda: self._inner.leases(timeout=timeout))
+    def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
+        """List the leases of all clients of the tenant, ordered by id; see `AsyncClient.leases`."""
+        return background().run(lambda: self._inner.leases(idle=idle, timeout=timeout))
 
     def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
         """Ask how leases of the tenant ended within the last minute, by lease id."""

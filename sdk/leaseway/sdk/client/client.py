@@ -33,7 +33,7 @@ from leaseway.sdk.operators.views import (
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.identity import Identity, identify
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
-from leaseway.sdk.validation import check_count, check_key, check_text
+from leaseway.sdk.validation import check_count, check_key, check_seconds, check_text
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
 
@@ -119,25 +119,39 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             else:
                 made.abort()
 
-    def session(self, key: str) -> AsyncSession:
+    def session(self, key: str, *, idle: float | None = None) -> AsyncSession:
         """Return the session of a key: one conversation or job, named by the caller.
 
         The same key gives the same session, here and in other processes of the tenant.
 
+        Args:
+            key: Its name.
+            idle: Seconds without a call after which a lease of the session is given back, so that
+                what nobody uses any more ends; `math.inf` for never. None leaves it as it is: at
+                first 600, and never in a `with` block, whose end gives everything back. Calls that
+                come later raise `LeaseReleased`, until `acquire` or `release`.
+
         Raises:
-            InvalidRequest: The key is empty, longer than 256 characters or has control characters.
-            TypeError: It is no text.
+            InvalidRequest: The key is empty, longer than 256 characters or has control characters,
+                or `idle` is not more than 0.
+            TypeError: It is no text, or `idle` no number.
 
         """
-        return self._session(key)._reopen()
+        return self._session(key, idle)._reopen()
 
-    def _session(self, key: str) -> AsyncSession:
+    def _session(self, key: str, idle: float | None = None) -> AsyncSession:
         check_key("session", key)
+        if idle is not None:
+            check_seconds("idle", idle)
+            if idle <= 0:
+                raise InvalidRequest(f"idle={idle:g} leaves no time for a call; give more than 0.")
         session = self._sessions.get(key)
         if session is None:
             if not key:
                 raise InvalidRequest("A session key is not empty.")
             session = self._sessions[key] = AsyncSession(self, key)
+        if idle is not None:
+            session._idle = idle
         return session
 
     async def acquire(
@@ -160,9 +174,15 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         """List the workers, ordered by id."""
         return await self._ask(operations.fetch_workers, timeout)
 
-    async def leases(self, *, timeout: float | None = None) -> list[LeaseInfo]:
-        """List the leases of all clients of the tenant, ordered by id."""
-        return await self._ask(operations.fetch_leases, timeout)
+    async def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
+        """List the leases of all clients of the tenant, ordered by id.
+
+        Args:
+            idle: Whether workers are asked for how long no call has run on each.
+            timeout: Seconds until it is given up.
+
+        """
+        return await self._ask(partial(operations.fetch_leases, idle=idle), timeout)
 
     async def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
         """Ask how leases of the tenant ended within the last minute, by lease id.

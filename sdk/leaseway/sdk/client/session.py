@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -26,8 +27,9 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
     `reminder` to release it. After a lease was lost, calls fail until `acquire` or `release`.
 
     Use it as `async with client.session(key) as session` to give back what it acquired at the
-    end of the block, or without, to keep that until the client is closed. Outside of such a block
-    that has ended it cannot be used; `client.session(key)` gives it anew.
+    end of the block, or without, to keep that until no call has run on it for 10 minutes
+    (`client.session(key, idle=...)`) or the client is closed. Outside of such a block that has
+    ended it cannot be used; `client.session(key)` gives it anew.
 
     Attributes:
         key: Its name, unique in the tenant.
@@ -38,6 +40,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
         self._handlers = client._handlers
         self._entered = 0
         self._left = False
+        self._idle: float | None = None
         self.key = key
 
     def _reopen(self) -> Self:
@@ -59,7 +62,12 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
                 f"Session {self.key!r} was left: its `with` block has ended and what it held was "
                 "given back. client.session(key) gives it anew, with nothing of what it knew."
             )
-        return self._client._runtime()
+        runtime = self._client._runtime()
+        if self._idle is not None:
+            runtime.leases.limit_idle(self.key, self._idle)
+        elif self._entered:
+            runtime.leases.limit_idle(self.key, math.inf)  # the block says when it ends
+        return runtime
 
     def _at(self) -> tuple[Runtime, str]:
         return self._use(), self.key

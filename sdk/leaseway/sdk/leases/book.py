@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from leaseway.sdk.transport.workers import Worker
 from leaseway.v1 import leases_pb2
-from leaseway.wire.bounds import RESERVATION
+from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
 from leaseway.wire.errors import Fault, Reason
 
 _RENEW_AT: Final = 1 / 3
@@ -48,11 +48,14 @@ class Held:
         renewed_at: When the last renewal that was answered had been sent.
         expires_at: When it ends unless it is renewed.
         expires_wall: The same as Unix time.
+        used_at: When a call on it was last known to run.
+        idle: Seconds after that at which it is given back.
     """
 
     __slots__ = (
         "expires_at",
         "expires_wall",
+        "idle",
         "lease_id",
         "owned",
         "reminder",
@@ -60,6 +63,7 @@ class Held:
         "server_id",
         "session",
         "ttl",
+        "used_at",
         "worker",
     )
 
@@ -72,6 +76,7 @@ class Held:
         self.owned = owned
         self.reminder = reminder
         self.ttl = self.renewed_at = self.expires_at = self.expires_wall = 0.0
+        self.used_at, self.idle = 0.0, LEASE_IDLE
 
     @property
     def key(self) -> Key:
@@ -82,6 +87,11 @@ class Held:
     def renew_at(self) -> float:
         """When it is to be renewed."""
         return self.renewed_at + self.ttl * _RENEW_AT
+
+    @property
+    def idle_at(self) -> float:
+        """When it has been idle for too long."""
+        return self.used_at + self.idle
 
     def renew(self, ttl: float, at: float, wall: float) -> None:
         """Record that a time to live was granted for a request sent at a time."""
@@ -235,6 +245,13 @@ class LeaseBook:
             if now >= held.expires_at:
                 self._expire(held)
         return list(self._on(worker))
+
+    def next_due(self, worker: Worker) -> float | None:
+        """Return when the first lease on a worker is to be renewed, or has been idle for too long.
+
+        None without a lease.
+        """
+        return min((min(held.renew_at, held.idle_at) for held in self._on(worker)), default=None)
 
     def next_renewal(self, worker: Worker) -> float | None:
         """Return when the first lease on a worker is to be renewed, or None without one."""

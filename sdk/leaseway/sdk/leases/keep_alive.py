@@ -1,4 +1,7 @@
-"""Keeps leases alive: one task a worker, one keep-alive for all leases there (DESIGN §5)."""
+"""Keeps leases alive: one task a worker, one keep-alive for all leases there (DESIGN §5).
+
+Those that nobody has called for long are given back instead.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from leaseway.sdk.leases.book import LeaseBook
+from leaseway.sdk.leases.book import Held, LeaseBook
 from leaseway.sdk.transport.workers import Worker, WorkerPool
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL
@@ -17,17 +21,28 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.status import fault_from_status
 
 _MAX_IDS: Final = 1024
+_AT_ONCE: Final = 32
+"""Idle leases that are given back at the same time."""
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 
 _log = logging.getLogger("leaseway.sdk")
 
 
 class Keepers:
-    """The keep-alive tasks of one client; each lives while its worker holds a lease of it."""
+    """The keep-alive tasks of one client; each lives while its worker holds a lease of it.
 
-    def __init__(self, book: LeaseBook, pool: WorkerPool) -> None:
+    Args:
+        book: What is held.
+        pool: The workers.
+        end_idle: Gives back a lease that has been idle for too long.
+    """
+
+    def __init__(
+        self, book: LeaseBook, pool: WorkerPool, end_idle: Callable[[Held], Awaitable[None]]
+    ) -> None:
         self._book = book
         self._pool = pool
+        self._end_idle = end_idle
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self._wakes: dict[Worker, asyncio.Event] = {}
@@ -60,6 +75,7 @@ class Keepers:
             failures = 0
             while await self._until_due(worker):
                 try:
+                    await self._end_all_idle(worker)
                     await self._renew(worker)
                 except Fault:
                     pass  # the worker may come back
@@ -84,13 +100,19 @@ class Keepers:
             now = self._loop.time()
             if not self._book.on_worker(worker, now):
                 return False
-            due = self._book.next_renewal(worker)
+            due = self._book.next_due(worker)
             if due is None or now >= due:
                 return due is not None
             # A call may renew meanwhile: what is due is looked at again afterwards.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await wake.wait()
+
+    async def _end_all_idle(self, worker: Worker) -> None:
+        now = self._loop.time()
+        idle = [held for held in self._book.on_worker(worker, now) if now >= held.idle_at]
+        for start in range(0, len(idle), _AT_ONCE):
+            await asyncio.gather(*map(self._end_idle, idle[start : start + _AT_ONCE]))
 
     async def _renew(self, worker: Worker) -> None:
         """Renew all leases on a worker.

@@ -24,7 +24,7 @@ from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.bounds import LEASE_TTL, STARTUP_TIMEOUT
+from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
@@ -37,6 +37,10 @@ _START_BOUND: Final = 600.0
 _MAX_WAIT: Final = 24 * 3600.0
 """Seconds that the control plane lets anybody wait for room."""
 _RELEASE_BOUND: Final = 5.0
+_IDLE_AGAIN: Final = 10.0
+"""Seconds after which a worker that could not be told is told again of an idle lease."""
+_MOST_LIMITS: Final = 16_384
+"""Sessions whose idle limit is remembered; of one beyond them leases that come have the default."""
 _FIND_BOUND: Final = 2.0
 
 _AGAIN: Final = Backoff(0.1, 1.0)
@@ -66,7 +70,8 @@ class LeaseManager:
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()
-        self._keepers = Keepers(self.book, pool)
+        self._keepers = Keepers(self.book, pool, self._release_idle)
+        self._limits: dict[str, float] = {}
         self._firsts = FirstCalls(acquirer)
         self._placements = Placements()
         # A session that was left can be granted a lease only by a call of it that is still in
@@ -113,6 +118,7 @@ class LeaseManager:
             owned=owned,
             reminder=lease.reminder,
         )
+        held.used_at, held.idle = now, self._limits.get(key.session, LEASE_IDLE)
         self._keepers.watch(worker)
         if key.session in self._left:
             task = self._loop.create_task(self.release_owned(key.session))
@@ -133,6 +139,40 @@ class LeaseManager:
         now = self._loop.time()
         since = max(at, now - held.ttl / 3)
         held.renew(held.ttl, since, time.time() - (now - since))
+        held.used_at = now
+
+    def limit_idle(self, session: str, seconds: float) -> None:
+        """Have leases of a session given back when no call has run on them for so long."""
+        if self._limits.get(session) == seconds:
+            return
+        self._limits.pop(session, None)
+        self._limits[session] = seconds
+        if len(self._limits) > _MOST_LIMITS:
+            del self._limits[next(iter(self._limits))]
+        for held in self.book.held(session):
+            held.idle = seconds
+            self._keepers.watch(held.worker)
+
+    async def _release_idle(self, held: Held) -> None:
+        """Give back a lease that has been idle for too long, unless others call on it."""
+        link = self._pool.link(held.worker)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=held.lease_id,
+            tenant=self._control.identity.tenant,
+            session=held.session,
+            idle=duration(held.idle),
+        )
+        try:
+            answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
+        except Fault as fault:
+            if fault.reason in LEASE_ENDED:
+                self.book.end(held.lease_id, fault)
+            held.used_at = self._loop.time() - held.idle + _IDLE_AGAIN
+            return
+        if answer.HasField("idle"):
+            held.used_at = max(held.used_at, self._loop.time() - seconds(answer.idle))
+        else:
+            self.book.end(held.lease_id, _idle(held))
 
     async def acquire(self, key: Key, ttl: float, wait: float | None, version: int) -> Held:
         """Acquire the lease of a key, or renew the one that is held.
@@ -290,6 +330,7 @@ class LeaseManager:
         await returns
         if session is not None:
             self.book.leave(session)
+            self._limits.pop(session, None)
 
     async def _return(self, first: FirstCall) -> None:
         """Give back what a first call acquired whose result nobody waits for."""
@@ -400,3 +441,12 @@ def _is_cut_off(fault: Fault, before: int) -> bool:
     if fault.reason is not Reason.WORKER_LOST or before >= _MOST_CUT_OFF:
         return False
     return before > 0 or fault.started != "no"
+
+
+def _idle(held: Held) -> Fault:
+    return Fault(
+        Reason.LEASE_RELEASED,
+        f"Lease {held.lease_id} of session '{held.session}' for server '{held.server_id}' was "
+        f"released: no call had run on it for {held.idle:g} s, its idle limit (client.session(key, "
+        "idle=...)). Acquire it again; what its client knew is lost.",
+    )

@@ -97,11 +97,13 @@ async def fetch_workers(runtime: Runtime, deadline: float) -> list[views.WorkerI
     ]
 
 
-async def fetch_leases(runtime: Runtime, deadline: float) -> list[views.LeaseInfo]:
+async def fetch_leases(
+    runtime: Runtime, deadline: float, *, idle: bool = False
+) -> list[views.LeaseInfo]:
     """List the leases of the tenant that workers have reported."""
     return [
         views.lease_from_wire(lease)
-        async for each in _lease_pages(runtime, deadline)
+        async for each in _lease_pages(runtime, deadline, idle=idle)
         for lease in each.leases
     ]
 
@@ -118,13 +120,13 @@ async def fetch_lease_ends(runtime: Runtime, deadline: float) -> dict[str, str]:
 
 
 def _lease_pages(
-    runtime: Runtime, deadline: float
+    runtime: Runtime, deadline: float, *, idle: bool = False
 ) -> AsyncGenerator[admin_pb2.ListHeldLeasesResponse]:
     control, identity = runtime.control, runtime.identity
 
     async def page(token: str) -> admin_pb2.ListHeldLeasesResponse:
         request = admin_pb2.ListHeldLeasesRequest(
-            client=identity.client_info, tenant=identity.tenant, page_token=token
+            client=identity.client_info, tenant=identity.tenant, page_token=token, idle=idle
         )
         return await control.ask(control.admin.ListHeldLeases, request, deadline)
 

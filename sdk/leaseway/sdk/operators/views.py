@@ -174,6 +174,8 @@ class LeaseInfo:
         age: Seconds that it has been held.
         instance_id: The instance behind it.
         launch_hash: What that instance was started from.
+        idle: Seconds for which no call has run on it, or None where that was not asked for or its
+            worker did not answer.
     """
 
     id: str
@@ -186,6 +188,7 @@ class LeaseInfo:
     age: float
     instance_id: str
     launch_hash: str
+    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -328,6 +331,7 @@ def lease_from_wire(message: leases_pb2.Lease) -> LeaseInfo:
         age=seconds(message.age),
         instance_id=message.instance_id,
         launch_hash=message.launch_hash,
+        idle=seconds(message.idle) if message.HasField("idle") else None,
     )
 
 
