@@ -112,20 +112,25 @@ async def test_an_openapi_document_is_followed_like_the_configuration(tmp_path: 
 @pytest.mark.usefixtures("leak_guard")
 async def test_a_credential_that_is_replaced_is_sent_from_then_on(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    token.write_text("Bearer first-token")
+    token.write_text("first-token")
     async with rest_api.serve() as api:
         server = {
             "transport": "http_api",
             "truely-stateless": True,
             "base_url": api.url,
-            "headers": {"Authorization": {"file": str(token)}},
+            "security": {
+                "user": {"type": "bearer", "value": {"file": str(token)}},
+                "app": {"type": "query", "name": "app_key", "value": {"secret": "APP_KEY"}},
+            },
             "http_tools": [GET_USER],
         }
-        async with running(tmp_path, {"petstore": server}) as (_, client):
+        secret = {"APP_KEY": "k3y-of-the-app"}
+        async with running(tmp_path, {"petstore": server}, environment=secret) as (_, client):
             await eventually(lambda: _lists(client, ["get_user"]))
             await client.call_tool("get_user", {"userId": "1"})
+            assert api.last.query == [("app_key", "k3y-of-the-app")]
             assert api.last.headers["Authorization"] == "Bearer first-token"
-            token.write_text("Bearer other-token")
+            token.write_text("other-token")
 
             async def sends_the_other() -> bool:
                 await client.call_tool("get_user", {"userId": "1"})

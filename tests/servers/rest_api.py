@@ -115,6 +115,11 @@ class RestApi:
     async def on_around(self, request: web.Request) -> web.Response:
         raise web.HTTPFound("/around")
 
+    async def on_tell(self, request: web.Request) -> web.Response:
+        """Repeat the address: as an error, or as what a template cannot read."""
+        status = 200 if "as" in request.query else 403
+        return web.Response(status=status, text=f"{request.raw_path} {dict(request.query)}")
+
     async def on_image(self, request: web.Request) -> web.Response:
         return web.Response(body=PIXEL, content_type="image/png")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -43,6 +43,9 @@ MAX_RETRIES: Final = 5
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+_MEDIA_TYPE: Final = re.compile(
+    r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(; ?[A-Za-z0-9-]{1,64}=[\w.+-]{1,64})*"
+)
 _RESERVED_HEADERS: Final = frozenset(
     ("host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive",
      "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
@@ -103,6 +106,7 @@ class HttpTool:
         title: A short name for people, or empty.
         parameters: In their order.
         body: How body parameters are encoded.
+        content_type: What the body says that it is; empty for what `body` implies.
         response_template: What makes a text of the answer; empty gives the answer itself.
         template_engine: The template's syntax: `go` or `jinja2`.
         timeout: Seconds for the whole request, retries included, or None for the server's.
@@ -117,6 +121,7 @@ class HttpTool:
     title: str = ""
     parameters: tuple[HttpParameter, ...] = ()
     body: Body = "json"
+    content_type: str = ""
     response_template: str = ""
     template_engine: TemplateEngine = "go"
     timeout: float | None = None
@@ -156,20 +161,16 @@ def placeholders(endpoint: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(endpoint))
 
 
-def clash(tool: HttpTool, configured: Iterable[str]) -> str | None:
-    """Return which header of the server's configuration a tool's caller could set, or None."""
-    names = {name.lower() for name in configured}
-    sent = (each.sent_as for each in tool.parameters if each.position == "header")
-    return next((name for name in sent if name.lower() in names), None)
+def sets(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
+    """Say whether a parameter is a header (in small letters) or a pair of the query of these."""
+    if parameter.position == "header":
+        return parameter.sent_as.lower() in headers
+    return parameter.position == "query" and parameter.sent_as in query
 
 
-def without_headers(tool: HttpTool, names: Container[str]) -> HttpTool:
-    """Return a tool without the header parameters of these names, in small letters."""
-    kept = [
-        each
-        for each in tool.parameters
-        if each.position != "header" or each.sent_as.lower() not in names
-    ]
+def without(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
+    """Return a tool without the parameters that set one of these headers or pairs."""
+    kept = [each for each in tool.parameters if not sets(each, headers, query)]
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
@@ -265,5 +266,7 @@ def _body_faults(tool: HttpTool) -> Iterator[Fault]:
     whole = [each for each in members if each.is_body]
     if whole and len(members) > 1:
         yield Fault("parameters", "has a parameter that is the whole body, and others beside it")
+    if tool.content_type and not _MEDIA_TYPE.fullmatch(tool.content_type):
+        yield Fault("content_type", "has a content_type that is none, such as application/json")
     if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
         yield Fault("body", f"has 'body: {tool.body}', which takes one body parameter")

@@ -62,6 +62,34 @@ class Value:
     text: str
 
 
+CredentialKind = Literal["bearer", "basic", "header", "query", "cookie"]
+CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
+    "bearer", "basic", "header", "query", "cookie",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What every request of an `http_api` server carries to say who asks.
+
+    Attributes:
+        kind: Where it goes and how: `Authorization: Bearer …`, `Authorization: Basic …`, a header,
+            a pair of the query, or a cookie.
+        name: Of the header, pair or cookie; of `basic` the user, or empty where the value says it.
+        value: The token, password or key.
+    """
+
+    kind: CredentialKind
+    name: str
+    value: Value
+
+    @property
+    def header(self) -> str:
+        """The header that it goes into, or an empty text."""
+        named = {"header": self.name, "query": "", "cookie": "Cookie"}
+        return named.get(self.kind, "Authorization")
+
+
 @dataclass(frozen=True)
 class Limits:
     """Bounds on one instance's processes; None is unbounded. Bytes, cores, counts."""
@@ -150,6 +178,7 @@ class ServerSpec:
     limits: Limits = Limits()
     sandbox: Sandbox = Sandbox()
     http_tools: tuple[HttpTool, ...] = ()
+    security: Mapping[str, Credential] = field(default_factory=dict)
     follow_redirects: bool = False
     retries: int = 0
     module: str = ""
@@ -205,7 +234,11 @@ class ServerSpec:
             "http_tools": [asdict(tool) for tool in self.http_tools],
             "follow_redirects": self.follow_redirects,
             "retries": self.retries,
+            **({"security": self._security_part()} if self.security else {}),
         }
+
+    def _security_part(self) -> dict[str, object]:
+        return {name: asdict(credential) for name, credential in self.security.items()}
 
     @cached_property
     def exposure_hash(self) -> str:
@@ -235,6 +268,7 @@ class ServerSpec:
         return {
             **{f"env.{name}": value for name, value in self.env.items()},
             **{f"headers.{name}": value for name, value in self.headers.items()},
+            **{f"security.{name}": one.value for name, one in self.security.items()},
             **{f"config{path}": value for path, value in config_values(self.config).items()},
         }
 

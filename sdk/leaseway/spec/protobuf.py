@@ -6,8 +6,10 @@ from typing import TypeVar
 
 from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
 from leaseway.spec.model import (
+    CREDENTIAL_KINDS,
     NOTHING_BUILTIN,
     Builtin,
+    Credential,
     InstancePolicy,
     Limits,
     Sandbox,
@@ -96,6 +98,11 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         message.env[name].CopyFrom(_value_to_wire(value))
     for name, value in spec.headers.items():
         message.headers[name].CopyFrom(_value_to_wire(value))
+    for name, one in spec.security.items():
+        credential = spec_pb2.Credential(
+            kind=one.kind, name=one.name, value=_value_to_wire(one.value)
+        )
+        message.security[name].CopyFrom(credential)
     return message
 
 
@@ -134,6 +141,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         lease_drain_timeout=_seconds_or(message, "lease_drain_timeout", bounds.LEASE_DRAIN_TIMEOUT),
         description=message.description,
         http_tools=tuple(map(_tool_from_wire, message.http_tools)),
+        security={name: _credential_from_wire(one) for name, one in message.security.items()},
         follow_redirects=message.follow_redirects,
         retries=message.retries,
         policy=policy_from_wire(message.policy) if message.HasField("policy") else NO_POLICY,
@@ -171,6 +179,7 @@ def _tool_to_wire(tool: HttpTool) -> spec_pb2.HttpTool:
             for each in tool.parameters
         ],
         body=tool.body,
+        content_type=tool.content_type,
         response_template=tool.response_template,
         template_engine=tool.template_engine,
         timeout=None if tool.timeout is None else duration(tool.timeout),
@@ -188,6 +197,7 @@ def _tool_from_wire(message: spec_pb2.HttpTool) -> HttpTool:
         title=message.title,
         parameters=tuple(map(_parameter_from_wire, message.parameters)),
         body=_word(message.body, BODIES, "json"),
+        content_type=message.content_type,
         response_template=message.response_template,
         template_engine=_word(message.template_engine, ("go", "jinja2"), "go"),
         timeout=seconds(message.timeout) if message.HasField("timeout") else None,
@@ -206,6 +216,11 @@ def _parameter_from_wire(message: spec_pb2.HttpParameter) -> HttpParameter:
         style=_word(message.style, STYLES, "repeat"),
         is_body=message.is_body,
     )
+
+
+def _credential_from_wire(message: spec_pb2.Credential) -> Credential:
+    kind = _word(message.kind, CREDENTIAL_KINDS, "header")
+    return Credential(kind, message.name, _value_from_wire(message.value))
 
 
 _Word = TypeVar("_Word", bound=str)

@@ -335,6 +335,7 @@ class HttpTool(_message.Message):
     TIMEOUT_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
+    CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, unique in its server."""
     method: _builtins.str
@@ -357,6 +358,8 @@ class HttpTool(_message.Message):
     """The template's syntax: `go` (also when empty) or `jinja2`."""
     retries: _builtins.int
     """How often a request is sent again that did not arrive, 0 to 5."""
+    content_type: _builtins.str
+    """What the body says that it is. Empty means what `body` implies."""
     @_builtins.property
     def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpParameter]:
         """Its parameters, in the operator's order."""
@@ -386,14 +389,49 @@ class HttpTool(_message.Message):
         timeout: _duration_pb2.Duration | None = ...,
         retries: _builtins.int = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
+        content_type: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "description", b"description", "endpoint", b"endpoint", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HttpTool: _TypeAlias = HttpTool  # noqa: Y015
+
+@_typing.final
+class Credential(_message.Message):
+    """What every request of an `http_api` server carries to say who asks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """`bearer`, `basic`, `header`, `query` or `cookie`."""
+    name: _builtins.str
+    """The name of the header, pair of the query or cookie; of `basic` the user,
+    empty where the value is `user:password`.
+    """
+    @_builtins.property
+    def value(self) -> Global___Value:
+        """The token, password or key."""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: Global___Value | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Credential: _TypeAlias = Credential  # noqa: Y015
 
 @_typing.final
 class Builtin(_message.Message):
@@ -485,6 +523,27 @@ class ServerSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class SecurityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Credential: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Credential | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     KEY_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
     TRUELY_STATELESS_FIELD_NUMBER: _builtins.int
@@ -507,6 +566,7 @@ class ServerSpec(_message.Message):
     FOLLOW_REDIRECTS_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
+    SECURITY_FIELD_NUMBER: _builtins.int
     MODULE_FIELD_NUMBER: _builtins.int
     CLASS_NAME_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
@@ -610,6 +670,10 @@ class ServerSpec(_message.Message):
         """Who may call what of it, and how much. Unset means everybody everything."""
 
     @_builtins.property
+    def security(self) -> _containers.MessageMap[_builtins.str, Global___Credential]:
+        """The credentials of an `http_api` server, by the operator's names."""
+
+    @_builtins.property
     def builtin(self) -> Global___Builtin:
         """What is on of a `builtin` server."""
 
@@ -638,6 +702,7 @@ class ServerSpec(_message.Message):
         follow_redirects: _builtins.bool = ...,
         retries: _builtins.int = ...,
         policy: Global___ServerPolicy | None = ...,
+        security: _abc.Mapping[_builtins.str, Global___Credential] | None = ...,
         module: _builtins.str = ...,
         class_name: _builtins.str = ...,
         config: _builtins.str = ...,
@@ -647,7 +712,7 @@ class ServerSpec(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.http.endpoint import http_client
 from leaseway.data_plane.references.resolve import NO_VAULT
 from leaseway.spec.http_tools import HttpParameter, HttpTool
-from leaseway.spec.model import ServerSpec, Value, VariantKey
+from leaseway.spec.model import Credential, ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault
 
 TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"
@@ -347,3 +347,70 @@ async def test_a_start_that_cannot_work_says_why() -> None:
             async with calling(spec):
                 raise AssertionError("it started")
         assert raised.value.metadata["problem"] == problem
+
+
+KEY = "k/e y&%=ä-0123456789"
+BY_KEY = Credential("query", "api key", Value("env", "KEY"))
+
+
+async def test_credentials_go_where_their_kind_says(api: RestApi) -> None:
+    security = {
+        "q": BY_KEY,
+        "b": Credential("basic", "ann", Value("env", "PASSWORD")),
+        "h": Credential("header", "X-Key", Value("env", "KEY2")),
+        "c": Credential("cookie", "sid", Value("env", "KEY2")),
+    }
+    tool = replace(GET_USER, endpoint="/users/{userId}?v=1")
+    values = {"KEY": KEY, "KEY2": "second", "PASSWORD": "p:w"}
+    async with calling(spec_of(api.url, tool, security=security), values) as made:
+        await made.text("get_user", userId="7", verbose=True)
+        sent = made.instance.reading
+    assert api.last.query == [("v", "1"), ("verbose", "true"), ("api key", KEY)]
+    assert api.last.headers["Authorization"] == "Basic " + base64.b64encode(b"ann:p:w").decode()
+    assert (api.last.headers["X-Key"], api.last.headers["Cookie"]) == ("second", "sid=second")
+    assert KEY not in repr(sent)
+
+
+async def test_no_answer_or_error_tells_a_credential_of_the_address(
+    api: RestApi,
+) -> None:
+    """Servers that repeat a request's address in their answer are many."""
+    tools = (
+        HttpTool("tell", "GET", "/tell"),
+        HttpTool("made", "GET", "/tell?as=text", response_template="{{ .x }}"),
+    )
+    spec = spec_of(api.url, *tools, security={"q": BY_KEY})
+    async with calling(spec, {"KEY": KEY}) as made:
+        for tool in tools:
+            outcome = await made.outcome(tool.name)
+            assert outcome.is_error
+            assert b"[hidden]" in outcome.payload
+            assert b"0123456789" not in outcome.payload
+    gone = spec_of("http://127.0.0.1:1", *tools, security={"q": BY_KEY})
+    async with calling(gone, {"KEY": KEY}) as made:
+        fault = (await made.outcome("tell")).fault
+    assert fault is not None
+    assert "0123456789" not in f"{fault!r} {fault} {fault.__cause__!r}"
+
+
+async def test_a_credential_of_the_address_stays_with_the_configured_host(api: RestApi) -> None:
+    tool = HttpTool("go", "GET", "/redirect")
+    spec = spec_of(api.url, tool, security={"q": BY_KEY}, follow_redirects=True)
+    async with rest_api.serve() as other, calling(spec, {"KEY": KEY}) as made:
+        await made.text("go")  # to the same host
+        assert dict(api.last.query) == {"api key": KEY}
+        api.elsewhere = other.url
+        await made.text("go")
+        assert other.last.path == "/users/1"
+        assert other.last.query == []
+
+
+async def test_a_body_says_the_type_that_the_tool_has(api: RestApi) -> None:
+    body = HttpParameter("body", "body", "{}", is_body=True)
+    tool = HttpTool(
+        "t", "PATCH", "/users/1", parameters=(body,), content_type="application/merge-patch+json"
+    )
+    async with calling(spec_of(api.url, tool)) as made:
+        await made.text("t", body={"a": None})
+    assert api.last.headers["Content-Type"] == "application/merge-patch+json"
+    assert json.loads(api.last.body) == {"a": None}

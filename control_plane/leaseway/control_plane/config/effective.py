@@ -14,7 +14,7 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import Key
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.spec.model import ServerSpec, Value, walk_config
+from leaseway.spec.model import Credential, ServerSpec, Value, walk_config
 
 MASK: Final = "***"
 """Shown for a literal that looks like a credential."""
@@ -95,7 +95,10 @@ def _field(spec: ServerSpec, key: Key) -> Any:
     return value
 
 
-def _shown(name: str, value: Value) -> Any:
+def _shown(name: str, value: Value | Credential) -> Any:
+    if isinstance(value, Credential):
+        written = {"type": value.kind, "name": value.name, "value": _shown("token", value.value)}
+        return {key: text for key, text in written.items() if text}
     name = name.rpartition(".")[2]
     if value.kind != "literal":
         return {value.kind: value.text}

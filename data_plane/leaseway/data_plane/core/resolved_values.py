@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -29,6 +29,8 @@ class Resolved:
     image: str = field(default="", repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to the address of each HTTP request, as the last step before it is sent."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide from whatever the server prints."""
     hidden: object = field(default=None, repr=False, compare=False)
@@ -53,5 +55,6 @@ class Resolved:
         return other is not None and other.digest != self.digest
 
 
-def _pairs(resolved: Resolved) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    return sorted(resolved.env.items()), sorted(resolved.headers.items())
+def _pairs(resolved: Resolved) -> Iterator[list[tuple[str, str]]]:
+    for mapping in (resolved.env, resolved.headers, resolved.query):
+        yield sorted(mapping.items())

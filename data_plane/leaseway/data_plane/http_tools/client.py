@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
@@ -61,6 +62,8 @@ class HttpToolClient:
         server: The server's id, for messages.
         http: The worker's pooled client.
         headers: The configured headers, resolved.
+        query: Credentials that are a part of the address. They are added last, so that no error,
+            log line or span can hold them.
         follow_redirects: Whether redirects of requests that change nothing are followed.
     """
 
@@ -69,12 +72,18 @@ class HttpToolClient:
         server: str,
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
+        query: Mapping[str, str],
         *,
         follow_redirects: bool = False,
     ) -> None:
         self._server = server
         self._http = http
         self._headers = headers
+        self._query = "&".join(
+            f"{quote(name, safe='')}={quote(value, safe='', errors='replace')}"
+            for name, value in query.items()
+        )
+        self._query_names = tuple(query)
         self._follows = follow_redirects
 
     async def send(
@@ -120,17 +129,18 @@ class HttpToolClient:
         for _ in range(_MAX_REDIRECTS + 1):
             if not _same_origin(start, url):  # whatever is secret stays with the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
+            sent = self._with_query(url) if _same_origin(start, url) else url
             body = _Body(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             async with self._http.request(
-                request.method, url, data=body, headers=headers, allow_redirects=False,
+                request.method, sent, data=body, headers=headers, allow_redirects=False,
                 timeout=_NO_TIMEOUT,
             ) as response:  # fmt: skip
                 location = response.headers.get("location")
                 if not self._may_follow(request, response.status) or location is None:
                     return await self._read(response)
             try:
-                url = url.join(URL(location))
+                url = url.join(URL(location)).without_query_params(*self._query_names)
             except ValueError:
                 break
             if url.scheme not in ("http", "https"):
@@ -141,6 +151,13 @@ class HttpToolClient:
             "yes",
             {"server": self._server},
         )
+
+    def _with_query(self, url: URL) -> URL:
+        """Return an address with the credentials that belong into it."""
+        if not self._query:
+            return url
+        text = str(url)
+        return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
     def _may_follow(self, request: HttpRequest, status: int) -> bool:
         return self._follows and status in _REDIRECTS and request.method in ("GET", "HEAD")

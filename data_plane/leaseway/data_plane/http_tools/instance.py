@@ -134,6 +134,7 @@ class HttpInstance:
             self._server,
             self._http,
             reading.headers,
+            reading.query,
             follow_redirects=self.spec.follow_redirects,
         )
         self.tools = definitions(self.spec.http_tools)
@@ -210,10 +211,11 @@ class HttpInstance:
             return Outcome(b"", fault=fault)
         except TimeoutError:
             return Outcome(b"", fault=self._late(known.tool, sending))
+        hide = self.reading.without_secrets if self.reading else str
         if len(response.body) > _INLINE:
-            payload, is_error = await asyncio.to_thread(result, response, known.template)
+            payload, is_error = await asyncio.to_thread(result, response, known.template, hide)
         else:
-            payload, is_error = result(response, known.template)
+            payload, is_error = result(response, known.template, hide)
         if len(payload) > MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         return Outcome(payload, is_error)

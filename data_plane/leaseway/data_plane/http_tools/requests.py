@@ -65,7 +65,8 @@ def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -
     headers = values.headers()
     body, content_type = values.body()
     if content_type:
-        headers["Content-Type"] = content_type
+        is_own = tool.content_type and not content_type.startswith("multipart/")
+        headers["Content-Type"] = tool.content_type if is_own else content_type
     return HttpRequest(tool.method, url, headers, body)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -52,17 +52,21 @@ class Response:
             return self.body.decode("utf-8", "replace")
 
 
-def result(response: Response, template: Template | None) -> tuple[bytes, bool]:
+def result(
+    response: Response, template: Template | None, hide: Callable[[str], str] = str
+) -> tuple[bytes, bool]:
     """Return the MCP result that a response means, and whether it is an error of the tool.
 
     Args:
         response: The response.
         template: What makes a text of a JSON answer, or None.
+        hide: Takes the server's credentials out of what an error repeats: many servers answer a
+            request that they refuse with its address.
     """
     if response.status not in _SUCCESS:
-        return _result(_refusal(response), response, is_error=True)
+        return _result(hide(_refusal(response)), response, is_error=True)
     if template is not None:
-        return _rendered(response, template)
+        return _rendered(response, template, hide)
     kind = response.media_type
     if not response.body:
         return _result(_status_line(response), response)
@@ -75,7 +79,9 @@ def result(response: Response, template: Template | None) -> tuple[bytes, bool]:
     return _encoded([{"type": "resource", "resource": blob}], response)
 
 
-def _rendered(response: Response, template: Template) -> tuple[bytes, bool]:
+def _rendered(
+    response: Response, template: Template, hide: Callable[[str], str]
+) -> tuple[bytes, bool]:
     try:
         data = msgspec.json.decode(response.body)
     except (msgspec.DecodeError, RecursionError):
@@ -87,7 +93,7 @@ def _rendered(response: Response, template: Template) -> tuple[bytes, bool]:
             line = f", line {failure.line}" if failure.line else ""
             why = f"{failure}{line}"
     text = f"The response template failed: {why}.\nThe answer was:\n{_shown(response)}"
-    return _result(text, response, is_error=True)
+    return _result(hide(text), response, is_error=True)
 
 
 def _refusal(response: Response) -> str:

@@ -7,12 +7,14 @@ log or a span (DESIGN §2).
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import quote
 
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
@@ -172,6 +174,7 @@ def resolve(
     known = {name: text for name, text in environment.items() if not _is_own_key(name)}
     resolver = _Resolver(known, vault, opening)
     command, args = _command(spec, resolver)
+    credentials, query = _credentials(spec, resolver)
     resolved = Resolved(
         command=command,
         args=args,
@@ -188,7 +191,9 @@ def resolve(
         headers={
             name: resolver.value(f"headers.{name}", value, True)
             for name, value in spec.headers.items()
-        },
+        }
+        | credentials,
+        query=query,
         secrets=frozenset(resolver.secrets),
         hidden=hide(resolver.secrets),
     )
@@ -298,6 +303,33 @@ def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:
         what = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
         resolver.missing.append(("config", what))
     return {CONFIG_VARIABLE: text}
+
+
+def _credentials(spec: ServerSpec, resolver: _Resolver) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the headers and the pairs of the query that say who asks."""
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    cookies: list[str] = []
+    for scheme, one in spec.security.items():
+        text = resolver.value(f"security.{scheme}", one.value, True)
+        match one.kind:
+            case "bearer":
+                headers["Authorization"] = f"Bearer {text}"
+            case "basic":
+                pair = f"{one.name}:{text}" if one.name else text
+                encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+                resolver.secrets.add(encoded)
+                headers["Authorization"] = f"Basic {encoded}"
+            case "header":
+                headers[one.name] = text
+            case "query":
+                resolver.secrets.add(quote(text, safe="", errors="replace"))
+                query[one.name] = text
+            case "cookie":
+                cookies.append(f"{one.name}={text}")
+    if cookies:
+        headers["Cookie"] = "; ".join(cookies)
+    return headers, query
 
 
 def _own_folder() -> Path:

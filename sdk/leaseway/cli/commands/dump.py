@@ -133,7 +133,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _configuration(words: tuple[str, ...]) -> str:
-    """Return the effective configuration; literal values of `env` and `headers` are hidden."""
+    """Return the effective configuration; literal values that may be credentials are hidden."""
     from leaseway.cli.options.config import existing_sources
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
@@ -147,7 +147,14 @@ def _configuration(words: tuple[str, ...]) -> str:
         parts = str(row.get("key", "")).split(".")
         if {"env", "headers"} & set(parts) and isinstance(row.get("value"), str):
             row["value"] = _HIDDEN
+        if "security" in parts and isinstance(row.get("value"), dict):
+            row["value"] = {**row["value"], "value": _hidden(row["value"].get("value"))}
     return _json({"issues": issues, "values": rows})
+
+
+def _hidden(value: object) -> object:
+    """Return a reference as it is, and a literal hidden."""
+    return _HIDDEN if isinstance(value, str) else value
 
 
 def _page(url: str) -> str:

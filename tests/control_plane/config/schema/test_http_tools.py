@@ -220,7 +220,7 @@ def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None
     )
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
-    assert "'Authorization' (Bearer …)" in issue.message
+    assert "'k' (the header 'Authorization: Bearer …')" in issue.message
 
 
 def test_a_tools_change_is_a_new_launch_and_other_transports_keep_their_hash() -> None:

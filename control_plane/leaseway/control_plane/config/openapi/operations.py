@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
+from leaseway.control_plane.config.openapi.security import Scheme, schemes
 from leaseway.spec.http_tools import (
     MAX_PARAMETERS,
     METHODS,
@@ -21,6 +22,7 @@ from leaseway.spec.http_tools import (
     Position,
     Style,
     faults,
+    holds_bytes,
 )
 
 _LONGEST_NAME: Final = 64
@@ -96,14 +98,14 @@ class Imported:
         base_url: Where its server is, or empty.
         tools: Of the operations that are wanted, in their order, each with a name of its own.
         skipped: Those wanted that are none.
-        credentials: What requests need, by the header that it goes into: a word on it each.
+        schemes: The document's security schemes, by name.
     """
 
     title: str
     base_url: str
     tools: tuple[HttpTool, ...]
     skipped: tuple[Skipped, ...]
-    credentials: Mapping[str, str]
+    schemes: Mapping[str, Scheme]
 
 
 def import_document(document: object, selection: Selection = Selection()) -> Imported:
@@ -150,7 +152,7 @@ class _Importer:
             self._base_url(),
             tuple(self._tools),
             tuple(self._skipped),
-            self._credentials(),
+            schemes(self._document, self._references),
         )
 
     def _operations(self) -> Iterator[tuple[str, str, Mapping[str, Any], Any]]:
@@ -203,11 +205,12 @@ class _Importer:
         for given in self._merged(item, operation):
             parameters.add(given)
         body: Body = "json"
+        content_type = ""
         given = self._references.follow(operation.get("requestBody"))
         if isinstance(given, Mapping) and given.get("content"):
             if method in READING:
                 raise Unsupported(f"it wants a body, which {method} does not have")
-            body = parameters.add_body(given)
+            body, content_type = parameters.add_body(given)
         if len(parameters.made) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
         summary = str(operation.get("summary") or "").strip()
@@ -219,6 +222,7 @@ class _Importer:
             summary[:128],
             tuple(parameters.made),
             body,
+            content_type,
         )
 
     def _merged(
@@ -254,30 +258,6 @@ class _Importer:
             url = url.replace(f"{{{name}}}", str(default))
         return url.rstrip("/") if url.startswith(("http://", "https://")) else ""
 
-    def _credentials(self) -> Mapping[str, str]:
-        """Return which headers carry credentials, of the schemes that the document names."""
-        components = self._document.get("components")
-        schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
-        wanted: dict[str, str] = {}
-        for name, given in schemes.items() if isinstance(schemes, Mapping) else ():
-            try:
-                scheme = self._references.follow(given)
-            except Unsupported:
-                continue
-            if not isinstance(scheme, Mapping):
-                continue
-            kind, place = scheme.get("type"), scheme.get("in")
-            if kind == "http":
-                wanted.setdefault(
-                    "Authorization",
-                    "Basic" if str(scheme.get("scheme", "")).lower() == "basic" else "Bearer",
-                )
-            elif kind in ("oauth2", "openIdConnect"):
-                wanted.setdefault("Authorization", "Bearer")
-            elif kind == "apiKey" and place == "header":
-                wanted.setdefault(str(scheme.get("name", name)), "")
-        return wanted
-
 
 class _Parameters:
     """The parameters of one operation, each with a name of its own."""
@@ -307,8 +287,11 @@ class _Parameters:
         else:
             raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
 
-    def add_body(self, given: Mapping[str, Any]) -> Body:
-        """Take an operation's body, and return how it is encoded."""
+    def add_body(self, given: Mapping[str, Any]) -> tuple[Body, str]:
+        """Take an operation's body; return how it is encoded, and its type where that is not said.
+
+        The type is empty where it follows from the encoding or is the parameter's own.
+        """
         content = given["content"]
         if not isinstance(content, Mapping):
             raise Unsupported("its body's 'content' is no mapping")
@@ -326,7 +309,7 @@ class _Parameters:
             if "*" not in kind:
                 read["contentMediaType"] = kind
             self._add("body", "body", read, required, "json", is_body=True)
-            return body
+            return body, ""
         members = self._schemas.object_of(schema)
         if members is not None and len(members["properties"]) <= _MOST_MEMBERS:
             encoding = media.get("encoding") if isinstance(media, Mapping) else None
@@ -338,7 +321,8 @@ class _Parameters:
             if given.get("description") and "description" not in read:
                 read["description"] = str(given["description"])[:1024]
             self._add("body", "body", read, required, "json", is_body=True)
-        return body
+        is_other_json = body == "json" and kind.endswith("+json")
+        return body, kind if is_other_json else ""
 
     def _add_members(
         self, members: Mapping[str, Any], required: bool, body: Body, encoding: Any
@@ -403,17 +387,25 @@ class _Parameters:
 def _body_kind(content: Mapping[str, Any]) -> tuple[str, Body]:
     """Return the media type to send, and how its body is made."""
     kinds = {str(kind).partition(";")[0].strip().lower(): str(kind) for kind in content}
-    for kind, written in kinds.items():
-        if kind == "application/json" or kind.endswith("+json"):
-            return written, "json"
+    for kind in (*_JSONS, *(each for each in kinds if each.endswith("+json"))):
+        if kind in kinds:
+            return kinds[kind], "json"
     for kind, body in _FORMS.items():
         if kind in kinds:
             return kinds[kind], body
     for kind, written in kinds.items():
         if kind.startswith("text/") or kind.endswith(("/xml", "+xml", "/yaml", "/x-ndjson")):
             return written, "text"
-    first = next(iter(content))
+    first, media = next(iter(content.items()))
+    schema = media.get("schema") if isinstance(media, Mapping) else None
+    if str(first) in _ANY_TYPE and isinstance(schema, Mapping) and not holds_bytes(schema):
+        return str(first), "json"  # of any type, but described as a value: JSON writes these
     return str(first), "binary"
+
+
+_JSONS: Final = ("application/json", "application/merge-patch+json")
+"""Sooner than any other JSON: a patch to be merged is a plain object."""
+_ANY_TYPE: Final = ("*/*", "application/*")
 
 
 _FORMS: Final[Mapping[str, Body]] = {

@@ -28,18 +28,31 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     """
     entry: dict[str, Any] = {"transport": "http_api", "truely-stateless": True}
     entry["base_url"] = imported.base_url or "https://REPLACE-ME.example"
-    if imported.credentials:
-        variable = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
-        entry["headers"] = {
-            header: f"{scheme} ${{{variable}_TOKEN}}".strip()
-            for header, scheme in imported.credentials.items()
-        }
+    security = _security(imported, name)
+    if security:
+        entry["security"] = security
     entry["http_tools"] = [_tool(tool) for tool in imported.tools]
     lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
     lines += [f"# No tool: {each.operation}: {each.why}." for each in imported.skipped]
     content = {"version": 1, "servers": {name: entry}}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     return "\n".join(lines) + "\n" + text
+
+
+def _security(imported: Imported, server: str) -> dict[str, Any]:
+    """Return a credential for each header, pair of the query and cookie; the first of each."""
+    written: dict[str, Any] = {}
+    targets: set[str] = set()
+    for name, scheme in imported.schemes.items():
+        if scheme.kind is None or scheme.target in targets:
+            continue
+        targets.add(scheme.target)
+        secret = re.sub(r"[^a-z0-9]+", "_", f"{server} {name}".lower()).strip("_")
+        credential: dict[str, Any] = {"type": scheme.kind}
+        if scheme.name:
+            credential["name"] = scheme.name
+        written[name] = credential | {"value": {"secret": secret[:128]}}
+    return written
 
 
 def _tool(tool: HttpTool) -> dict[str, Any]:
@@ -52,6 +65,8 @@ def _tool(tool: HttpTool) -> dict[str, Any]:
         written["parameters"] = [_parameter(each) for each in tool.parameters]
     if tool.body != "json":
         written["body"] = tool.body
+    if tool.content_type:
+        written["content_type"] = tool.content_type
     return written
 
 

@@ -7,21 +7,23 @@ merged key by key before an entry is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import for_server
+from leaseway.control_plane.config.schema.http_api.documents import OpenApi
+from leaseway.control_plane.config.schema.http_api.security import wired
 from leaseway.control_plane.config.schema.images import check_image
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, shown
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
-from leaseway.control_plane.config.schema.openapi import OpenApi
 from leaseway.control_plane.config.schema.process_servers import check_builtin, switched_on
 from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
-from leaseway.spec.http_tools import clash, without_headers
+from leaseway.spec.http_tools import sets, without
 from leaseway.spec.model import (
     Builtin,
+    Credential,
     InstancePolicy,
     ServerSpec,
     Transform,
@@ -194,24 +196,32 @@ def _check_http_tools(server: Entry, values: dict[str, Any], where: Where) -> No
     if where.transport != "http_api" or server.name in where.log.failed:
         return
     tools = {tool.name: tool for tool in values.get("http_tools", ())}
-    headers = values.get("headers", {})
+    headers = {name.lower(): "headers" for name in values.get("headers", {})}
+    schemes = document.imported.schemes if document is not None else None
+    given = values.get("security", {})
+    values["security"] = credentials = wired(given, schemes, where)
+    for name, credential in credentials.items():
+        _check_credential(name, credential, headers, where)
+    headers |= {one.header.lower(): "security" for one in credentials.values() if one.header}
+    query = {one.name for one in credentials.values() if one.kind == "query"}
     at = where.log.places.get(f"{where.key}.http_tools", server.at)
     for tool in tools.values():
-        name = clash(tool, headers)
-        if name is not None:
-            message = (
-                f"The tool {shown(tool.name)} has the header parameter {shown(name)}, which"
-                " 'headers' sets already."
-            )
-            place = replace(where, key=f"{where.key}.http_tools")
-            place.error(at, IssueReason.BAD_HTTP_TOOL, message)
+        for each in tool.parameters:
+            if sets(each, headers, query):
+                by = headers.get(each.sent_as.lower(), "security")
+                message = (
+                    f"The tool {shown(tool.name)} has the {each.position} parameter"
+                    f" {shown(each.sent_as)}, which {by!r} sets already."
+                )
+                place = replace(where, key=f"{where.key}.http_tools")
+                place.error(at, IssueReason.BAD_HTTP_TOOL, message)
     if document is not None:
         imported = document.imported
         values.setdefault("url", imported.base_url)
-        known = {name.lower() for name in headers}
-        written = [without_headers(tool, known) for tool in imported.tools]
+        written = [without(tool, headers, query) for tool in imported.tools]
         tools = {tool.name: tool for tool in written} | tools
-        _warn_of_credentials(document, known, where)
+        if not given:
+            _warn_of_credentials(document, headers, where)
     if not tools:
         message = f"The server {shown(server.name)} needs 'http_tools' or 'openapi'."
         where.missing(server.at, "http_tools", message)
@@ -222,16 +232,32 @@ def _check_http_tools(server: Entry, values: dict[str, Any], where: Where) -> No
     values["http_tools"] = tuple(tools.values())
 
 
-def _warn_of_credentials(document: OpenApi, known: set[str], where: Where) -> None:
-    for name, scheme in document.imported.credentials.items():
-        if name.lower() not in known:
-            what = f" ({scheme} …)" if scheme else ""
-            message = (
-                f"The document says that requests may need the header {shown(name)}{what}; set it"
-                " under 'headers' if yours do."
-            )
-            place = replace(where, key=f"{where.key}.openapi")
-            place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
+def _check_credential(
+    name: str, credential: Credential, headers: Collection[str], where: Where
+) -> None:
+    if credential.header.lower() not in headers:
+        return
+    place = replace(where, key=f"{where.key}.security.{name}")
+    message = (
+        f"{shown(name)} sets the header {shown(credential.header)}, which 'headers' sets, too."
+    )
+    at = where.log.places.get(place.key, where.log.places[where.key])
+    place.error(at, IssueReason.BAD_VALUE, message)
+
+
+def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Where) -> None:
+    """Say which credentials a document asks for, once for each thing that they set."""
+    told: set[str] = set()
+    for name, scheme in document.imported.schemes.items():
+        if scheme.target in told or scheme.target.removeprefix("header ") in headers:
+            continue
+        told.add(scheme.target)
+        message = (
+            f"The document says that requests may need its security scheme {shown(name)}"
+            f" ({scheme.example}); give it a value under 'security' if yours do."
+        )
+        place = replace(where, key=f"{where.key}.openapi")
+        place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
 
 
 def _missing(server_id: str, name: str, known: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ MAX_SESSION_ID: Final = 1_024
 _KINDS: Final = ("env", "secret", "file")
 _SCHEMES: Final = ("http", "https")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
-_HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
+HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _OWN_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
 )
@@ -120,7 +120,7 @@ def headers(node: Tree, where: Where) -> Mapping[str, Value] | None:
 
     def fault(name: str) -> str | None:
         lower = name.lower()
-        if not _HEADER.fullmatch(name):
+        if not HEADER_NAME.fullmatch(name):
             return "is no name of a header: write letters, digits and '-'"
         if lower in _OWN_HEADERS:
             use = "; use the key 'sessionId'" if lower == "mcp-session-id" else ""

@@ -27,6 +27,7 @@ from leaseway.spec.http_tools import (
     STYLES,
 )
 from leaseway.spec.images import MAX_IMAGE
+from leaseway.spec.model import CREDENTIAL_KINDS
 from leaseway.spec.policy import RISKS
 from leaseway.spec.sizes import SIZE_PATTERN
 from leaseway.spec.transports import known_transports
@@ -139,6 +140,7 @@ _HTTP_TOOL: Final[Schema] = _object(
         "endpoint": {"type": "string", "pattern": "^/(?!/)"},
         "parameters": {"type": "array", "maxItems": MAX_PARAMETERS, "items": _PARAMETER},
         "body": _choice(*BODIES),
+        "content_type": {"type": "string", "minLength": 1, "maxLength": 256},
         "response_template": _TEXT,
         "template_engine": _choice("go", "jinja2"),
         "timeout": _DURATION,
@@ -197,6 +199,19 @@ _SERVER: Final[Mapping[str, Schema]] = {
                 required=("source",),
             ),
         ],
+    },
+    "security": {
+        "description": "What requests carry to say who asks; without 'type', a document's scheme.",
+        "type": "object",
+        "additionalProperties": {
+            "anyOf": [
+                _VALUE,
+                _object(
+                    {"type": _choice(*CREDENTIAL_KINDS), "name": _TEXT, "value": _VALUE},
+                    required=("type", "value"),
+                ),
+            ]
+        },
     },
     "follow_redirects": _FLAG,
     "retries": _whole(0, MAX_RETRIES),

@@ -12,9 +12,10 @@ from typing import Final
 
 from leaseway.control_plane.config.schema import fields, images, policy, process_servers
 from leaseway.control_plane.config.schema import filters as naming
-from leaseway.control_plane.config.schema.http_tools import http_tools
+from leaseway.control_plane.config.schema.http_api.documents import openapi
+from leaseway.control_plane.config.schema.http_api.security import security
+from leaseway.control_plane.config.schema.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.openapi import openapi
 from leaseway.control_plane.config.schema.tables import Key, record
 from leaseway.control_plane.config.schema.values import (
     boolean,
@@ -196,6 +197,7 @@ _KEYS: Final = (
     Key("base_url", fields.url, "url", _HTTP_API, reaches_registered=False),
     Key("http_tools", http_tools, "http_tools", _HTTP_API, reaches_registered=False),
     Key("openapi", openapi, "openapi", _HTTP_API, reaches_registered=False),
+    Key("security", security, "security", _HTTP_API, reaches_registered=False),
     Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
     Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
     Key("sessionId", fields.session_id, "session_id", _HTTP),

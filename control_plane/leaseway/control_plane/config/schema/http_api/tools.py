@@ -335,6 +335,7 @@ _TOOL_KEYS: Final = {
         Key("endpoint", plain_text(longest=4_096, empty=False), "endpoint"),
         Key("parameters", _parameters, "parameters"),
         Key("body", choice(*BODIES), "body"),
+        Key("content_type", plain_text(longest=256, empty=False), "content_type"),
         Key("response_template", _template, "response_template"),
         Key("template_engine", choice(*ENGINES), "template_engine"),
         Key("timeout", duration(_INSTANT, _DAY), "timeout"),

@@ -1,0 +1,87 @@
+"""Security schemes of an OpenAPI document: where each credential goes into a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from leaseway.control_plane.config.openapi.schemas import References, Unsupported
+from leaseway.spec.model import CredentialKind
+
+_PLACES: Final[Mapping[str, CredentialKind]] = {
+    "header": "header",
+    "query": "query",
+    "cookie": "cookie",
+}
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """One security scheme.
+
+    Attributes:
+        kind: How its credential is sent, or None where no header, query or cookie carries it.
+        name: Of the header, pair of the query or cookie; empty for the others.
+        said: What the document calls it, for messages.
+    """
+
+    kind: CredentialKind | None
+    name: str = ""
+    said: str = ""
+
+    @property
+    def target(self) -> str:
+        """What it sets, so that two schemes which set the same can be told."""
+        named = {"header": f"header {self.name.lower()}", "query": f"query {self.name}"}
+        return named.get(
+            str(self.kind),
+            f"cookie {self.name}" if self.kind == "cookie" else "header authorization",
+        )
+
+    @property
+    def example(self) -> str:
+        """What it adds to a request, in a few words."""
+        match self.kind:
+            case "bearer":
+                return "the header 'Authorization: Bearer …'"
+            case "basic":
+                return "the header 'Authorization: Basic …'"
+            case None:
+                return f"{self.said}, which is not supported"
+            case _:
+                what = "pair of the query" if self.kind == "query" else self.kind
+                return f"the {what} {self.name[:64]!r}"
+
+
+def schemes(document: Mapping[str, Any], references: References) -> Mapping[str, Scheme]:
+    """Return a document's schemes by name."""
+    components = document.get("components")
+    given = components.get("securitySchemes") if isinstance(components, Mapping) else None
+    found: dict[str, Scheme] = {}
+    for name, node in given.items() if isinstance(given, Mapping) else ():
+        try:
+            scheme = references.follow(node)
+        except Unsupported:
+            continue
+        if isinstance(scheme, Mapping):
+            found[str(name)[:256]] = _scheme(scheme)
+    return found
+
+
+def _scheme(scheme: Mapping[str, Any]) -> Scheme:
+    kind = str(scheme.get("type"))[:32]
+    if kind == "apiKey":
+        place = str(scheme.get("in"))[:32]
+        name = str(scheme.get("name", ""))[:256]
+        if place == "header" and name.lower() == "authorization":
+            return Scheme("header", "Authorization", kind)
+        return Scheme(_PLACES.get(place) if name else None, name, f"an API key in {place!r}")
+    if kind == "http":
+        method = str(scheme.get("scheme", "")).lower()[:32]
+        if method in ("bearer", "basic"):
+            return Scheme("bearer" if method == "bearer" else "basic", "", kind)
+        return Scheme(None, "", f"the HTTP authentication {method!r}")
+    if kind in ("oauth2", "openIdConnect"):
+        return Scheme("bearer", "", kind)
+    return Scheme(None, "", kind)

@@ -1,0 +1,134 @@
+"""`security`: which credentials requests of a REST server carry, and each mistake in a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaseway.control_plane.config.effective import effective_values
+from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.sources import parse_sources
+from leaseway.control_plane.config.loading import load_config
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.spec.model import Credential, Value, VariantKey
+from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
+
+SCHEMES: dict[str, Any] = {
+    "bearerAuth": {"type": "http", "scheme": "bearer"},
+    "keyAuth": {"type": "apiKey", "in": "query", "name": "api_key"},
+    "mutual": {"type": "mutualTLS"},
+}
+
+
+def parse(security: str, more: str = "") -> ParsedConfig:
+    return parse_native(
+        "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
+        "    http_tools: [ { name: t, method: GET, endpoint: /u, parameters: [ { name: q } ] } ]\n"
+        f"    security: {security}\n{more}",
+        "mcp.yaml",
+    )
+
+
+def with_document(folder: Path, entry: str) -> Path:
+    parameters = [{"name": "api_key", "in": "query"}, {"name": "n", "in": "query"}]
+    document = {
+        "openapi": "3.0.3",
+        "servers": [{"url": "https://a.example"}],
+        "paths": {"/x": {"get": {"operationId": "x", "parameters": parameters}}},
+        "components": {"securitySchemes": SCHEMES},
+    }
+    (folder / "api.json").write_text(json.dumps(document))
+    path = folder / "mcp.yaml"
+    path.write_text(
+        f"version: 1\nservers:\n  s: {{ transport: http_api, openapi: api.json, {entry} }}\n"
+    )
+    return path
+
+
+def test_a_credential_says_itself_what_it_is() -> None:
+    parsed = parse(
+        "{ a: { type: query, name: key, value: { secret: k } },"
+        " b: { type: basic, name: ann, value: { file: /run/p } },"
+        " c: { type: cookie, name: sid, value: '${SID}' } }"
+    )
+    assert not parsed.issues, parsed.issues
+    spec = parsed.servers[VariantKey("s")]
+    assert spec.security == {
+        "a": Credential("query", "key", Value("secret", "k")),
+        "b": Credential("basic", "ann", Value("file", "/run/p")),
+        "c": Credential("cookie", "sid", Value("literal", "${SID}")),
+    }
+    assert spec.values["security.b"] == Value("file", "/run/p")  # followed like any referenced file
+    assert spec_from_wire(spec_to_wire(spec)).launch_hash == spec.launch_hash
+    assert spec.launch_hash != parse("{}").servers[VariantKey("s")].launch_hash
+
+
+def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> None:
+    path = with_document(
+        tmp_path, "security: { keyAuth: { secret: k }, bearerAuth: { env: TOKEN } }"
+    )
+    parsed = load_config(path)
+    assert not parsed.issues, parsed.issues
+    spec = parsed.servers[VariantKey("s")]
+    assert spec.security == {
+        "keyAuth": Credential("query", "api_key", Value("secret", "k")),
+        "bearerAuth": Credential("bearer", "", Value("env", "TOKEN")),
+    }
+    # What a credential sets is no parameter of the tool.
+    assert [each.name for each in spec.http_tools[0].parameters] == ["n"]
+    values = {each.key: each.value for each in effective_values(parsed, parse_sources([str(path)]))}
+    assert values["security.keyAuth"] == {
+        "type": "query", "name": "api_key", "value": {"secret": "k"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("security: { keyAuht: { secret: k } }", "did you mean 'keyAuth'?"),
+        ("security: { mutual: { secret: k } }", "is mutualTLS, which no header, query or cookie"),
+        ("security: { bearerAuth: { secret: k } }, headers: { authorization: { env: T } }",
+         "sets the header 'Authorization', which 'headers' sets, too"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_document_is_refused(tmp_path: Path, entry: str, words: str) -> None:
+    parsed = load_config(with_document(tmp_path, entry))
+    assert parsed.rejected == {"s"}
+    assert any(words in issue.message for issue in parsed.issues), parsed.issues
+
+
+@pytest.mark.parametrize(
+    ("security", "words"),
+    [
+        ("[]", "must be a mapping"),
+        ("{ a: { secret: k } }", "'a' needs 'type' and 'value'"),
+        ("{ a: { type: bearer } }", "The credential needs 'value'"),
+        ("{ a: { value: { secret: k } } }", "The credential needs 'type'"),
+        ("{ a: { type: digest, value: { secret: k } } }", "can't be 'digest'"),
+        ("{ a: { type: query, value: { secret: k } } }", "needs 'name': that of the pair"),
+        ("{ a: { type: header, name: a b, value: { secret: k } } }", "needs 'name': that of the h"),
+        ("{ a: { type: bearer, name: x, value: { secret: k } } }", "a bearer token has not"),
+        ("{ a: { type: basic, name: 'x:y', value: { secret: k } } }", "has a ':'"),
+        ("{ a: { type: bearer, value: { secrt: k } } }", "did you mean 'secret'?"),
+        ('{ a: { type: bearer, value: "a\\r\\nb" } }', "a character that no header may hold"),
+        ("{ a: { type: bearer, value: { env: A } }, b: { type: basic, value: { env: B } } }",
+         "'a' and 'b' both set the header 'Authorization'"),
+        ("{ a: { type: query, name: q, value: { secret: k } } }",
+         "the query parameter 'q', which 'security' sets already"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_an_error_with_its_place(security: str, words: str) -> None:
+    parsed = parse(security)
+    assert parsed.rejected == {"s"}
+    assert any(words in issue.message for issue in parsed.issues), parsed.issues
+    assert all(issue.line >= 6 for issue in parsed.issues)
+
+
+def test_a_literal_credential_is_warned_about_and_not_shown() -> None:
+    parsed = parse("{ a: { type: bearer, value: ghp_0123456789abcdefghijABCD } }")
+    (issue,) = parsed.issues
+    assert (issue.reason, issue.severity) == ("LITERAL_CREDENTIAL", "warning")
+    assert "ghp_" not in issue.message
