@@ -112,12 +112,17 @@ class PlaceRequest(_message.Message):
     EXCLUDE_WORKERS_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     UNREACHED_WORKERS_FIELD_NUMBER: _builtins.int
+    LOST_LEASE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`."""
     session: _builtins.str
     """The session that will hold the lease. Never empty."""
     server_id: _builtins.str
     """The server to lease. Never empty."""
+    lost_lease: _builtins.str
+    """The id of the lease that this session had and that its holder was told is
+    lost. If its worker is back, it is ended there, and never found again.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """Who asks."""
@@ -150,10 +155,11 @@ class PlaceRequest(_message.Message):
         exclude_workers: _abc.Iterable[_builtins.str] | None = ...,
         wait: _duration_pb2.Duration | None = ...,
         unreached_workers: _abc.Iterable[_builtins.str] | None = ...,
+        lost_lease: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "exclude_workers", b"exclude_workers", "lost_lease", b"lost_lease", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "unreached_workers", b"unreached_workers", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

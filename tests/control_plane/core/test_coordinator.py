@@ -486,16 +486,6 @@ def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successo
         assert workers
 
 
-def test_a_worker_that_returns_with_its_older_lease_has_it_again() -> None:
-    state, workers = two_workers_and_the_older_lease()
-    state.worker_left("w1", at(1))
-    young = replace(lease("young", "w2"), granted_at=START.mono + 2)
-    state.reported("w2", WorkerReport(gained=(young,)), at(2))
-    state.worker_joined(hello("w1", leases=(lease("old", "w1"),)), at(3))
-    run(state, workers, at(3))
-    assert workers[1].revoked == ["young"]
-
-
 def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))

@@ -61,6 +61,25 @@ async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_ane
     await session.call_tool("desk_open")
 
 
+async def test_a_lost_lease_is_ended_wherever_its_worker_comes_back(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    """Nobody holds it any more: neither its process nor its state may come back to the session."""
+    lost = await client.session("dialog").acquire("desk")
+    port = int(worker.ref.address.rpartition(":")[2])
+    await lose(client, worker)
+    plane.workers = [second]
+    with pytest.raises(LeaseLost):
+        await client.session("dialog").call_tool("desk_open")
+    assert (await client.session("dialog").acquire("desk")).worker == "w2"
+    assert plane.places[-1].lost_lease == lost.id
+    await worker.start(port=port)  # the same run: it only was out of reach
+    await until(lambda: worker.released == [lost.id])
+    assert not second.released
+    await client.session("another").acquire("desk")
+    assert plane.places[-1].lost_lease == ""
+
+
 async def test_all_leases_of_a_worker_that_is_gone_end_together(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:

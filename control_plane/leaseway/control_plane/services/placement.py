@@ -37,6 +37,9 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     ) -> leases_pb2.PlaceResponse:
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
+        if 0 < len(request.lost_lease) <= LONGEST_KEY:
+            lost = request.lost_lease
+            self._plane.act(lambda state, _now: state.roster.fence(lost, key))
         wait = min(seconds(request.wait), _MAX_WAIT)
         # Names of no worker exclude none, and a request that waits would keep them.
         workers = self._plane.state.workers

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from leaseway.sdk.leases.book import Held, LeaseBook
+from leaseway.sdk.leases.book import Held, Key, LeaseBook
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.workers import Worker
 from leaseway.v1 import admin_pb2
@@ -21,15 +22,31 @@ from leaseway.wire.bounds import WORKER_LOST_AFTER
 from leaseway.wire.errors import Fault, Reason
 
 _ASK_BOUND: Final = 2.0
+_MOST_LOST: Final = 16_384
+"""Lost leases that the control plane is told of when their sessions begin anew."""
 _STANDS_FOR: Final = 0.2
 """Seconds that a worker counts as alive after the control plane has said so."""
 
 
 class LossJudge:
-    """Says of leases whose worker fails whether they are over, for one client."""
+    """Says of leases whose worker fails whether they are over, for one client.
 
-    def __init__(self, control: ControlPlane, book: LeaseBook) -> None:
+    Args:
+        control: Sees the workers by another way.
+        book: What is held.
+        on_lost: Called with the leases that were just taken as lost.
+
+    """
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        book: LeaseBook,
+        on_lost: Callable[[list[Held]], None] = lambda leases: None,
+    ) -> None:
         self._control = control
+        self._on_lost = on_lost
+        self._lost: dict[Key, str] = {}
         self._book = book
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Lock()
@@ -70,6 +87,14 @@ class LossJudge:
             del self._unreached[worker_id]
         return list(self._unreached)
 
+    def lost(self, key: Key) -> str:
+        """Return the id of the lease that the holder of a key was told is lost; empty without."""
+        return self._lost.get(key, "")
+
+    def forget(self, key: Key) -> None:
+        """Forget which lease of a key was lost: the control plane knows."""
+        self._lost.pop(key, None)
+
     async def _gone(self, held: Held) -> bool:
         async with self._asking:  # calls of many leases fail at once; one asks for all
             now = self._loop.time()
@@ -85,6 +110,10 @@ class LossJudge:
             self._unreached[held.worker.id] = self._loop.time() + WORKER_LOST_AFTER
             for lease in leases:
                 self._book.end(lease.lease_id, _lost(lease))
+                self._lost[lease.key] = lease.lease_id
+                if len(self._lost) > _MOST_LOST:
+                    del self._lost[next(iter(self._lost))]
+            self._on_lost(leases)
             return True
 
     async def _is_gone(self, worker: Worker, deadline: float) -> bool:

@@ -44,6 +44,7 @@ _MOST_LIMITS: Final = 16_384
 _FIND_BOUND: Final = 2.0
 
 _AGAIN: Final = Backoff(0.1, 1.0)
+_BURIAL: Final = Backoff(1.0, 15.0)
 _MOST_CUT_OFF: Final = 4
 """Times that a worker is asked again after its connection broke."""
 
@@ -66,7 +67,7 @@ class LeaseManager:
 
     def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
         self.book = LeaseBook()
-        self.losses = LossJudge(control, self.book)
+        self.losses = LossJudge(control, self.book, self._bury)
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()
@@ -78,6 +79,7 @@ class LeaseManager:
         # flight, and that holds the session: nothing is to be remembered for longer.
         self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
         self._returns: set[asyncio.Task[None]] = set()
+        self._burials: set[asyncio.Task[None]] = set()
 
     async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
         """Return the worker that is to hold the lease of a key.
@@ -332,6 +334,40 @@ class LeaseManager:
             self.book.leave(session)
             self._limits.pop(session, None)
 
+    def _bury(self, lost: list[Held]) -> None:
+        """Have leases ended that were taken as lost, if their worker should come back."""
+        owned = [held for held in lost if held.owned]
+        if owned:
+            task = self._loop.create_task(self._release_later(owned))
+            self._burials.add(task)
+            task.add_done_callback(self._burials.discard)
+
+    async def _release_later(self, lost: list[Held]) -> None:
+        ends = self._loop.time() + max(held.ttl for held in lost)
+        tries = 0
+        while self._loop.time() < ends:
+            await asyncio.sleep(_BURIAL.ceiling(tries))
+            tries += 1
+            try:
+                for held in lost:
+                    await self._release_once(held)
+                return
+            except Fault as fault:
+                _log.debug("Lost leases are not released yet: %s", fault)
+
+    async def _release_once(self, held: Held) -> None:
+        link = self._pool.link(held.worker)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=held.lease_id,
+            tenant=self._control.identity.tenant,
+            session=held.session,
+        )
+        try:
+            await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
+        except Fault as fault:
+            if fault.reason not in LEASE_ENDED:
+                raise
+
     async def _return(self, first: FirstCall) -> None:
         """Give back what a first call acquired whose result nobody waits for."""
         link = self._pool.link(first.worker)
@@ -361,12 +397,14 @@ class LeaseManager:
         """Stop renewing, without waiting."""
         self._keepers.abort()
         self._placements.abort()
-        for task in self._returns:
+        for task in (*self._returns, *self._burials):
             task.cancel()
 
     async def close(self) -> None:
         """Stop renewing."""
-        ends = (self._placements.close(), *self._returns, self._keepers.close())
+        for task in self._burials:
+            task.cancel()
+        ends = (self._placements.close(), *self._returns, *self._burials, self._keepers.close())
         await asyncio.gather(*ends, return_exceptions=True)
 
     def _holder(self, key: Key) -> Worker | None:
@@ -418,12 +456,14 @@ class LeaseManager:
             server_id=key.server_id,
             exclude_workers=[worker.id for worker in exclude],
             unreached_workers=self.losses.unreached(self._loop.time()),
+            lost_lease=self.losses.lost(key),
         )
         if wait > 0:
             request.wait.CopyFrom(duration(wait))
         place = self._control.placement.Place
         answer = await self._control.ask(place, request, deadline, wait=wait)
         worker = worker_from_wire(answer.worker)
+        self.losses.forget(key)
         now = self._loop.time()
         self.book.place(key, worker, now)
         self._firsts.begin(key, worker)

@@ -17,12 +17,16 @@ from tests.control_plane.core.builders import (
 )
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import DrainWorker, PushDelta, RevokeLease
 from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerReport
 from leaseway.control_plane.core.workers.subscription import Push, Refusal
 from leaseway.spec.model import VariantKey
+from leaseway.wire.errors import Reason
 
 A = VariantKey("a")
 DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
@@ -240,3 +244,98 @@ def test_a_lease_that_came_and_went_between_two_reports_frees_what_was_reserved_
     state.reported("w1", WorkerReport(gained=(brief,), lost=("L1",)), START)
     assert state.placements.load("w1") == 0
     assert not state.placements.knows(brief.key)
+
+
+KEY = lease("L1", "w1").key
+
+
+def fleet(*names: str) -> Coordinator:
+    """Return a coordinator whose workers all serve the leased server a; w1 holds L1 of it."""
+    state = coordinator(expected_workers=len(names))
+    load(state, spec("a", shared=False))
+    for name in names:
+        state.worker_joined(hello(name), START)
+    acknowledge(state)
+    for job in list(state.servers.probes.jobs.values()):
+        assert job.running is not None
+        state.probe_ended(job.running.id, listing("echo"), START)
+    acknowledge(state)
+    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
+    state.take_actions()
+    return state
+
+
+def acknowledge(state: Coordinator) -> None:
+    for name, action in state.take_actions():
+        if isinstance(action, PushDelta):
+            state.acked(name, action.push.nonce, START)
+
+
+def revoked(state: Coordinator) -> list[tuple[str, str]]:
+    actions = state.take_actions()
+    return [(name, one.lease_id) for name, one in actions if isinstance(one, RevokeLease)]
+
+
+def back(state: Coordinator, now: Moment, *names: str) -> None:
+    """Let w1 be back with what it holds, as it was before."""
+    held = {one.key: one.hashes for one in state.visible.served.values()}
+    leases = tuple(lease(name, "w1") for name in names)
+    state.worker_joined(hello("w1", leases=leases, held=held), now)
+
+
+def test_a_worker_that_is_back_ends_the_lease_that_another_one_has_been_given() -> None:
+    """Only the later lease has a holder: whoever had the earlier one was told that it is lost."""
+    state = fleet("w1", "w2")
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    assert place(state, KEY, (), at(20)) == Placement("w2")
+    later = replace(lease("L2", "w2"), granted_at=at(20).mono)
+    state.reported("w2", WorkerReport(gained=(later,)), at(20))
+    back(state, at(28), "L1")
+    assert revoked(state) == [("w1", "L1")]
+    assert place(state, KEY, (), at(28)) == Placement("w2", "L2")
+    state.reported("w1", WorkerReport(lost=("L1",)), at(29))
+    assert place(state, KEY, (), at(29)) == Placement("w2", "L2")
+    assert revoked(state) == []
+
+
+def test_a_lease_that_is_about_to_be_granted_elsewhere_ends_the_one_that_comes_back() -> None:
+    state = fleet("w1", "w2")
+    state.worker_left("w1", at(1))
+    assert place(state, KEY, {"w1"}, at(2)) == Placement("w2")  # whose caller did not reach w1
+    back(state, at(3), "L1")
+    assert revoked(state) == [("w1", "L1")]
+    later = replace(lease("L2", "w2"), granted_at=at(4).mono)
+    state.reported("w2", WorkerReport(gained=(later,)), at(4))
+    assert revoked(state) == []
+
+
+def test_a_worker_whose_stream_broke_for_a_moment_keeps_its_leases() -> None:
+    state = fleet("w1", "w2")
+    state.worker_left("w1", at(1))
+    back(state, at(3), "L1")
+    assert revoked(state) == []
+    assert place(state, KEY, (), at(4)) == Placement("w1", "L1")
+
+
+def test_a_lease_that_its_holder_was_told_is_lost_is_ended_and_never_found_again() -> None:
+    state = fleet("w1")
+    state.roster.fence("L1", KEY)
+    assert revoked(state) == [("w1", "L1")]
+    outcome = place(state, KEY, (), at(1))
+    assert isinstance(outcome, Denied)  # w1 would answer with the same lease
+    assert outcome.reason is Reason.SYNCING
+    state.reported("w1", WorkerReport(lost=("L1",)), at(2))
+    assert place(state, KEY, (), at(2)) == Placement("w1")
+
+
+def test_a_lost_lease_is_ended_when_its_worker_is_back() -> None:
+    state = fleet("w1", "w2")
+    state.worker_left("w1", at(1))
+    state.tick(at(11))
+    state.roster.fence("L1", KEY)
+    state.roster.fence("L9", lease("L9", "w1", session="another").key)
+    back(state, at(20), "L1", "L9")  # L9 is of this session: whoever named it has no say in it
+    assert revoked(state) == [("w1", "L1")]
+    state.reported("w1", WorkerReport(lost=("L1",)), at(21))
+    assert place(state, KEY, (), at(21)) == Placement("w1", "L9")

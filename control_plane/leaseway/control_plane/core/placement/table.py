@@ -19,6 +19,9 @@ from typing import Protocol
 
 from leaseway.wire import bounds
 
+_MOST_FENCED = 16_384
+"""Lost leases that are remembered, until their worker is back and ends them."""
+
 
 class LoadOrder:
     """Who has room, by load and then by id. Its owner is the placement table."""
@@ -142,6 +145,8 @@ class PlacementTable:
     _tenants: dict[str, int] = field(default_factory=dict)
     _asked: dict[str, float] = field(default_factory=dict)
     _roomy: LoadOrder = field(default_factory=LoadOrder)
+    _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
+    _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
 
     def knows(self, key: LeaseKey) -> bool:
         """Say whether a worker has reported a lease for the key."""
@@ -156,6 +161,39 @@ class PlacementTable:
     def standing(self, key: LeaseKey, stands: Callable[[str], bool]) -> HeldLease | None:
         """Return the oldest lease of a key whose worker's leases stand."""
         return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
+
+    def fence(self, lease_id: str, key: LeaseKey) -> HeldLease | None:
+        """Have a lease be found no more, whose holder was told that it is lost; return it.
+
+        One that is reported later is fenced, too; then None is returned now.
+        """
+        self._fenced[lease_id] = key
+        if len(self._fenced) > _MOST_FENCED:
+            del self._fenced[next(iter(self._fenced))]
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.key != key or lease in self._ending.get(key, ()):
+            return None
+        self._hide(lease)
+        self._ending.setdefault(key, []).append(lease)
+        return lease
+
+    def is_fenced(self, lease: HeldLease) -> bool:
+        """Say whether the holder of a lease was told that it is lost."""
+        return self._fenced.get(lease.id) == lease.key
+
+    def ending(self, key: LeaseKey) -> list[str]:
+        """Return the workers that are still to end a fenced lease of a key."""
+        return [lease.worker_id for lease in self._ending.get(key, ())]
+
+    def is_superseded(self, lease: HeldLease, since: float) -> bool:
+        """Say whether a lease's key has been given to another worker since a time."""
+        booked = self._reserved.get(lease.key)
+        if booked is not None and booked.worker_id != lease.worker_id:
+            return True
+        return any(
+            other.worker_id != lease.worker_id and other.granted_at > since
+            for other in self._by_key.get(lease.key, ())
+        )
 
     def load(self, worker_id: str) -> int:
         """Return the units of a worker that are taken."""
@@ -231,6 +269,9 @@ class PlacementTable:
         self.leases[lease.id] = lease
         self._held.setdefault(lease.worker_id, {})[lease.id] = lease
         self._count(lease.key, lease.worker_id, 1)
+        if self.is_fenced(lease):
+            self._ending.setdefault(lease.key, []).append(lease)
+            return ()
         held = self._by_key.setdefault(lease.key, [])
         held.append(lease)
         held.sort(key=lambda one: (one.granted_at, one.id))
@@ -246,10 +287,15 @@ class PlacementTable:
         if not mine:
             del self._held[lease.worker_id]
         self._count(lease.key, lease.worker_id, -1)
-        held = self._by_key[lease.key]
-        held.remove(lease)
-        if not held:
-            del self._by_key[lease.key]
+        self._hide(lease)
+
+    def _hide(self, lease: HeldLease) -> None:
+        for known in (self._by_key, self._ending):
+            held = known.get(lease.key, [])
+            if lease in held:
+                held.remove(lease)
+                if not held:
+                    del known[lease.key]
 
     def worker_gone(self, worker_id: str) -> None:
         """Forget everything about a worker that is lost."""

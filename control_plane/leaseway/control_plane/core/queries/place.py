@@ -26,6 +26,7 @@ from leaseway.wire.names import ALL_TENANTS
 
 _NOT_READY_RETRY = 0.5
 _BACK_RETRY = 1.0
+_ENDING_RETRY = 0.1
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,15 @@ def _placed(
     if away is not None:
         return away
     holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
-    return state.placements.place(key, holders, excluded, now.mono)
+    ending = state.placements.ending(key)
+    placed = state.placements.place(key, holders, {*excluded, *ending}, now.mono)
+    if placed is None and any(_stands(state, worker_id) for worker_id in ending):
+        message = (
+            f"The lease that this session has lost is being ended on worker '{ending[0]}'. Try"
+            " again in a moment."
+        )
+        return Denied(Reason.SYNCING, message, _ENDING_RETRY)
+    return placed
 
 
 def _away(

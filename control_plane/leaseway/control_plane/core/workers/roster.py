@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, PlacementTable
+from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.workers.actions import Action, DrainWorker, RevokeLease
 from leaseway.control_plane.core.workers.records import (
@@ -28,6 +28,9 @@ from leaseway.wire.errors import Reason
 
 _LOST_SHOWN = 600.0
 """Seconds for which a lost worker is remembered, as an open problem too."""
+
+_MOST_LEFT = 10_000
+"""Runs of workers of which is known when they left."""
 
 
 @dataclass
@@ -53,6 +56,7 @@ class Roster:
     _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
+    _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
 
     def tell(self, worker_id: str, action: Action) -> None:
         """Have something said to a worker."""
@@ -89,13 +93,22 @@ class Roster:
             self._drain(record)  # what it was told may have gone down with its stream
         self._show_refusals(record, now)
         self.placements.worker_joined(address.id, hello.capacity)
-        for twins in self.placements.replace_worker(address.id, hello.leases):
+        all_twins = self.placements.replace_worker(address.id, hello.leases)
+        left_at = self._left_at.pop((address.id, address.incarnation), None)
+        for lease in hello.leases:
+            superseded = left_at is not None and self.placements.is_superseded(lease, left_at)
+            if superseded or self.placements.is_fenced(lease):
+                self.fence(lease.id, lease.key)
+        for twins in all_twins:
             self._revoke_twin(twins)
         return record
 
     def leave(self, record: WorkerRecord, now: Moment) -> None:
         """Note that a worker's stream has ended; one that was to end is not waited for."""
         record.gone_at = now.mono
+        self._left_at[record.id, record.hello.address.incarnation] = now.mono
+        if len(self._left_at) > _MOST_LEFT:
+            del self._left_at[next(iter(self._left_at))]
         self._away[record.id] = record
         self._moved(record.id)
         if record.draining and not self.placements.held_by(record.id):
@@ -130,6 +143,8 @@ class Roster:
         for lease in report.gained:
             if lease.id not in ended:
                 self._revoke_twin(self.placements.gained(lease))
+                if self.placements.is_fenced(lease):
+                    self.fence(lease.id, lease.key)
 
     def push(
         self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
@@ -172,6 +187,21 @@ class Roster:
             return False
         self.tell(lease.worker_id, RevokeLease(lease_id, reason))
         return True
+
+    def fence(self, lease_id: str, key: LeaseKey) -> None:
+        """Have a lease that its holder was told is lost ended, now or when its worker is back."""
+        self.placements.fence(lease_id, key)
+        lease = self.placements.leases.get(lease_id)
+        if lease is None or lease.key != key:
+            return
+        record = self.workers[lease.worker_id]
+        if record.connected and lease_id not in record.twins_revoked:
+            record.twins_revoked.add(lease_id)
+            reason = (
+                "Its session was told that it was lost while this worker was out of touch, and may"
+                " have another one."
+            )
+            self.tell(record.id, RevokeLease(lease_id, reason))
 
     # Time.
 
