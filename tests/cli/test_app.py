@@ -46,6 +46,7 @@ COMMANDS = [
     "lease",
     "workers",
     "problems",
+    "approvals",
     "key",
     "audit",
     "vault",

@@ -293,6 +293,12 @@ class FakeControlPlane(
     async def GetTraffic(self, request: Any, context: Any) -> Any:
         return admin_pb2.GetTrafficResponse()
 
+    async def ListApprovals(self, request: Any, context: Any) -> Any:
+        return admin_pb2.ListApprovalsResponse()
+
+    async def DecideApproval(self, request: Any, context: Any) -> Any:
+        return admin_pb2.DecideApprovalResponse()
+
     async def DrainWorker(self, request: Any, context: Any) -> Any:
         if request.worker_id not in [worker.id for worker in self.workers]:
             message = f"No worker '{request.worker_id}' is connected."

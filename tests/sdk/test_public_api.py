@@ -14,8 +14,8 @@ import pytest
 import leaseway.sdk as sdk
 
 PUBLIC = """
-Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession AsyncToolStream
-AsyncToolWatch CallOptions Cancelled Capacity Client Completion ConfirmationRequired
+Approval Artifact ArtifactLost AsyncArtifact AsyncClient AsyncResourceUpdates AsyncSession
+AsyncToolStream AsyncToolWatch CallOptions Cancelled Capacity Client Completion ConfirmationRequired
 ControlPlaneUnavailable DeadlineExceeded Draining FateUnknown IncompatibleVersion InputRequired
 InstanceInfo InstanceLog InternalError InvalidArguments InvalidRequest Lease LeaseError LeaseExpired
 LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError LogMessage Media ModelContent

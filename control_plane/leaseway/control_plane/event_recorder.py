@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from leaseway.control_plane.core.approvals import Approval
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -105,6 +106,32 @@ class EventRecorder:
                 "error",
                 reason=problems[0].reason if problems else "",
                 details=tuple(each.message for each in problems),
+            )
+        )
+
+    def approval(self, approval: Approval, action: str, now: Moment) -> None:
+        """Note what has become of a call that needs a person."""
+        asked = approval.question
+        what = f"the call of {asked.server_id}:{asked.tool} of tenant {asked.tenant}"
+        decided = f"{approval.decided_by} has {action} {what}"
+        words = {
+            "asked": f"{what} waits for a person; {asked.asked_by} asks",
+            "used": f"{what} runs, as {approval.decided_by} has approved",
+            "expired": f"{what} did not get an answer, or did not come after one, in time",
+        }
+        message = words.get(action, decided)
+        if approval.note:
+            message += f": {approval.note}"
+        self.note(
+            Event(
+                "approval",
+                action,
+                f"{message[0].upper()}{message[1:]} (approval {approval.id}).",
+                now.unix,
+                "info",
+                server_id=asked.server_id,
+                tenant=asked.tenant,
+                session=asked.session,
             )
         )
 

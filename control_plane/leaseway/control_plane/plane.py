@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from leaseway.control_plane.core.approvals import Approval, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
@@ -23,6 +24,8 @@ from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
 from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Fault
+from leaseway.wire.events import Event
 
 T = TypeVar("T")
 
@@ -38,8 +41,8 @@ class WorkerStream(Protocol):
     def send(self, action: Action) -> None:
         """Queue an action; never blocks."""
 
-    def ask(self, question: sync_pb2.Inspect) -> None:
-        """Queue a question; never blocks."""
+    def say(self, message: sync_pb2.SyncResponse) -> None:
+        """Queue a message; never blocks."""
 
     def end(self, reason: str) -> None:
         """End the stream; the worker joins again and resyncs by hashes."""
@@ -51,6 +54,7 @@ class Plane:
     Attributes:
         meters: What measures it, or None where nobody wants that.
         lease_ends: How leases ended that are gone since a short while.
+        approvals: Calls that need a person.
         events: The history of what has happened.
         acts: How many events the coordinator was given.
 
@@ -72,6 +76,7 @@ class Plane:
         self.meters: PlaneMeters | None = None
         self.lease_ends = LeaseEnds()
         self.events = EventRecorder(int(clock().unix * 1e6))
+        self.approvals = Approvals(self._note_approval)
         self.acts = 0
         self._questions: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_question = 0
@@ -114,7 +119,7 @@ class Plane:
         if stream is None:
             answer.cancel()
         else:
-            stream.ask(asked)
+            stream.say(sync_pb2.SyncResponse(inspect=asked))
         return answer
 
     def answered(self, answer: sync_pb2.Inspected) -> None:
@@ -149,6 +154,7 @@ class Plane:
         self.state = Coordinator(
             self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
         )
+        self.approvals = Approvals(self._note_approval)
         if self.meters is not None:
             self.meters.follow(self.state)
 
@@ -193,13 +199,36 @@ class Plane:
         """Call the coordinator when something is due, until cancelled."""
         while True:
             moment = self.clock()
-            due = self.state.next_deadline(moment)
+            due = _earlier(self.state.next_deadline(moment), self.approvals.next_deadline())
             self._woken.clear()
             try:
                 async with asyncio.timeout(None if due is None else max(0.0, due - moment.mono)):
                     await self._woken.wait()
             except TimeoutError:
+                self.approvals.expire(self.clock())
                 self.act(lambda state, present: state.tick(present))
+
+    def decide_approval(
+        self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
+    ) -> Approval:
+        """Agree to a call that waits for a person, or refuse it; see `Approvals.decide`.
+
+        Raises:
+            Fault: INVALID_REQUEST; that is noted, too.
+
+        """
+        now = self.clock()
+        try:
+            return self.approvals.decide(approval_id, tenant, by, now, approve=approve, note=note)
+        except Fault as fault:
+            verb = "approve" if approve else "deny"
+            message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
+            self.events.note(Event("approval", "refused", message, now.unix, "warning"))
+            raise
+
+    def _note_approval(self, approval: Approval, action: str) -> None:
+        self.events.approval(approval, action, self.clock())
+        self._woken.set()  # it may be the next to expire
 
     def _send(self) -> None:
         for worker_id, action in self.state.take_actions():
@@ -217,3 +246,7 @@ class Plane:
         self._woken.set()
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _earlier(one: float | None, other: float | None) -> float | None:
+    return min((each for each in (one, other) if each is not None), default=None)

@@ -22,6 +22,7 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.log import AuditLog
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.background import Background
+from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifact_index import Retention
@@ -191,6 +192,7 @@ class Worker:
         )
         self.artifacts.on_disk = self._artifacts_on_disk
         self.executor.artifacts = self.artifacts
+        self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
         if options.recent_calls:
             self.executor.recent = RecentCalls(options.recent_calls)
         if audit is not None:

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "lease": "leaseway.cli.commands.operate:lease",
     "workers": "leaseway.cli.commands.listings:workers",
     "problems": "leaseway.cli.commands.listings:problems",
+    "approvals": "leaseway.cli.commands.approvals:approvals",
     "key": "leaseway.cli.commands.keys:key",
     "audit": "leaseway.cli.commands.audit:audit",
     "vault": "leaseway.cli.commands.vault:vault",
@@ -60,6 +61,8 @@ COMMANDS: Final = {
 
 # What people type for a command that has another name, or is one of a group.
 _MEANT: Final = {
+    "approve": "approvals approve",
+    "deny": "approvals deny",
     "drain": "worker drain",
     "help": "--help",
     "create": "new server",

@@ -22,6 +22,7 @@ _LISTS: Final = frozenset({Role.CALLER, Role.OPERATOR})
 _OPERATES: Final = frozenset({Role.OPERATOR})
 _JOINS: Final = frozenset({Role.PLANE})
 _APPROVES: Final = frozenset({Role.APPROVER})
+_SEES_APPROVALS: Final = frozenset({Role.APPROVER, Role.OPERATOR})
 _ANY: Final = frozenset(Role)
 
 
@@ -54,6 +55,8 @@ RULES: Final[Mapping[str, Rule]] = {
         "AdminService/WatchEvents": Rule(_OPERATES),
         "AdminService/ListCalls": Rule(_OPERATES),
         "AdminService/GetTraffic": Rule(_OPERATES),
+        "AdminService/ListApprovals": Rule(_SEES_APPROVALS, "filter"),
+        "AdminService/DecideApproval": Rule(_APPROVES, "filter"),
         "SyncService/Sync": Rule(_JOINS),
         "ExecutionService/Exchange": Rule(_CALLS, "calls"),
         "ExecutionService/CallTool": Rule(_CALLS, "own"),

@@ -76,6 +76,7 @@ from leaseway.sdk.errors import (
 )
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
+    Approval,
     InstanceInfo,
     InstanceLog,
     LeaseInfo,
@@ -87,6 +88,7 @@ from leaseway.sdk.operators.views import (
 from leaseway.sdk.transport.events import LogMessage, Progress
 
 __all__ = [
+    "Approval",
     "Artifact",
     "ArtifactLost",
     "AsyncArtifact",

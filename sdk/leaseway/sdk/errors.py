@@ -298,6 +298,11 @@ class ConfirmationRequired(LeasewayError, reason=Reason.CONFIRMATION_REQUIRED):
         """Names what a person has to agree to."""
         return self.metadata.get("confirmation_id", "")
 
+    @property
+    def may_approve(self) -> bool:
+        """Whether the caller's own credential may agree to it."""
+        return self.metadata.get("may_approve") == "yes"
+
 
 class RateLimited(LeasewayError, reason=Reason.RATE_LIMITED):
     """Too many calls; `retry_after` says when there is room again."""

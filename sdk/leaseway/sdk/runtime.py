@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,6 +29,7 @@ class RuntimeOwner(Protocol):
     """A client, as its sessions and results need it: what opens its working parts."""
 
     _handlers: Handlers | None
+    _on_approval: Callable[[Any], object] | None
     _made: Runtime | None
 
     def _runtime(self) -> Runtime:

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 
-Risk = Literal["read_only", "mutating", "external"]
-RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external")
+Risk = Literal["read_only", "mutating", "external", "financial"]
+RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
 
 OTHERS: Final = "*"
 """The tenant of `tenants:` that stands for all that are not named there."""

@@ -1142,3 +1142,213 @@ class Traffic(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Traffic: _TypeAlias = Traffic  # noqa: Y015
+
+@_typing.final
+class Approval(_message.Message):
+    """A call that needs a person's agreement."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    ASKED_AT_FIELD_NUMBER: _builtins.int
+    EXPIRES_AT_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Names it."""
+    state: _builtins.str
+    """`waiting`, `approved`, `denied`, `used` or `expired`."""
+    tenant: _builtins.str
+    """Whose call it is."""
+    agent: _builtins.str
+    """Which of the tenant's agents calls."""
+    session: _builtins.str
+    """The session that it was asked in."""
+    server_id: _builtins.str
+    """The server."""
+    tool: _builtins.str
+    """The tool by its original name."""
+    arguments: _builtins.str
+    """The arguments as JSON, secrets redacted and long texts cut."""
+    asked_by: _builtins.str
+    """The credential that asked."""
+    decided_by: _builtins.str
+    """The credential that has decided. Empty means that nobody has."""
+    note: _builtins.str
+    """What whoever decided has to say about it. Empty means nothing."""
+    digest: _builtins.str
+    """SHA-256 over the exact arguments, in hexadecimal digits."""
+    @_builtins.property
+    def asked_at(self) -> _timestamp_pb2.Timestamp:
+        """When it was asked first."""
+
+    @_builtins.property
+    def expires_at(self) -> _timestamp_pb2.Timestamp:
+        """When it ends, whatever has become of it."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+        asked_by: _builtins.str = ...,
+        asked_at: _timestamp_pb2.Timestamp | None = ...,
+        expires_at: _timestamp_pb2.Timestamp | None = ...,
+        decided_by: _builtins.str = ...,
+        note: _builtins.str = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at", "expires_at", b"expires_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_at", b"asked_at", "asked_by", b"asked_by", "decided_by", b"decided_by", "digest", b"digest", "expires_at", b"expires_at", "id", b"id", "note", b"note", "server_id", b"server_id", "session", b"session", "state", b"state", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Approval: _TypeAlias = Approval  # noqa: Y015
+
+@_typing.final
+class ListApprovalsRequest(_message.Message):
+    """Asks for approvals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Only approvals of this tenant. Empty means all."""
+    page_token: _builtins.str
+    """Where to go on, from the previous page; empty for the first. Any other text
+    is INVALID_REQUEST.
+    """
+    page_size: _builtins.int
+    """The most items that the page is to have; 0 means as many as fit. A page may
+    have fewer.
+    """
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        page_token: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsRequest: _TypeAlias = ListApprovalsRequest  # noqa: Y015
+
+@_typing.final
+class ListApprovalsResponse(_message.Message):
+    """One page of the approvals."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVALS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page starts. Empty means that this is the last."""
+    @_builtins.property
+    def approvals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Approval]:
+        """The newest first, at most 1 MiB of them."""
+
+    def __init__(
+        self,
+        *,
+        approvals: _abc.Iterable[Global___Approval] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approvals", b"approvals", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
+
+@_typing.final
+class DecideApprovalRequest(_message.Message):
+    """Decides on an approval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    APPROVE_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Whose it is. Empty means any tenant's, where the credential is of none."""
+    id: _builtins.str
+    """The approval."""
+    approve: _builtins.bool
+    """Whether the call may run."""
+    note: _builtins.str
+    """Why, for the history; at most 512 characters."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who decides."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        id: _builtins.str = ...,
+        approve: _builtins.bool = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approve", b"approve", "client", b"client", "id", b"id", "note", b"note", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideApprovalRequest: _TypeAlias = DecideApprovalRequest  # noqa: Y015
+
+@_typing.final
+class DecideApprovalResponse(_message.Message):
+    """How the approval is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> Global___Approval:
+        """The approval."""
+
+    def __init__(
+        self,
+        *,
+        approval: Global___Approval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecideApprovalResponse: _TypeAlias = DecideApprovalResponse  # noqa: Y015

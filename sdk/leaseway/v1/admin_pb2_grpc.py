@@ -85,6 +85,16 @@ class AdminServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.FromString,
                 _registered_method=True)
+        self.ListApprovals = channel.unary_unary(
+                '/leaseway.v1.AdminService/ListApprovals',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.ListApprovalsRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.ListApprovalsResponse.FromString,
+                _registered_method=True)
+        self.DecideApproval = channel.unary_unary(
+                '/leaseway.v1.AdminService/DecideApproval',
+                request_serializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -164,6 +174,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListApprovals(self, request, context):
+        """Lists calls that wait for a person, and those that were decided on a short
+        while ago, the newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecideApproval(self, request, context):
+        """Agrees to a call that waits for a person, or refuses it; once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -216,6 +241,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetTraffic,
                     request_deserializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.SerializeToString,
+            ),
+            'ListApprovals': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApprovals,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.ListApprovalsRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'DecideApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecideApproval,
+                    request_deserializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -489,6 +524,60 @@ class AdminService(object):
             '/leaseway.v1.AdminService/GetTraffic',
             leaseway_dot_v1_dot_admin__pb2.GetTrafficRequest.SerializeToString,
             leaseway_dot_v1_dot_admin__pb2.GetTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApprovals(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/ListApprovals',
+            leaseway_dot_v1_dot_admin__pb2.ListApprovalsRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecideApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.AdminService/DecideApproval',
+            leaseway_dot_v1_dot_admin__pb2.DecideApprovalRequest.SerializeToString,
+            leaseway_dot_v1_dot_admin__pb2.DecideApprovalResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -59,6 +59,12 @@ class AdminServiceStub:
     """Asks all workers for calls that they remember: recent, slow or failed ones."""
     GetTraffic: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTrafficRequest, _admin_pb2.GetTrafficResponse]
     """Asks all workers how many calls their servers had since they started."""
+    ListApprovals: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListApprovalsRequest, _admin_pb2.ListApprovalsResponse]
+    """Lists calls that wait for a person, and those that were decided on a short
+    while ago, the newest first.
+    """
+    DecideApproval: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DecideApprovalRequest, _admin_pb2.DecideApprovalResponse]
+    """Agrees to a call that waits for a person, or refuses it; once."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -91,6 +97,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Asks all workers for calls that they remember: recent, slow or failed ones."""
     GetTraffic: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTrafficRequest, _admin_pb2.GetTrafficResponse]  # type: ignore[assignment]
     """Asks all workers how many calls their servers had since they started."""
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListApprovalsRequest, _admin_pb2.ListApprovalsResponse]  # type: ignore[assignment]
+    """Lists calls that wait for a person, and those that were decided on a short
+    while ago, the newest first.
+    """
+    DecideApproval: _aio.UnaryUnaryMultiCallable[_admin_pb2.DecideApprovalRequest, _admin_pb2.DecideApprovalResponse]  # type: ignore[assignment]
+    """Agrees to a call that waits for a person, or refuses it; once."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     """Shows and steers a running system. Served by the control plane."""
@@ -180,5 +192,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetTrafficResponse, _abc.Awaitable[_admin_pb2.GetTrafficResponse]]:
         """Asks all workers how many calls their servers had since they started."""
+
+    @_abc_1.abstractmethod
+    def ListApprovals(
+        self,
+        request: _admin_pb2.ListApprovalsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListApprovalsResponse, _abc.Awaitable[_admin_pb2.ListApprovalsResponse]]:
+        """Lists calls that wait for a person, and those that were decided on a short
+        while ago, the newest first.
+        """
+
+    @_abc_1.abstractmethod
+    def DecideApproval(
+        self,
+        request: _admin_pb2.DecideApprovalRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DecideApprovalResponse, _abc.Awaitable[_admin_pb2.DecideApprovalResponse]]:
+        """Agrees to a call that waits for a person, or refuses it; once."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

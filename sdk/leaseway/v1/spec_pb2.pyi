@@ -892,7 +892,7 @@ class RiskPattern(_message.Message):
     pattern: _builtins.str
     """The pattern."""
     risk: _builtins.str
-    """One of `read_only`, `mutating`, `external`."""
+    """One of `read_only`, `mutating`, `external`, `financial`."""
     def __init__(
         self,
         *,

@@ -39,6 +39,7 @@ class SyncRequest(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     INSPECTED_FIELD_NUMBER: _builtins.int
     PULSE_FIELD_NUMBER: _builtins.int
+    APPROVAL_QUESTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message of a stream."""
@@ -75,6 +76,10 @@ class SyncRequest(_message.Message):
     def pulse(self) -> Global___Pulse:
         """A sign of life, where the Welcome asks for it."""
 
+    @_builtins.property
+    def approval_question(self) -> Global___ApprovalQuestion:
+        """Asks whether a person agrees to a call."""
+
     def __init__(
         self,
         *,
@@ -87,12 +92,13 @@ class SyncRequest(_message.Message):
         part: Global___Part | None = ...,
         inspected: Global___Inspected | None = ...,
         pulse: Global___Pulse | None = ...,
+        approval_question: Global___ApprovalQuestion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ack", b"ack", "approval_question", b"approval_question", "held", b"held", "hello", b"hello", "inspected", b"inspected", "message", b"message", "nack", b"nack", "part", b"part", "probe_result", b"probe_result", "pulse", b"pulse", "report", b"report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "ack", "nack", "held", "probe_result", "report", "part", "inspected", "pulse", "approval_question"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -113,6 +119,7 @@ class SyncResponse(_message.Message):
     REVOKE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     INSPECT_FIELD_NUMBER: _builtins.int
+    APPROVAL_ANSWER_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -149,6 +156,10 @@ class SyncResponse(_message.Message):
     def inspect(self) -> Global___Inspect:
         """Asks for what operators want to see. A worker of before ignores it."""
 
+    @_builtins.property
+    def approval_answer(self) -> Global___ApprovalAnswer:
+        """Answers an ApprovalQuestion."""
+
     def __init__(
         self,
         *,
@@ -161,12 +172,13 @@ class SyncResponse(_message.Message):
         revoke: Global___Revoke | None = ...,
         part: Global___Part | None = ...,
         inspect: Global___Inspect | None = ...,
+        approval_answer: Global___ApprovalAnswer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1156,3 +1168,109 @@ class LeaseUse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaseUse: _TypeAlias = LeaseUse  # noqa: Y015
+
+@_typing.final
+class ApprovalQuestion(_message.Message):
+    """Asks whether a person agrees to a call. One that nobody was asked about yet
+    begins to wait for a person.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    AGENT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    OF_SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    ASKED_BY_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """Names the question on its stream."""
+    use: _builtins.bool
+    """Whether the call runs at once if it may: an approval is used up by that."""
+    tenant: _builtins.str
+    """Whose call it is."""
+    agent: _builtins.str
+    """Which of the tenant's agents calls."""
+    session: _builtins.str
+    """The session."""
+    of_session: _builtins.bool
+    """Whether an approval counts in that session only: the server is leased."""
+    server_id: _builtins.str
+    """The server."""
+    tool: _builtins.str
+    """The tool by its original name."""
+    digest: _builtins.str
+    """SHA-256 over the exact arguments, in hexadecimal digits."""
+    arguments: _builtins.str
+    """The arguments as JSON for people to read, secrets redacted and long texts
+    cut.
+    """
+    asked_by: _builtins.str
+    """The credential that asks."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        use: _builtins.bool = ...,
+        tenant: _builtins.str = ...,
+        agent: _builtins.str = ...,
+        session: _builtins.str = ...,
+        of_session: _builtins.bool = ...,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+        digest: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+        asked_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_by", b"asked_by", "digest", b"digest", "id", b"id", "of_session", b"of_session", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "use", b"use"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalQuestion: _TypeAlias = ApprovalQuestion  # noqa: Y015
+
+@_typing.final
+class ApprovalAnswer(_message.Message):
+    """Says whether a person agrees to a call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
+    EXPIRES_IN_FIELD_NUMBER: _builtins.int
+    id: _builtins.int
+    """The question."""
+    state: _builtins.str
+    """`approved`, `waiting`, `denied`, or `full`: too many wait already."""
+    approval_id: _builtins.str
+    """The approval. Empty where there is none."""
+    decided_by: _builtins.str
+    """The credential that has decided. Empty means that nobody has."""
+    @_builtins.property
+    def expires_in(self) -> _duration_pb2.Duration:
+        """Until when an answer is of use."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.int = ...,
+        state: _builtins.str = ...,
+        approval_id: _builtins.str = ...,
+        decided_by: _builtins.str = ...,
+        expires_in: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expires_in", b"expires_in"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decided_by", b"decided_by", "expires_in", b"expires_in", "id", b"id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalAnswer: _TypeAlias = ApprovalAnswer  # noqa: Y015

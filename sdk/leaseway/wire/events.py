@@ -28,7 +28,7 @@ MAX_TEXT: Final = 1_000
 
 _RARE: Final = 2_000
 _FREQUENT: Final = 4_000
-_FREQUENT_KINDS: Final = frozenset({"lease", "instance", "server"})
+_FREQUENT_KINDS: Final = frozenset({"lease", "instance", "server", "approval"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,15 @@ from tests.sdk.fakes import BOUND
 from tests.sdk.testing.surface import Recorded, Seen, Threads, Used, methods
 
 import leaseway.sdk
-from leaseway.sdk import AsyncClient, AsyncSession, Client, InvalidRequest, Session
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    Client,
+    ConfirmationRequired,
+    InvalidRequest,
+    PermissionDenied,
+    Session,
+)
 from leaseway.sdk.testing import CallContext, FakeLeaseway, Media, Reply
 from leaseway.sdk.testing.admin import FakeAdmin
 from leaseway.sdk.testing.control import FakeControlPlane
@@ -85,6 +93,8 @@ def offering(fake: FakeLeaseway) -> FakeLeaseway:
         texts = [{"type": "text", "text": text} for text in (topic, *await ask_all(context))]
         return [{"role": "user", "content": item} for item in (*texts, PICTURE.item)]
 
+    pay = fake.server("bank", prefix="bank_").tool(needs_approval=True)
+    pay(_pay)
     fake.resource("note://one", "text", description="A note.")
     fake.resource("note://two", b"\x00", mime_type="image/png")
 
@@ -108,6 +118,7 @@ async def surface(request: pytest.FixtureRequest, offering: FakeLeaseway) -> Asy
         "on_elicitation": lambda _: ELICITED,
         "on_sampling": lambda _: SAMPLED,
         "roots": ROOTS,
+        "on_approval": None,
     }
     used: tuple[Used, Used] = (defaultdict(set), defaultdict(set))
     seen = Seen()
@@ -121,6 +132,10 @@ async def surface(request: pytest.FixtureRequest, offering: FakeLeaseway) -> Asy
             client = Recorded(inner, used[0])
             session = Recorded(client.session("one"), used[1])
             yield Surface(offering, client, session, (AsyncClient, AsyncSession), used, seen)
+
+
+def _pay(amount: int) -> int:
+    return amount
 
 
 def face(value: Any) -> Any:
@@ -169,6 +184,9 @@ async def _use_tools(surface: Surface, caller: Any) -> None:
     assert told == [(1, 2, "half"), ("info", "work", "said")]
     assert [word in result.text for word in ("accept", "assistant", "file:///work")] == [True] * 3
     assert result.structured == {"done": True}
+    paid = {"timeout": BOUND, "on_approval": lambda each: bool(seen.look(each))}
+    for _ in range(2):  # each agreement is good for one call
+        assert (await caller.call_tool("bank__pay", {"amount": 5}, **paid)).text == "5"
     ref = result.media[0].artifact
     assert await face(caller.read_artifact(ref, timeout=BOUND)) == PICTURE.data
     sum_of = await caller.call_tool("add", {"a": 2}, result_type=dict)
@@ -249,8 +267,19 @@ async def _operate(surface: Surface) -> None:
     problems = seen.look(await client.problems(**soon))
     assert [(one.reason, one.count) for one in problems] == [("PROVIDER_REFUSED", 1), ("ODD", 2)]
     assert seen.look(await client.status(**soon)).ready
-    assert [one.id for one in seen.look(await client.servers(**soon))] == ["desk", "shelf", "tools"]
+    assert [one.id for one in seen.look(await client.servers(**soon))] == [
+        *("bank", "desk", "shelf", "tools")
+    ]
     (worker,) = seen.look(await client.workers(**soon))
+    for approves in (True, False):
+        with pytest.raises(ConfirmationRequired) as asked:
+            await client.call_tool("bank__pay", {"amount": int(approves)})
+        decide = client.approve if approves else client.deny
+        await decide(asked.value.confirmation_id, "a test")
+    with pytest.raises(PermissionDenied):
+        await client.call_tool("bank__pay", {"amount": 0})
+    approvals = seen.look(await client.approvals(**soon))
+    assert [one.state for one in approvals[:3]] == ["denied", "approved", "used"]
     assert await client.logs("desk", 5, **soon) == []
     first, second = [one.id for one in seen.look(await client.leases(**soon))]
     assert await client.find_lease("one", "desk", **soon) in (first, second)

@@ -192,6 +192,33 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await check_client(request.client, context)
         return await self._inspector.traffic()
 
+    async def ListApprovals(  # noqa: N802
+        self, request: admin_pb2.ListApprovalsRequest, context: _Context
+    ) -> admin_pb2.ListApprovalsResponse:
+        """List one page of calls that need a person, the newest first."""
+        await check_client(request.client, context, request.tenant)
+        start = await page_of("ListApprovals", request, context)
+        found = self._plane.approvals.listed(request.tenant, self._plane.clock())
+        approvals, token = pages.approvals(found, start)
+        return admin_pb2.ListApprovalsResponse(approvals=approvals, next_page_token=token)
+
+    async def DecideApproval(  # noqa: N802
+        self, request: admin_pb2.DecideApprovalRequest, context: _Context
+    ) -> admin_pb2.DecideApprovalResponse:
+        """Agree to a call that waits for a person, or refuse it."""
+        await check_client(request.client, context, request.tenant)
+        try:
+            approval = self._plane.decide_approval(
+                request.id,
+                request.tenant,
+                caller().name,
+                approve=request.approve,
+                note=request.note,
+            )
+        except Fault as fault:
+            await abort(context, fault)
+        return admin_pb2.DecideApprovalResponse(approval=answers.approval(approval))
+
     async def _ended(self, lease_id: str, context: _Context) -> bool:
         until = self._plane.clock().mono + time_left(context, _CONFIRMED_WITHIN) * 0.9
         while lease_id in self._plane.state.placements.leases:

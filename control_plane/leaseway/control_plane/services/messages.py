@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from leaseway.control_plane.core.approvals import Approval
 from leaseway.control_plane.core.catalog.definition import (
     parse_definition,
     parse_prompt,
@@ -109,6 +110,27 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
         count=open_problem.count,
         severity=what.severity,
         subject=what.subject,
+    )
+
+
+def approval(one: Approval) -> admin_pb2.Approval:
+    """Return a call that needs a person."""
+    asked = one.question
+    return admin_pb2.Approval(
+        id=one.id,
+        state=one.state,
+        tenant=asked.tenant,
+        agent=asked.agent,
+        session=asked.session,
+        server_id=asked.server_id,
+        tool=asked.tool,
+        arguments=asked.arguments,
+        asked_by=asked.asked_by,
+        asked_at=timestamp(one.asked),
+        expires_at=timestamp(one.until),
+        decided_by=one.decided_by,
+        note=one.note,
+        digest=asked.digest,
     )
 
 

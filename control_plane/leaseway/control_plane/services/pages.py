@@ -7,6 +7,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
+from leaseway.control_plane.core.approvals import Approval
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
@@ -18,6 +19,8 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.pages import Key, PageStart, one_page
 
+_LAST: Final = 10**15
+"""More than any approval's number."""
 _PART: Final = 256
 """Instances of a server that are on one page together, or on the next."""
 
@@ -113,3 +116,9 @@ def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin
     page, token = one_page(start, sources, message)
     in_order = sorted(zip(taken, page, strict=False), key=lambda pair: pair[0])
     return [problem for _, problem in in_order], token
+
+
+def approvals(found: Iterable[Approval], start: PageStart) -> tuple[list[admin_pb2.Approval], str]:
+    """Return a page of approvals, the newest first, and the next page's token."""
+    sources = (((f"{_LAST - each.number:016d}",), each) for each in found)
+    return one_page(start, sources, answers.approval)

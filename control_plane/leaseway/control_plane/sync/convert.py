@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal, cast
 
+from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
 from leaseway.control_plane.core.problems import Problem, Scope
@@ -31,6 +32,7 @@ from leaseway.wire.names import DEFAULT_TENANT
 MAX_VERSION: Final = 1 << 53
 """Versions and epochs begin at microseconds since 1970; this one is of the year 2255."""
 
+_LONGEST_ARGUMENTS: Final = 10_000
 _LONGEST = 256
 """Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
 
@@ -131,6 +133,21 @@ def action_to_wire(
             return sync_pb2.SyncResponse(revoke=sync_pb2.Revoke(lease_id=lease_id, reason=reason))
         case DrainWorker(reason):
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
+
+
+def question_from_wire(message: sync_pb2.ApprovalQuestion) -> Question:
+    """Return the call that a worker asks about."""
+    return Question(
+        tenant=message.tenant or DEFAULT_TENANT,
+        agent=message.agent,
+        session=message.session,
+        of_session=message.of_session,
+        server_id=message.server_id,
+        tool=message.tool,
+        digest=message.digest,
+        arguments=message.arguments[:_LONGEST_ARGUMENTS],
+        asked_by=message.asked_by[:_LONGEST],
+    )
 
 
 def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:

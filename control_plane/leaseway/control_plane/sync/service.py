@@ -19,6 +19,7 @@ from leaseway.control_plane.sync.convert import (
     hello_from_wire,
     lease_ends_from_wire,
     problem_from_wire,
+    question_from_wire,
     refusal_from_wire,
     report_from_wire,
 )
@@ -32,6 +33,7 @@ from leaseway.control_plane.sync.toolsets import (
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire.bounds import MAX_MESSAGE
+from leaseway.wire.durations import duration
 from leaseway.wire.events import event_from_wire
 from leaseway.wire.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -53,7 +55,7 @@ class _Stream:
     def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
         self._plane = plane
         self._deltas = deltas
-        self._queue: asyncio.Queue[Action | sync_pb2.Inspect] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[Action | sync_pb2.SyncResponse] = asyncio.Queue(_QUEUE)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._has_pulse = False
         self._silent_looks = 0
@@ -61,10 +63,10 @@ class _Stream:
     def send(self, action: Action) -> None:
         self._put(action)
 
-    def ask(self, question: sync_pb2.Inspect) -> None:
-        self._put(question)
+    def say(self, message: sync_pb2.SyncResponse) -> None:
+        self._put(message)
 
-    def _put(self, what: Action | sync_pb2.Inspect) -> None:
+    def _put(self, what: Action | sync_pb2.SyncResponse) -> None:
         try:
             self._queue.put_nowait(what)
         except asyncio.QueueFull:
@@ -94,9 +96,9 @@ class _Stream:
             for message in self._messages(action):
                 await context.write(message)
 
-    def _messages(self, action: Action | sync_pb2.Inspect) -> Iterator[sync_pb2.SyncResponse]:
-        if isinstance(action, sync_pb2.Inspect):
-            yield sync_pb2.SyncResponse(inspect=action)
+    def _messages(self, action: Action | sync_pb2.SyncResponse) -> Iterator[sync_pb2.SyncResponse]:
+        if isinstance(action, sync_pb2.SyncResponse):
+            yield action
             return
         if isinstance(action, PushDelta):
             yield from self._deltas.messages(action, self._plane.state.epoch)
@@ -244,6 +246,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 self._take_probe_result(message.probe_result)
             case "inspected":
                 self._plane.answered(message.inspected)
+            case "approval_question":
+                self._answer_question(worker_id, message.approval_question)
             case "report":
                 mono = self._plane.clock().mono
                 self._take_events(worker_id, message.report)
@@ -252,6 +256,18 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 act(lambda state, now: state.reported(worker_id, report, now))
             case _:
                 raise MalformedMessage("A worker sent a message that only opens a stream.")
+
+    def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
+        now = self._plane.clock()
+        question = question_from_wire(asked)
+        verdict, approval = self._plane.approvals.ask(question, now, use=asked.use)
+        answer = sync_pb2.ApprovalAnswer(id=asked.id, state=verdict)
+        if approval is not None:
+            answer.approval_id, answer.decided_by = approval.id, approval.decided_by
+            answer.expires_in.CopyFrom(duration(max(0.0, approval.ends - now.mono)))
+        stream = self._plane.streams.get(worker_id)
+        if stream is not None:
+            stream.say(sync_pb2.SyncResponse(approval_answer=answer))
 
     def _take_events(self, worker_id: str, report: sync_pb2.Report) -> None:
         record = self._plane.state.workers.get(worker_id)

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp
-from leaseway.data_plane.audit.redact import Arguments, Redactor
+from leaseway.data_plane.audit.redact import Arguments, Redactors
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
@@ -23,7 +23,6 @@ from leaseway.wire.secret_shapes import holds_secret
 _LONGEST_PARSED: Final = 64 * KIB
 """Bytes of arguments that are looked into; of longer ones only their length is recorded."""
 _LONGEST_NAME: Final = 256
-_MOST_REDACTORS: Final = 4_096
 _RETRY: Final = 1.0
 _TRACE_PARTS: Final = 4
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -47,10 +46,21 @@ class Entry:
         plan: The tool, once it is found.
         risk: Of the tool; empty until it is found.
         writes_first: Whether the call must be recorded before it runs.
+        approval: The approval that it needs; empty for none.
+        approved_by: The credential that decided about that; empty for none.
 
     """
 
-    __slots__ = ("began", "plan", "risk", "who", "writes_first", "written")
+    __slots__ = (
+        "approval",
+        "approved_by",
+        "began",
+        "plan",
+        "risk",
+        "who",
+        "writes_first",
+        "written",
+    )
 
     def __init__(self, who: str) -> None:
         self.who = who
@@ -59,6 +69,7 @@ class Entry:
         self.plan: Plan | None = None
         self.risk = ""
         self.writes_first = False
+        self.approval = self.approved_by = ""
 
 
 class Recorder:
@@ -73,8 +84,7 @@ class Recorder:
     def __init__(self, log: AuditLog, now: Callable[[], float] = time.time) -> None:
         self._log = log
         self._now = now
-        self._redactors: dict[bytes, Redactor] = {}
-        self._unknown = Redactor()
+        self._redactors = Redactors()
 
     def begin(self, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str) -> None:
         """Record a call before it runs.
@@ -111,6 +121,10 @@ class Recorder:
             }
         else:
             record = self._about("call", entry, number, call, arguments, lease_id)
+        if entry.approval:
+            record["approval"] = entry.approval
+            if entry.approved_by:
+                record["decided_by"] = entry.approved_by
         record["outcome"] = outcome
         if fault is not None:
             record["started"] = fault.started
@@ -155,18 +169,8 @@ class Recorder:
             parsed = _decode(arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {"[left out]": f"{len(arguments)} bytes that are no JSON object"}
-        return self._redactor(plan).redacted(arguments, parsed)
-
-    def _redactor(self, plan: Plan | None) -> Redactor:
-        if plan is None:
-            return self._unknown
-        known = self._redactors.get(plan.definition)
-        if known is None:
-            if len(self._redactors) >= _MOST_REDACTORS:
-                self._redactors.clear()
-            schema = msgspec.json.decode(plan.definition).get("inputSchema")
-            known = self._redactors[plan.definition] = Redactor(schema)
-        return known
+        definition = plan.definition if plan is not None else None
+        return self._redactors.of(definition).redacted(arguments, parsed)
 
 
 @functools.lru_cache(4_096)  # looking for secrets costs more than all the rest of a record

@@ -23,6 +23,7 @@ _MOST_ITEMS: Final = 64
 _DEEPEST: Final = 16
 _DEEPEST_SCHEMA: Final = 24
 _MOST_NAMES: Final = 1_000
+_MOST_REDACTORS: Final = 4_096
 
 Arguments = msgspec.Raw | dict[str, Any]
 
@@ -87,6 +88,26 @@ class Redactor:
                 return items
             case _:
                 return value
+
+
+class Redactors:
+    """The redactor of each tool, made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Redactor] = {}
+        self._unknown = Redactor()
+
+    def of(self, definition: bytes | None) -> Redactor:
+        """Return the redactor of a tool by its definition, or that of tools nobody knows."""
+        if definition is None:
+            return self._unknown
+        known = self._known.get(definition)
+        if known is None:
+            if len(self._known) >= _MOST_REDACTORS:
+                self._known.clear()
+            schema = msgspec.json.decode(definition).get("inputSchema")
+            known = self._known[definition] = Redactor(schema)
+        return known
 
 
 def _text(value: str) -> str:

@@ -79,12 +79,15 @@ class Admission:
         return generation, plan
 
     def permit(self, run: Run) -> None:
-        """Let a call run: count it, and record it first where that must be.
+        """Let a call run, once: count it, and record it first where that must be.
 
         Raises:
             Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
 
         """
+        if run.is_permitted:
+            return
+        run.is_permitted = True
         if run.policy is not None and run.policy.counts:
             self._count(run, run.policy)
         if run.audit is not None and run.audit.writes_first:

@@ -218,6 +218,7 @@ class Run:
         "has_deadline",
         "is_counted",
         "is_new_lease",
+        "is_permitted",
         "lease",
         "live",
         "marks",
@@ -248,6 +249,7 @@ class Run:
         self.lease: Lease | None = None
         self.is_new_lease = False
         self.is_counted = False
+        self.is_permitted = False
         self.policy: ToolPolicy | None = None
         self.audit: Entry | None = None
         self.over = False

@@ -17,6 +17,7 @@ from leaseway.data_plane.audit.record import Entry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
 from leaseway.data_plane.calls.call import Run, Sink, parse_input
+from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
@@ -54,6 +55,7 @@ class Executor:
         meters: What is measured, or None where nobody wants that.
         artifacts: Keeps the media of results, or None where they stay in place.
         recent: The calls that are remembered, or None where none is.
+        confirmation: Has calls wait for a person, or None where nobody can be asked.
 
     """
 
@@ -69,6 +71,7 @@ class Executor:
         self.meters = pool.context.meters
         self.artifacts: ArtifactStore | None = None
         self.recent: RecentCalls | None = None
+        self.confirmation: Confirmation | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
@@ -107,7 +110,8 @@ class Executor:
             else:
                 generation, plan = self._admission.admit(run)
                 self._set_deadline(run, generation)
-                live = self._ready_instance(run, generation)
+                needs_person = run.policy is not None and run.policy.needs_person
+                live = None if needs_person else self._ready_instance(run, generation)
                 if live is None:
                     self._wait_and_send(run)
                 else:
@@ -223,11 +227,15 @@ class Executor:
             if run.call.timeout_ms and not run.has_deadline:
                 self._expire_after(run, run.call.timeout_ms / 1000)
             await self._reach_version(run)
-            generation, _plan = self._admission.admit(run)
+            generation, plan = self._admission.admit(run)
             self._set_deadline(run, generation)
+            await self._confirm(run, generation, plan, use=False)
             live = await self._obtain(run, generation)
             # What was admitted may have moved on during the wait: the newest decides.
             generation, plan = self._admission.admit(run)
+            if run.policy is not None and run.policy.needs_person:
+                self._admission.permit(run)
+                await self._confirm(run, generation, plan, use=True)
             run.task = None
             if not run.over:
                 self._send(run, live, generation.variant.toolset, plan)
@@ -242,6 +250,21 @@ class Executor:
             run.task = None
             run.fail(_internal())
             raise
+
+    async def _confirm(
+        self, run: Run, generation: Generation, plan: ToolPlan | Asked, *, use: bool
+    ) -> None:
+        """Have a person agree to a call that needs one."""
+        if run.policy is None or not run.policy.needs_person or not isinstance(plan, ToolPlan):
+            return
+        if self.confirmation is None:
+            raise Fault(
+                Reason.CONFIRMATION_REQUIRED,
+                f"A person has to agree to calls of {run.call.server_id}:{run.call.tool}, and "
+                "there is nobody to ask here.",
+            )
+        run.event("waiting for an approval")
+        await self.confirmation.check(run, plan, is_shared=generation.is_shared, use=use)
 
     async def _reach_version(self, run: Run) -> None:
         if run.call.registry_version > self._pool.registry_version:

@@ -48,6 +48,11 @@ class ToolPolicy:
     limits: TenantLimits | None = None
 
     @property
+    def needs_person(self) -> bool:
+        """Whether somebody has to agree to each call."""
+        return self.risk == "financial"
+
+    @property
     def counts(self) -> bool:
         """Whether calls are counted."""
         return self.rate is not None or self.limits is not None

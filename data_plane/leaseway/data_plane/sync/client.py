@@ -23,7 +23,7 @@ from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.auth import bearer_metadata
 from leaseway.wire.backoff import Backoff
-from leaseway.wire.errors import Reason
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.serving import CHANNEL_OPTIONS
@@ -37,6 +37,7 @@ _TURN: Final = Backoff(0.3, 0.3)
 _MOST_QUEUED: Final = 1024
 _BETWEEN_REPORTS: Final = 0.1
 _FLUSH_BOUND: Final = 0.5
+_ANSWERED_WITHIN: Final = 5.0
 
 _ANSWERS: Final = frozenset(
     {
@@ -99,6 +100,8 @@ class SyncClient:
         self._refused_for: str | None = None
         self._where = str(introduction.control_plane)
         self._turned = False
+        self._approvals: dict[int, asyncio.Future[sync_pb2.ApprovalAnswer]] = {}
+        self._last_question = 0
         self.joined = asyncio.Event()
         self.caught_up = asyncio.Event()
 
@@ -131,6 +134,32 @@ class SyncClient:
         """
         self._status.leaving = True
         await self.flush()
+
+    async def ask_approval(self, question: sync_pb2.ApprovalQuestion) -> sync_pb2.ApprovalAnswer:
+        """Ask the control plane whether a person agrees to a call.
+
+        Raises:
+            Fault: CONTROL_PLANE_UNAVAILABLE: it does not answer.
+
+        """
+        self._last_question = question.id = self._last_question + 1
+        answer: asyncio.Future[sync_pb2.ApprovalAnswer] = asyncio.get_running_loop().create_future()
+        self._approvals[question.id] = answer
+        try:
+            if self._outgoing is not None:
+                self._send(sync_pb2.SyncRequest(approval_question=question))
+                async with asyncio.timeout(_ANSWERED_WITHIN):
+                    return await answer
+        except TimeoutError:
+            pass
+        finally:
+            del self._approvals[question.id]
+        raise Fault(
+            Reason.CONTROL_PLANE_UNAVAILABLE,
+            f"This call needs a person's agreement, and the control plane at {self._where}, which "
+            "keeps that, does not answer this worker. Try again when it does.",
+            retry_delay=1.0,
+        )
 
     async def flush(self) -> None:
         """Report what has changed, now, and wait until it is written, for at most 0.5 s."""
@@ -289,6 +318,10 @@ class SyncClient:
                 self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
             case "inspect":
                 self._send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
+            case "approval_answer":
+                waiting = self._approvals.get(message.approval_answer.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message.approval_answer)
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

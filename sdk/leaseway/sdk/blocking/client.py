@@ -19,11 +19,13 @@ from leaseway.sdk.blocking.prompts_resources import Offers
 from leaseway.sdk.blocking.streams import ToolWatches
 from leaseway.sdk.blocking.tools import ToolCalls
 from leaseway.sdk.catalog.tools import Tool
+from leaseway.sdk.client.approvals import OnApproval
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.session import AsyncSession
 from leaseway.sdk.forks import ThreadLock
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
+    Approval,
     InstanceLog,
     LeaseInfo,
     ProblemInfo,
@@ -32,6 +34,7 @@ from leaseway.sdk.operators.views import (
     WorkerInfo,
 )
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
+from leaseway.sdk.validation import check_callback
 from leaseway.wire.bounds import LEASE_TTL
 
 
@@ -53,6 +56,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         on_elicitation: As for `AsyncClient`, a plain function; it runs in the calling thread.
         on_sampling: Likewise.
         roots: As for `AsyncClient`.
+        on_approval: As for `AsyncClient`, a plain function.
 
     Raises:
         ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
@@ -73,7 +77,10 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
+        on_approval: OnApproval | None = None,
     ) -> None:
+        check_callback("on_approval", on_approval, may_be_async=False)
+        self._on_approval = on_approval
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=False)
         self._handlers = handlers or None
@@ -162,6 +169,18 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         """Have a worker finish its calls and end; see `AsyncClient.drain_worker`."""
         background().run(lambda: self._inner.drain_worker(worker, timeout=timeout))
 
+    def approvals(self, *, timeout: float | None = None) -> list[Approval]:
+        """List calls that need a person, the newest first."""
+        return background().run(lambda: self._inner.approvals(timeout=timeout))
+
+    def approve(self, approval: str, note: str = "") -> Approval:
+        """Agree to a call that waits for a person; see `AsyncClient.approve`."""
+        return background().run(lambda: self._inner.approve(approval, note))
+
+    def deny(self, approval: str, note: str = "") -> Approval:
+        """Refuse a call that waits for a person; see `AsyncClient.deny`."""
+        return background().run(lambda: self._inner.deny(approval, note))
+
     def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"
     ) -> None:
@@ -203,6 +222,7 @@ class Session(Blocking, ToolCalls, Offers, Artifacts):
         self._client = client  # so that the client lives as long as its sessions are used
         self._inner = inner
         self._handlers = client._handlers
+        self._on_approval = client._on_approval
         self.key = inner.key
 
     def acquire(self, server: str, ttl: float = LEASE_TTL, wait: float | None = None) -> Lease:

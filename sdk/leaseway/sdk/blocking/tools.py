@@ -9,6 +9,7 @@ from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.blocking.streams import ToolStream
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.client.approvals import OnApproval, decide, waiting
 from leaseway.sdk.client.options import (
     CallOptions,
     CallOrder,
@@ -18,7 +19,9 @@ from leaseway.sdk.client.options import (
 )
 from leaseway.sdk.client.streams import AsyncToolStream, make_stream
 from leaseway.sdk.client.tools import AsyncToolCalls
+from leaseway.sdk.errors import ConfirmationRequired
 from leaseway.sdk.transport.server_requests import Handlers
+from leaseway.sdk.validation import check_callback
 
 TypedT = TypeVar("TypedT")
 
@@ -30,6 +33,9 @@ class ToolCalls:
     _handlers: Handlers | None = None
     """The client's own handlers of what servers ask; `_inner` has none, for its loop's thread is
     not where they run."""
+
+    _on_approval: OnApproval | None = None
+    """The client's own way to ask a person; `_inner` has none, likewise."""
 
     @overload
     def call_tool(
@@ -76,20 +82,32 @@ class ToolCalls:
         """
         inner = self._inner
         read = reader_of(result_type) if result_type is not None else None
-        timeout, inline_media, told = None, False, None
+        timeout, inline_media, told, on_approval = None, False, None, self._on_approval
         if options:
             timeout = options.pop("timeout", None)
             inline_media = options.pop("inline_media", False)
+            on_approval = options.pop("on_approval", None) or on_approval
+            check_callback("on_approval", on_approval, may_be_async=False)
         if options or self._handlers is not None:
             told = callbacks_of(options, self._handlers)
             told.check(may_be_async=False)
-        if not told:
-            result = background().run(
-                lambda: inner.call_tool(name, arguments, timeout=timeout, inline_media=inline_media)
-            )
-        else:
-            order = CallOrder.told(name, arguments, timeout, told, inline_media)
-            result = _open(inner, order).tell(told)
+        while True:
+            try:
+                if not told:
+                    result = background().run(
+                        lambda: inner.call_tool(
+                            name, arguments, timeout=timeout, inline_media=inline_media
+                        )
+                    )
+                else:
+                    order = CallOrder.told(name, arguments, timeout, told, inline_media)
+                    result = _open(inner, order).tell(told)
+                break
+            except ConfirmationRequired as error:
+                if on_approval is None:
+                    raise
+                _have_approved(inner, error, on_approval)
+                on_approval = None  # one call is asked about once
         return result if read is None else typed_result(name, result, result_type, read)
 
     def stream_tool(
@@ -105,6 +123,19 @@ class ToolCalls:
         order = stream_order(name, arguments, options, self._handlers)
         order.handlers.check(may_be_async=False)
         return _open(self._inner, order)
+
+
+def _have_approved(
+    inner: AsyncToolCalls, error: ConfirmationRequired, on_approval: OnApproval
+) -> None:
+    """Return if a person agrees to a call; the person is asked in this thread."""
+    if not error.may_approve:
+        raise error
+    agreed = on_approval(background().run(lambda: waiting(inner._at, error)))
+    if agreed is None:
+        raise error
+    approval, agrees = error.confirmation_id, agreed is True
+    background().run(lambda: decide(inner._at, approval, "", approve=agrees))
 
 
 def _open(inner: AsyncToolCalls, order: CallOrder) -> ToolStream:

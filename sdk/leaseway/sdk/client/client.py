@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.catalog.providers import describe_refusal
 from leaseway.sdk.catalog.tools import Tool
+from leaseway.sdk.client.approvals import OnApproval, decide
 from leaseway.sdk.client.artifacts import AsyncArtifacts, ClientMedia
 from leaseway.sdk.client.listings import AsyncCatalog
 from leaseway.sdk.client.prompts_resources import AsyncOffers
@@ -23,6 +24,7 @@ from leaseway.sdk.forks import check_fork, refused
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators import operations
 from leaseway.sdk.operators.views import (
+    Approval,
     InstanceLog,
     LeaseInfo,
     ProblemInfo,
@@ -33,7 +35,13 @@ from leaseway.sdk.operators.views import (
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.identity import Identity, identify
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
-from leaseway.sdk.validation import check_count, check_key, check_seconds, check_text
+from leaseway.sdk.validation import (
+    check_callback,
+    check_count,
+    check_key,
+    check_seconds,
+    check_text,
+)
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
 
@@ -61,6 +69,7 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
             no other, and while prompts and resources are got; see `call_tool`.
         on_sampling: Answers what servers ask of a model, likewise.
         roots: What servers may work on, likewise.
+        on_approval: Asks a person about calls of tools that need one; see `call_tool`.
 
     Raises:
         ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
@@ -79,7 +88,10 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
+        on_approval: OnApproval | None = None,
     ) -> None:
+        check_callback("on_approval", on_approval, may_be_async=True)
+        self._on_approval = on_approval
         self._identity: Identity = identify(address, agent, tenant, key)
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
@@ -270,6 +282,38 @@ class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, Asy
         """
         check_text("worker", worker)
         await self._ask(partial(operations.drain_worker, worker_id=worker), timeout)
+
+    async def approvals(self, *, timeout: float | None = None) -> list[Approval]:
+        """List calls that need a person, the newest first."""
+        return await self._ask(operations.fetch_approvals, timeout)
+
+    async def approve(self, approval: str, note: str = "") -> Approval:
+        """Agree to a call that waits for a person; it runs when its caller makes it again.
+
+        Args:
+            approval: Its id, as `approvals` and `ConfirmationRequired.confirmation_id` say.
+            note: Why, for the history.
+
+        Raises:
+            InvalidRequest: There is no such approval, or it was decided on already.
+            PermissionDenied: This client's credential may not agree.
+
+        """
+        return await decide(self._at, approval, note, approve=True)
+
+    async def deny(self, approval: str, note: str = "") -> Approval:
+        """Refuse a call that waits for a person; the same call is refused until that expires.
+
+        Args:
+            approval: As for `approve`.
+            note: As for `approve`.
+
+        Raises:
+            InvalidRequest: There is no such approval, or it was decided on already.
+            PermissionDenied: This client's credential may not refuse.
+
+        """
+        return await decide(self._at, approval, note, approve=False)
 
     async def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"

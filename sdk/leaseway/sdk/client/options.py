@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
+from leaseway.sdk.client.approvals import OnApproval
 from leaseway.sdk.transport.events import CallEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import (
     AskTasks,
@@ -154,6 +155,12 @@ class CallOptions(StreamOptions, total=False):
 
     on_log: OnLog | None
     """Told (level, logger or None, data) of what the server logs meanwhile."""
+
+    on_approval: OnApproval | None
+    """Asks a person, where the call needs one and the client's credential may agree: given the
+    `Approval`, it returns True (the call is made again), False (it is refused) or None (it waits
+    for somebody else, and the call fails with ConfirmationRequired). None means the client's own.
+    The time that a person takes is not part of the timeout. Async in `AsyncClient` only."""
 
 
 def callbacks_of(options: CallOptions, defaults: Handlers | None) -> Callbacks:

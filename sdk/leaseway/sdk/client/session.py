@@ -38,6 +38,7 @@ class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
     def __init__(self, client: RuntimeOwner, key: str) -> None:
         self._client = client
         self._handlers = client._handlers
+        self._on_approval = client._on_approval
         self._entered = 0
         self._left = False
         self._idle: float | None = None

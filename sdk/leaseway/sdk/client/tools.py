@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.client.approvals import OnApproval, decide, waiting
 from leaseway.sdk.client.options import (
     CallOptions,
     CallOrder,
@@ -16,10 +18,11 @@ from leaseway.sdk.client.options import (
     stream_order,
 )
 from leaseway.sdk.client.streams import AsyncToolStream, make_stream
-from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import Handlers
+from leaseway.sdk.validation import check_callback
 from leaseway.wire.errors import Fault
 
 TypedT = TypeVar("TypedT")
@@ -30,6 +33,9 @@ class AsyncToolCalls(ABC):
 
     _handlers: Handlers | None = None
     """The client's own handlers of what servers ask."""
+
+    _on_approval: OnApproval | None = None
+    """The client's own way to ask a person."""
 
     @abstractmethod
     def _at(self) -> tuple[Runtime, str]:
@@ -90,7 +96,7 @@ class AsyncToolCalls(ABC):
                 result: of its structured content, or else of its text, read as JSON. Needs
                 pydantic or msgspec.
             **options: `timeout`, `on_progress`, `on_log`, `log_level`, `on_elicitation`,
-                `on_sampling`, `roots` and `inline_media`; see `CallOptions`.
+                `on_sampling`, `roots`, `on_approval` and `inline_media`; see `CallOptions`.
 
         Returns:
             The result; one with `is_error` is a result too. With `result_type`, an instance of it.
@@ -106,24 +112,45 @@ class AsyncToolCalls(ABC):
         """
         runtime, session = self._at()
         read = reader_of(result_type) if result_type is not None else None
-        timeout, inline_media, told = None, False, None
+        timeout, inline_media, told, on_approval = None, False, None, self._on_approval
         if options:  # most calls have none, and make no objects for them
             timeout = options.pop("timeout", None)
             inline_media = options.pop("inline_media", False)
+            on_approval = options.pop("on_approval", None) or on_approval
+            check_callback("on_approval", on_approval, may_be_async=True)
         if options or self._handlers is not None:
             told = callbacks_of(options, self._handlers)
             told.check(may_be_async=True)
-        if not told:
-            events = CallEvents(inline_media=True) if inline_media else None
+        while True:
             try:
-                result = await runtime.caller.call(session, name, arguments, timeout, events)
+                if not told:
+                    events = CallEvents(inline_media=True) if inline_media else None
+                    result = await runtime.caller.call(session, name, arguments, timeout, events)
+                else:
+                    order = CallOrder.told(name, arguments, timeout, told, inline_media)
+                    stream = make_stream(self, self._at, order, tasks=True)
+                    result = await stream.tell(told)
+                break
             except Fault as fault:
-                raise error_from_fault(fault) from None
-        else:
-            order = CallOrder.told(name, arguments, timeout, told, inline_media)
-            stream = make_stream(self, self._at, order, tasks=True)
-            result = await stream.tell(told)
+                error = error_from_fault(fault)
+            except ConfirmationRequired as required:
+                error = required
+            if not isinstance(error, ConfirmationRequired) or on_approval is None:
+                raise error from None
+            await self._have_approved(error, on_approval)
+            on_approval = None  # one call is asked about once
         return result if read is None else typed_result(name, result, result_type, read)
+
+    async def _have_approved(self, error: ConfirmationRequired, on_approval: OnApproval) -> None:
+        """Return if a person agrees to a call."""
+        if not error.may_approve:
+            raise error from None
+        agreed = on_approval(await waiting(self._at, error))
+        if inspect.isawaitable(agreed):
+            agreed = await agreed
+        if agreed is None:
+            raise error from None
+        await decide(self._at, error.confirmation_id, "", approve=agreed is True)
 
     def stream_tool(
         self,

@@ -215,3 +215,34 @@ async def drain_worker(runtime: Runtime, deadline: float, *, worker_id: str) -> 
     control = runtime.control
     request = admin_pb2.DrainWorkerRequest(worker_id=worker_id)
     await control.ask(control.admin.DrainWorker, request, deadline)
+
+
+async def fetch_approvals(runtime: Runtime, deadline: float) -> list[views.Approval]:
+    """List calls that need a person, the newest first."""
+    control, identity = runtime.control, runtime.identity
+
+    async def page(token: str) -> admin_pb2.ListApprovalsResponse:
+        request = admin_pb2.ListApprovalsRequest(
+            client=identity.client_info, tenant=identity.tenant, page_token=token
+        )
+        return await control.ask(control.admin.ListApprovals, request, deadline)
+
+    return [
+        views.approval_from_wire(one) async for each in every_page(page) for one in each.approvals
+    ]
+
+
+async def decide_approval(
+    runtime: Runtime, deadline: float, *, approval_id: str, approve: bool, note: str
+) -> views.Approval:
+    """Agree to a call that waits for a person, or refuse it."""
+    control, identity = runtime.control, runtime.identity
+    request = admin_pb2.DecideApprovalRequest(
+        client=identity.client_info,
+        tenant=identity.tenant,
+        id=approval_id,
+        approve=approve,
+        note=note,
+    )
+    answer = await control.ask(control.admin.DecideApproval, request, deadline)
+    return views.approval_from_wire(answer.approval)

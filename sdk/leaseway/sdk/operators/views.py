@@ -242,6 +242,46 @@ class InstanceLog:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Approval:
+    """A call that needs a person's agreement.
+
+    It is bound to its tenant, agent, tool and exact arguments, and to its session where the
+    server keeps state for that. It counts for one call.
+
+    Attributes:
+        id: Names it.
+        state: `waiting`, `approved`, `denied`, `used` or `expired`.
+        tenant: Whose call it is.
+        agent: Which of the tenant's agents calls, or empty.
+        session: The session that it was asked in, or empty.
+        server_id: The server.
+        tool: The tool by the server's own name for it.
+        arguments: The arguments as JSON, secrets redacted and long texts cut.
+        asked_by: The credential that asked.
+        asked_at: When it was asked first.
+        expires_at: When it ends.
+        decided_by: The credential that has decided, or empty.
+        note: What that one has to say, or empty.
+        digest: SHA-256 over the exact arguments, in hexadecimal digits.
+    """
+
+    id: str
+    state: str
+    tenant: str
+    agent: str
+    session: str
+    server_id: str
+    tool: str
+    arguments: str
+    asked_by: str
+    asked_at: datetime | None
+    expires_at: datetime | None
+    decided_by: str = ""
+    note: str = ""
+    digest: str = ""
+
+
 def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
     """Return a server of the catalog."""
     state = catalog_pb2.ServerState.Name(message.state)
@@ -357,3 +397,23 @@ def _time(message: Any, field: str) -> datetime | None:
         return None
     stamp: Timestamp = getattr(message, field)
     return stamp.ToDatetime(tzinfo=UTC)
+
+
+def approval_from_wire(message: admin_pb2.Approval) -> Approval:
+    """Return an approval of the control plane."""
+    return Approval(
+        id=message.id,
+        state=message.state,
+        tenant=message.tenant,
+        agent=message.agent,
+        session=message.session,
+        server_id=message.server_id,
+        tool=message.tool,
+        arguments=message.arguments,
+        asked_by=message.asked_by,
+        asked_at=_time(message, "asked_at"),
+        expires_at=_time(message, "expires_at"),
+        decided_by=message.decided_by,
+        note=message.note,
+        digest=message.digest,
+    )

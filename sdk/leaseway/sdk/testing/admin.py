@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from leaseway.sdk.testing.approvals import FakeApprovals
 from leaseway.sdk.testing.lease_table import LeaseTable
 from leaseway.sdk.testing.paging import page_of
 from leaseway.sdk.testing.registry import Registry
@@ -24,16 +25,20 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         registry: What is offered.
         leases: What is held.
         capacity: How many leases there is room for.
+        approvals: Calls that need a person.
 
     Attributes:
         worker: Where the worker is.
         problems: What callers have reported, the one longest not met first.
     """
 
-    def __init__(self, registry: Registry, leases: LeaseTable, capacity: int) -> None:
+    def __init__(
+        self, registry: Registry, leases: LeaseTable, capacity: int, approvals: FakeApprovals
+    ) -> None:
         self._registry = registry
         self._leases = leases
         self._capacity = capacity
+        self._approvals = approvals
         self._epoch = int(time.time() * 1e6)
         self.worker = catalog_pb2.WorkerRef()
         self.problems: list[admin_pb2.Problem] = []
@@ -117,6 +122,20 @@ class FakeAdmin(admin_pb2_grpc.AdminServiceServicer):
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
         return admin_pb2.ReportProblemResponse()
+
+    async def ListApprovals(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List one page of calls that need a person, the newest first."""
+        found = self._approvals.listed(request.tenant)
+        page, token = await page_of("ListApprovals", found, request, context)
+        return admin_pb2.ListApprovalsResponse(approvals=page, next_page_token=token)
+
+    async def DecideApproval(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Agree to a call that waits for a person, or refuse it."""
+        try:
+            approval = self._approvals.decide(request)
+        except Fault as fault:
+            await abort(context, fault)
+        return admin_pb2.DecideApprovalResponse(approval=approval)
 
     async def RevokeLease(self, request: Any, context: Any) -> Any:  # noqa: N802
         """End a lease."""

@@ -13,6 +13,7 @@ import grpc
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.catalog.tools import Tool, tool_from_wire
+from leaseway.sdk.client.approvals import OnApproval
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.forks import begin_use
 from leaseway.sdk.operators.views import (
@@ -22,6 +23,7 @@ from leaseway.sdk.operators.views import (
     problem_from_wire,
 )
 from leaseway.sdk.testing.admin import FakeAdmin
+from leaseway.sdk.testing.approvals import FakeApprovals
 from leaseway.sdk.testing.control import FakeControlPlane
 from leaseway.sdk.testing.lease_table import LeaseTable
 from leaseway.sdk.testing.registry import Registry
@@ -79,8 +81,9 @@ class FakeLeaseway(Steering):
         self._registry = Registry(self._changed)
         self._leases = LeaseTable(incarnation, _WORKER, self._now)
         self._control = FakeControlPlane(self._registry, self._leases, capacity)
-        self._admin = FakeAdmin(self._registry, self._leases, capacity)
-        self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases)
+        approvals = FakeApprovals()
+        self._admin = FakeAdmin(self._registry, self._leases, capacity, approvals)
+        self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases, approvals)
         self.address = ""
         tools = self.server(_SERVER)
         self.tool = tools.tool
@@ -137,6 +140,7 @@ class FakeLeaseway(Steering):
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
+        on_approval: OnApproval | None = None,
     ) -> Client:
         """Return a new synchronous client, closed with the fake at the latest.
 
@@ -150,6 +154,7 @@ class FakeLeaseway(Steering):
             on_elicitation=on_elicitation,
             on_sampling=on_sampling,
             roots=roots,
+            on_approval=on_approval,
         )
         self._clients.append(client)
         return client
@@ -163,6 +168,7 @@ class FakeLeaseway(Steering):
         on_elicitation: OnElicitation | None = None,
         on_sampling: OnSampling | None = None,
         roots: Roots | None = None,
+        on_approval: OnApproval | None = None,
     ) -> AsyncClient:
         """Return a new asynchronous client, to be used as `async with`; see `client`."""
         return AsyncClient(
@@ -173,6 +179,7 @@ class FakeLeaseway(Steering):
             on_elicitation=on_elicitation,
             on_sampling=on_sampling,
             roots=roots,
+            on_approval=on_approval,
         )
 
     @property

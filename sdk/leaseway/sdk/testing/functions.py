@@ -35,6 +35,7 @@ class FakeTool:
         annotations: Hints, such as `readOnlyHint`.
         context: The parameter that takes the `CallContext`, or None.
         model: The pydantic model that converts arguments, or None where the schema was given.
+        needs_approval: Whether a person has to agree to each call.
     """
 
     name: str
@@ -47,6 +48,7 @@ class FakeTool:
     annotations: Mapping[str, Any] = field(default_factory=dict)
     context: str | None = None
     model: Any = None
+    needs_approval: bool = False
 
     @cached_property
     def _validator(self) -> Any:

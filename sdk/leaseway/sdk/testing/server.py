@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from leaseway.sdk.testing.functions import make_tool
@@ -54,6 +55,7 @@ class FakeServer:
         schema: Mapping[str, Any] | None = ...,
         output_schema: Mapping[str, Any] | None = ...,
         annotations: Mapping[str, Any] | None = ...,
+        needs_approval: bool = ...,
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def tool(
@@ -65,6 +67,7 @@ class FakeServer:
         schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         annotations: Mapping[str, Any] | None = None,
+        needs_approval: bool = False,
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
         """Make a function a tool of this server, as a decorator with or without arguments.
 
@@ -79,6 +82,8 @@ class FakeServer:
                 one of its parameters' types and gives it arguments of those types.
             output_schema: The JSON Schema of its structured results, or None.
             annotations: Hints, such as `{"readOnlyHint": True}`.
+            needs_approval: Whether a person has to agree to each call, as to those of tools
+                whose `risk` is `financial`.
 
         Raises:
             ValueError: The name is taken, or none that tools may have.
@@ -99,7 +104,7 @@ class FakeServer:
                 annotations=annotations,
                 names=names,
             )
-            self._registry.add_tool(made)
+            self._registry.add_tool(replace(made, needs_approval=needs_approval))
             return given
 
         return add if function is None else add(function)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from leaseway.sdk.errors import LeasewayError
+from leaseway.sdk.testing.approvals import FakeApprovals
 from leaseway.sdk.testing.artifacts import FakeArtifacts
 from leaseway.sdk.testing.behaviour import Behaviour
 from leaseway.sdk.testing.context import CallContext, Line
@@ -70,6 +71,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         incarnation: This run of it.
         registry: What is offered.
         leases: What is held.
+        approvals: Calls that need a person.
 
     Attributes:
         behaviour: What calls meet before their tool runs.
@@ -78,12 +80,18 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     """
 
     def __init__(
-        self, worker_id: str, incarnation: str, registry: Registry, leases: LeaseTable
+        self,
+        worker_id: str,
+        incarnation: str,
+        registry: Registry,
+        leases: LeaseTable,
+        approvals: FakeApprovals,
     ) -> None:
         self.id = worker_id
         self.incarnation = incarnation
         self._registry = registry
         self._leases = leases
+        self._approvals = approvals
         self._artifacts = FakeArtifacts(incarnation)
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "leaseway fake tool")
         self.behaviour = Behaviour()
@@ -124,6 +132,9 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         tool = self._registry.find_original(call.server_id, call.tool)
         parsed: dict[str, Any] = json.loads(arguments or b"{}")
         tool.check(parsed)
+        if tool.needs_approval:
+            stateful = self._registry.servers[call.server_id].stateful
+            self._approvals.use(call, parsed, of_session=stateful)
         lease = self._lease_of(call, result)
         context = self._context(call, tool.name, lease, line)
         self.calls.append(

@@ -1,0 +1,158 @@
+"""Approvals: bound to one call, used once, and of no use after their time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leaseway.control_plane.core.approvals import (
+    LASTS,
+    MOST_OF_TENANT,
+    Approval,
+    Approvals,
+    Question,
+)
+from leaseway.control_plane.core.moment import Moment
+from leaseway.wire.errors import Fault, Reason
+
+PAY = Question("acme", "billing", "d1", False, "bank", "pay", "digest-1", "{}", "key 1")
+
+
+def at(seconds: float) -> Moment:
+    return Moment(seconds, 1_800_000_000.0 + seconds)
+
+
+def waiting(approvals: Approvals, question: Question = PAY, seconds: float = 0.0) -> Approval:
+    verdict, approval = approvals.ask(question, at(seconds), use=False)
+    assert verdict == "waiting"
+    assert approval is not None
+    return approval
+
+
+def test_a_call_runs_once_when_a_person_has_agreed() -> None:
+    told: list[str] = []
+    approvals = Approvals(lambda approval, action: told.append(action))
+    first = waiting(approvals)
+    assert waiting(approvals).id == first.id
+    approvals.decide(first.id, "acme", "key ann", at(1), approve=True)
+    assert approvals.ask(PAY, at(2), use=False)[0] == "approved"
+    assert approvals.ask(PAY, at(2), use=True)[0] == "approved"
+    assert waiting(approvals, seconds=3).id != first.id
+    assert told == ["asked", "approved", "used", "asked"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(PAY, tenant="rival"),
+        replace(PAY, agent="sales"),
+        replace(PAY, server_id="bank-2"),
+        replace(PAY, tool="refund"),
+        replace(PAY, digest="digest-2"),
+    ],
+)
+def test_agreement_to_one_call_is_none_to_another(other: Question) -> None:
+    approvals = Approvals()
+    approvals.decide(waiting(approvals).id, "", "key ann", at(1), approve=True)
+    assert waiting(approvals, other).state == "waiting"
+    assert approvals.ask(other, at(1), use=True)[0] == "waiting"
+    assert approvals.ask(PAY, at(1), use=True)[0] == "approved"
+
+
+def test_the_session_counts_where_the_server_keeps_state_for_it() -> None:
+    for of_session, verdict in ((False, "approved"), (True, "waiting")):
+        approvals = Approvals()
+        question = replace(PAY, of_session=of_session)
+        approvals.decide(waiting(approvals, question).id, "", "ann", at(1), approve=True)
+        elsewhere = replace(question, session="d2")
+        assert approvals.ask(elsewhere, at(1), use=True)[0] == verdict
+
+
+def test_what_was_denied_stays_so_until_its_time_is_over() -> None:
+    approvals = Approvals()
+    approvals.decide(waiting(approvals).id, "acme", "key ann", at(1), approve=False, note="no")
+    verdict, approval = approvals.ask(PAY, at(LASTS - 1), use=True)
+    assert verdict == "denied"
+    assert approval is not None
+    assert (approval.decided_by, approval.note) == ("key ann", "no")
+    assert approvals.ask(PAY, at(LASTS + 1), use=True)[0] == "waiting"
+
+
+def test_only_the_first_of_two_who_decide_is_heard() -> None:
+    approvals = Approvals()
+    approval = waiting(approvals)
+    approvals.decide(approval.id, "", "key ann", at(1), approve=False)
+    with pytest.raises(Fault) as refused:
+        approvals.decide(approval.id, "", "key bob", at(1), approve=True)
+    assert refused.value.reason is Reason.INVALID_REQUEST
+    assert "denied already, by key ann" in refused.value.message
+    assert approvals.ask(PAY, at(2), use=True)[0] == "denied"
+
+
+def test_another_tenants_approval_is_like_one_that_never_was() -> None:
+    approvals = Approvals()
+    approval = waiting(approvals)
+    messages = []
+    for approval_id in (approval.id, "0" * 16):
+        with pytest.raises(Fault) as refused:
+            approvals.decide(approval_id, "rival", "key eve", at(1), approve=True)
+        messages.append(refused.value.message.replace(approval_id, "ID"))
+    assert messages[0] == messages[1]
+    assert not approvals.listed("rival", at(1))
+    assert [one.id for one in approvals.listed("acme", at(1))] == [approval.id]
+
+
+def test_nobody_agrees_too_late_and_no_agreement_is_used_too_late() -> None:
+    approvals = Approvals()
+    late = waiting(approvals)
+    with pytest.raises(Fault, match="expired"):
+        approvals.decide(late.id, "", "key ann", at(LASTS), approve=True)
+    again = waiting(approvals, seconds=LASTS)
+    approvals.decide(again.id, "", "key ann", at(LASTS + 10), approve=True)
+    assert approvals.next_deadline() == 2 * LASTS + 10
+    assert approvals.ask(PAY, at(2 * LASTS + 10), use=True)[0] == "waiting"
+    states = {one.id: one.state for one in approvals.listed("", at(2 * LASTS + 10))}
+    assert states[late.id] == states[again.id] == "expired"
+
+
+def test_a_tenant_that_asks_for_very_many_has_no_more_room_and_others_have() -> None:
+    approvals = Approvals()
+    for number in range(MOST_OF_TENANT):
+        waiting(approvals, replace(PAY, digest=str(number)))
+    assert approvals.ask(PAY, at(0), use=False) == ("full", None)
+    waiting(approvals, replace(PAY, tenant="rival"))
+    approvals.decide(approvals.listed("acme", at(0))[0].id, "", "ann", at(1), approve=False)
+    waiting(approvals)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "use", "approve", "deny", "wait"]),
+        st.sampled_from(["1", "2"]),
+        st.floats(0, LASTS / 2),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_each_agreement_is_good_for_one_call_at_most(steps: list[tuple[str, str, float]]) -> None:
+    approvals, now = Approvals(), 0.0
+    agreed = {"1": 0, "2": 0}
+    ran = {"1": 0, "2": 0}
+    for step, digest, seconds in steps:
+        question = replace(PAY, digest=digest)
+        if step == "wait":
+            now += seconds
+        elif step in ("ask", "use"):
+            verdict, _ = approvals.ask(question, at(now), use=step == "use")
+            ran[digest] += step == "use" and verdict == "approved"
+        else:
+            for one in approvals.listed("", at(now)):
+                if one.question == question and one.state == "waiting":
+                    approvals.decide(one.id, "", "ann", at(now), approve=step == "approve")
+                    agreed[digest] += step == "approve"
+        assert all(ran[each] <= agreed[each] for each in ran)

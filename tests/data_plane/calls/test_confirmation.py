@@ -1,0 +1,102 @@
+"""Calls of tools that need a person: what a worker asks, and what it sends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from leaseway.spec.policy import ServerPolicy
+from leaseway.v1 import sync_pb2
+from leaseway.wire.errors import Reason
+
+Bench = Any
+NEEDS = ServerPolicy(risks=(("*", "financial"),))
+
+
+async def answer(bench: Bench, state: str, **fields: Any) -> sync_pb2.ApprovalQuestion:
+    """Answer the next question of the worker as a control plane does."""
+    question = await bench.plane.expect("approval_question")
+    fields = {"approval_id": "a1", **fields}
+    bench.plane.send(approval_answer=sync_pb2.ApprovalAnswer(id=question.id, state=state, **fields))
+    asked: sync_pb2.ApprovalQuestion = question
+    return asked
+
+
+async def test_nothing_reaches_the_server_before_a_person_has_agreed(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    bench.servers.holds = True
+    refused = asyncio.create_task(
+        bench.caller().refused("bank", tenant="acme", agent="billing", session="d1")
+    )
+    question = await answer(bench, "waiting")
+    assert (question.tenant, question.agent, question.session) == ("acme", "billing", "d1")
+    assert (question.server_id, question.tool, question.use) == ("bank", "echo", False)
+    assert not question.of_session
+    assert msgspec.json.decode(question.arguments) == {"text": "hi"}
+    fault = await refused
+    assert (fault.reason, fault.started) == (Reason.CONFIRMATION_REQUIRED, "no")
+    assert fault.metadata["confirmation_id"] == "a1"
+    assert "leaseway approvals approve a1" in fault.message
+    assert not any(each.calls for each in bench.servers.opened)
+
+
+async def test_an_approved_call_runs_with_the_very_arguments_that_were_shown(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    twice = b'{"text": "small", "text": "large"}'
+    called = asyncio.create_task(bench.caller().call("bank", arguments=twice))
+    first = await answer(bench, "approved")
+    assert msgspec.json.decode(first.arguments) == {"text": "large"}
+    second = await answer(bench, "approved")
+    assert (first.use, second.use, first.digest) == (False, True, second.digest)
+    assert b"small" not in (await called).payload
+
+
+async def test_a_call_whose_agreement_another_one_has_used_is_refused(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    bench.servers.holds = True
+    refused = asyncio.create_task(bench.caller().refused("bank"))
+    await answer(bench, "approved")
+    await answer(bench, "waiting", approval_id="a2")
+    fault = await refused
+    assert fault.reason is Reason.CONFIRMATION_REQUIRED
+    assert fault.metadata["confirmation_id"] == "a2"
+    assert not any(each.calls for each in bench.servers.opened)
+
+
+async def test_secrets_in_arguments_are_not_shown_but_told_apart(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    secrets = (
+        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+        "ghp_26C7e42F292c6912E7710c838347Ae178B4a",
+    )
+    digests = set()
+    for secret in secrets:
+        arguments = msgspec.json.encode({"text": secret})
+        refused = asyncio.create_task(bench.caller().refused("bank", arguments=arguments))
+        question = await answer(bench, "denied", decided_by="key ann")
+        assert secret not in question.arguments
+        digests.add(question.digest)
+        fault = await refused
+        assert fault.reason is Reason.PERMISSION_DENIED
+        assert "key ann has denied" in fault.message
+    assert len(digests) == 2
+
+
+async def test_arguments_that_do_not_fit_trouble_no_person(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    fault = await bench.caller().refused("bank", arguments=b'{"text": 7}')
+    assert fault.reason is Reason.INVALID_ARGUMENTS
+
+
+async def test_without_the_control_plane_no_such_call_runs(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    await bench.serve("free")
+    bench.plane.end_stream()
+    caller = bench.caller()
+    assert (await caller.call("free")).payload
+    bench.servers.holds = True
+    fault = await caller.refused("bank")
+    assert fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
+    assert not any(each.calls for each in bench.servers.opened)

@@ -1,0 +1,173 @@
+"""Calls that need a person, through whole processes: keys, commands, callbacks, audit, events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from tests.e2e.system import LEASEWAY, System, python_server
+
+from leaseway.data_plane.audit.chain import verify_run
+from leaseway.data_plane.audit.log import runs_in
+from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.principal import Role
+from leaseway.sdk import (
+    Approval,
+    AsyncClient,
+    Client,
+    ConfirmationRequired,
+    InvalidRequest,
+    PermissionDenied,
+)
+
+BANK = python_server(
+    "counter.py", **{"truely-stateless": True, "risk": {"add": "financial"}, "transform": []}
+)
+
+
+def leaseway(*words: str, key: str = "") -> str:
+    done = subprocess.run(
+        [*LEASEWAY, *words],
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LEASEWAY_KEY": key},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+ROLES = {
+    "acme": ("acme", [Role.CALLER]),
+    "rival": ("rival", [Role.CALLER]),
+    "ann": ("acme", [Role.CALLER, Role.APPROVER]),
+    "bob": (None, [Role.APPROVER]),
+    "eve": ("rival", [Role.APPROVER]),
+    "ops": (None, [Role.OPERATOR]),
+}
+
+
+def make_keys(path: Path) -> dict[str, str]:
+    keys = {}
+    for name, (tenant, roles) in ROLES.items():
+        keys[name], record = make_key(roles=roles, tenant=tenant, agent=None, now=0.0)
+        add_key(path, record)
+    return keys
+
+
+async def refused(client: AsyncClient, by: int) -> ConfirmationRequired:
+    with pytest.raises(ConfirmationRequired) as error:
+        await client.call_tool("add", {"by": by}, timeout=60)
+    return error.value
+
+
+async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_path: Path) -> None:
+    keys = await asyncio.to_thread(make_keys, tmp_path / "keys.json")
+    environment = {
+        "LEASEWAY_KEYS": str(tmp_path / "keys.json"),
+        "LEASEWAY_KEY": "the-planes-shared-key",
+        "LEASEWAY_AUDIT": str(tmp_path / "audit"),
+    }
+
+    class Keyed(System):
+        async def ready(self, within: float = 2 * BOUND) -> None:
+            """Wait with the planes' own key until all is served."""
+            async with AsyncClient(self.address, key="the-planes-shared-key") as client:
+                async with asyncio.timeout(within):
+                    while not (await client.status()).ready:
+                        await asyncio.sleep(0.02)
+
+    async with Keyed(tmp_path, {"bank": BANK}, environment=environment) as system:
+        at = ("--address", system.address)
+        clients = {name: AsyncClient(system.address, key=key) for name, key in keys.items()}
+        acme, rival = clients["acme"], clients["rival"]
+        first = await refused(acme, 5)
+        assert not first.may_approve
+
+        # The other tenant, and who may not agree, get nowhere; the command of who may does.
+        with pytest.raises(InvalidRequest, match="There is no approval"):
+            await clients["eve"].approve(first.confirmation_id)
+        for name in ("acme", "ops"):
+            with pytest.raises(PermissionDenied):
+                await clients[name].approve(first.confirmation_id)
+        assert [one.id for one in await clients["ops"].approvals()] == [first.confirmation_id]
+        assert not await clients["eve"].approvals()
+        both = await asyncio.gather(
+            *(
+                asyncio.to_thread(
+                    subprocess.run,
+                    [*LEASEWAY, "approvals", "approve", first.confirmation_id, *at],
+                    capture_output=True,
+                    text=True,
+                    timeout=BOUND,
+                    env={"PATH": "/usr/bin:/bin", "LEASEWAY_KEY": keys[name]},
+                )
+                for name in ("ann", "bob")
+            )
+        )
+        assert sorted(done.returncode for done in both) == [0, 1]
+        [loser] = [done for done in both if done.returncode]
+        assert "approved already, by key" in loser.stderr
+
+        # Other arguments and another tenant ask anew; the call itself runs once.
+        other = await refused(acme, 6)
+        foreign = await refused(rival, 5)
+        assert len({first.confirmation_id, other.confirmation_id, foreign.confirmation_id}) == 3
+        assert (await acme.call_tool("add", {"by": 5})).text == "5"
+        replay = await refused(acme, 5)
+        assert replay.confirmation_id != first.confirmation_id
+
+        # A program whose credential may agree asks its person itself.
+        asked: list[Approval] = []
+
+        def yes(approval: Approval) -> bool:
+            asked.append(approval)
+            return True
+
+        async def no(approval: Approval) -> bool:
+            asked.append(approval)
+            return False
+
+        def pay() -> str:
+            with Client(system.address, key=keys["ann"], on_approval=yes) as client:
+                return client.call_tool("add", {"by": 2}).text
+
+        assert await asyncio.to_thread(pay) == "7"
+        with pytest.raises(PermissionDenied, match="has denied"):
+            await clients["ann"].call_tool("add", {"by": 100}, on_approval=no)
+        with pytest.raises(ConfirmationRequired):
+            await clients["ann"].call_tool("add", {"by": 200}, on_approval=lambda _: None)
+        assert [json.loads(each.arguments) for each in asked] == [{"by": 2}, {"by": 100}]
+        for client in clients.values():
+            await client.close()
+
+        out = await asyncio.to_thread(
+            leaseway, "events", "--json", *at, key="the-planes-shared-key"
+        )
+        events = [json.loads(line) for line in out.splitlines()]
+    told = [each["action"] for each in events if each["kind"] == "approval"]
+    assert told.count("used") == 2
+    assert told.count("denied") == 1
+    assert told.count("refused") == 2  # by eve, and by the second of ann and bob
+    [run] = runs_in(tmp_path / "audit").values()
+    lines = [line for path in run for line in path.read_bytes().splitlines(True)]
+    assert not verify_run([("audit", lines)]).faults
+    records = [json.loads(line) for line in lines]
+    calls: dict[int, dict[str, Any]] = {}
+    for record in records:
+        if record["event"] in ("begin", "call"):
+            calls.setdefault(record["call"], {}).update(record)
+    adds = list(calls.values())
+    ran = [each["approval"] for each in adds if each["outcome"] == "ok"]
+    assert ran[0] == first.confirmation_id
+    outcomes = [(each["tenant"], each["arguments"]["by"], each["outcome"]) for each in adds]
+    assert outcomes.count(("acme", 5, "ok")) == 1
+    assert outcomes.count(("acme", 5, "CONFIRMATION_REQUIRED")) == 2
+    assert ("acme", 6, "CONFIRMATION_REQUIRED") in outcomes
+    assert ("rival", 5, "CONFIRMATION_REQUIRED") in outcomes
+    assert ("acme", 100, "PERMISSION_DENIED") in outcomes
