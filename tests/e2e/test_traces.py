@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.e2e.system import eventually, kit, python_server, running
+from tests.servers import rest_api
 
 from leaseway.telemetry.trace_file import SpanRecord, TraceCollector, otlp_environment, read_spans
 from leaseway.telemetry.tracing import context_from
@@ -77,6 +78,36 @@ async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
     assert sdk.attributes is not None
     assert sdk.attributes["gen_ai.tool.name"] == "current_time"
     assert not any("UTC" in json.dumps(span.attributes) for span in spans)
+
+
+async def test_a_rest_server_gets_the_trace_of_its_caller_in_headers(
+    tmp_path: Path, own_spans: InMemorySpanExporter
+) -> None:
+    path = tmp_path / "spans.jsonl"
+    tool = {"name": "read", "method": "GET", "endpoint": "/users/1"}
+    async with TraceCollector(path) as collector, rest_api.serve() as api:
+        entry = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": api.url,
+            "http_tools": [tool],
+        }
+        environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        async with running(tmp_path, {"rest": entry}, environment=environment) as (_, client):
+            await client.call_tool("read", {})
+            (sdk,) = [s for s in own_spans.get_finished_spans() if "read" in s.name]
+            trace_id = f"{sdk.context.trace_id:032x}"
+
+            def spans() -> list[SpanRecord]:
+                return [span for span in read_spans(path) if span.trace_id == trace_id]
+
+            await eventually(lambda: len(spans()) == len(CHAIN) - 1)  # the API has no span itself
+    version, trace_of_request, parent, flags = api.last.headers["traceparent"].split("-")
+    assert (version, trace_of_request) == ("00", trace_id)
+    assert int(flags, 16) & 1
+    leaf = next(span for span in spans() if span.span_id == parent)
+    assert [(span.service, span.kind) for span in chain(spans(), leaf)] == CHAIN[1:]
+    assert chain(spans(), leaf)[-1].parent_span_id == f"{sdk.context.span_id:016x}"
 
 
 async def test_a_reload_is_one_trace_from_the_file_to_the_workers_apply(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_en
             calls.cell("a").add(3)
             durations = meter.histogram("d", "s", "Durations.", bounds=(1.0, 2.0)).cell()
             durations.record(1.5)
-            durations.record(9.0)
+            durations.record(9.0, f"00-{'ab' * 16}-{'cd' * 8}-01")
             first = await collector.requests.get()
             calls.cell("a").add()
         while not collector.requests.empty():
@@ -102,6 +102,9 @@ async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_en
     assert list(spread.bucket_counts) == [0, 1, 1]
     assert (spread.count, spread.sum, spread.min, spread.max) == (2, 10.5, 1.5, 9.0)
     assert list(spread.explicit_bounds) == [1.0, 2.0]
+    [exemplar] = spread.exemplars
+    assert (exemplar.trace_id.hex(), exemplar.span_id.hex()) == ("ab" * 16, "cd" * 8)
+    assert exemplar.as_double == 9.0
     assert by_name(last)["leaseway.calls"].sum.data_points[0].as_double == 4.0
 
 

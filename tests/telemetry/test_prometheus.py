@@ -125,3 +125,26 @@ def test_a_label_without_a_value_is_an_empty_one_where_others_have_it() -> None:
         ("c_total", (("server", "a"), ("tool", "t"))): 1.0,
         ("c_total", (("server", "b"), ("tool", ""))): 1.0,
     }
+
+
+def test_a_bucket_names_the_trace_of_its_last_amount_where_the_format_can() -> None:
+    meter = Meter()
+    cell = meter.histogram("d", "s", "Durations.", "server", bounds=(0.5, 1.0)).cell("a")
+    cell.record(0.1, f"00-{'1' * 32}-{'2' * 16}-01")
+    cell.record(0.2, f"00-{'3' * 32}-{'4' * 16}-01")
+    cell.record(0.3)
+    cell.record(0.6, "00-what a caller may send instead of a trace context is any text at all")
+    cell.record(7.0, f"00-{'5' * 32}-{'6' * 16}-01")
+    read: Any = openmetrics.text_string_to_metric_families
+    body, _ = render(meter.collect(), accept=f"{OPENMETRICS};version=1.0.0")
+    [family] = read(body.decode())
+    found = {
+        sample.labels["le"]: (sample.exemplar.labels, sample.exemplar.value)
+        for sample in family.samples
+        if sample.exemplar
+    }
+    assert found == {
+        "0.5": ({"trace_id": "3" * 32, "span_id": "4" * 16}, 0.2),
+        "+Inf": ({"trace_id": "5" * 32, "span_id": "6" * 16}, 7.0),
+    }
+    assert "trace_id" not in page(meter)

@@ -11,6 +11,7 @@ For how long numbers of what is gone are still shown (DESIGN §11).
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ OTHER: Final = "other"
 
 DURATIONS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of buckets in seconds, as OpenTelemetry's MCP conventions advise."""
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
@@ -55,6 +58,23 @@ class Counter:
         self.value += amount
 
 
+class Exemplar(NamedTuple):
+    """The last traced amount of a bucket.
+
+    Attributes:
+        trace_id: 32 hexadecimal digits.
+        span_id: 16 of them.
+        value: The amount.
+        at: When it was noted, Unix time in seconds.
+
+    """
+
+    trace_id: str
+    span_id: str
+    value: float
+    at: float
+
+
 class Histogram:
     """One series of amounts, by size.
 
@@ -66,10 +86,11 @@ class Histogram:
         sum: All amounts together.
         least: The smallest one.
         most: The largest one.
+        exemplars: The last amount of each bucket that belongs to a trace, or None for none at all.
 
     """
 
-    __slots__ = ("bounds", "counts", "labels", "least", "most", "since", "sum")
+    __slots__ = ("bounds", "counts", "exemplars", "labels", "least", "most", "since", "sum")
 
     def __init__(self, labels: Mapping[str, str], since: int, bounds: Sequence[float]) -> None:
         self.labels = labels
@@ -78,15 +99,33 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.least, self.most = inf, -inf
+        self.exemplars: list[Exemplar | None] | None = None
 
-    def record(self, amount: float) -> None:
-        """Note an amount; one that equals a bound belongs below it."""
-        self.counts[bisect_left(self.bounds, amount)] += 1
+    def record(self, amount: float, traceparent: str = "") -> None:
+        """Note an amount; one that equals a bound belongs below it.
+
+        Args:
+            amount: The amount.
+            traceparent: The recorded trace that it belongs to, in W3C's form, or empty.
+
+        """
+        bucket = bisect_left(self.bounds, amount)
+        self.counts[bucket] += 1
+        if traceparent:
+            self._remember(bucket, amount, traceparent)
         self.sum += amount
         if amount < self.least:
             self.least = amount
         if amount > self.most:
             self.most = amount
+
+    def _remember(self, bucket: int, amount: float, traceparent: str) -> None:
+        found = _TRACEPARENT.match(traceparent)
+        if found is None:  # a caller may send any text
+            return
+        if self.exemplars is None:
+            self.exemplars = [None] * len(self.counts)
+        self.exemplars[bucket] = Exemplar(found[1], found[2], amount, time.time())
 
 
 class Buckets(NamedTuple):
@@ -97,6 +136,8 @@ class Buckets(NamedTuple):
     sum: float
     least: float
     most: float
+    exemplars: tuple[Exemplar | None, ...] = ()
+    """Empty, or one for each of `counts`."""
 
     @property
     def total(self) -> int:
@@ -291,7 +332,8 @@ def _value(cell: Counter | Histogram) -> float | Buckets | None:
         return cell.value
     if cell.least > cell.most:
         return None
-    return Buckets(cell.bounds, tuple(cell.counts), cell.sum, cell.least, cell.most)
+    exemplars = tuple(cell.exemplars or ())
+    return Buckets(cell.bounds, tuple(cell.counts), cell.sum, cell.least, cell.most, exemplars)
 
 
 SHOWN_FOR: Final = 300.0

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from leaseway.telemetry.exporters import make_exporters
-from leaseway.telemetry.metrics import Buckets, Family, Meter, Point
+from leaseway.telemetry.metrics import Buckets, Exemplar, Family, Meter, Point
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
+    import opentelemetry.sdk.metrics as otel
     from opentelemetry.sdk.metrics.export import (
         Metric,
         MetricExporter,
@@ -156,6 +157,18 @@ def _number(point: Point, now: int) -> NumberDataPoint:
     return NumberDataPoint(point.labels, point.since, now, point.value)
 
 
+def _exemplar(exemplar: Exemplar) -> otel.Exemplar:
+    from opentelemetry.sdk.metrics import Exemplar as Made
+
+    return Made(
+        {},
+        exemplar.value,
+        int(exemplar.at * 1e9),
+        int(exemplar.span_id, 16),
+        int(exemplar.trace_id, 16),
+    )
+
+
 def _histogram(family: Family, now: int) -> Metric:
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
@@ -175,6 +188,7 @@ def _histogram(family: Family, now: int) -> Metric:
             explicit_bounds=point.value.bounds,
             min=point.value.least,
             max=point.value.most,
+            exemplars=[_exemplar(each) for each in point.value.exemplars if each is not None],
         )
         for point in family.points
         if isinstance(point.value, Buckets)

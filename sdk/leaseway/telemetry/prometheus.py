@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from prometheus_client import samples
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,7 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from leaseway.telemetry.metrics import Buckets, Family
+from leaseway.telemetry.metrics import Buckets, Exemplar, Family
 
 _UNITS: Final = {"s": "seconds", "By": "bytes"}
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -87,14 +88,23 @@ _KINDS: Final[
 }
 
 
-def _cumulated(buckets: Buckets) -> list[tuple[str, float]]:
+def _cumulated(
+    buckets: Buckets,
+) -> list[tuple[str, float] | tuple[str, float, samples.Exemplar]]:
+    """Return the buckets with what is below them; OpenMetrics shows exemplars, text does not."""
     below = 0
-    found: list[tuple[str, float]] = []
+    found: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
     limits = (*map(str, buckets.bounds), "+Inf")
-    for limit, count in zip(limits, buckets.counts, strict=True):
+    exemplars = buckets.exemplars or (None,) * len(limits)
+    for limit, count, exemplar in zip(limits, buckets.counts, exemplars, strict=True):
         below += count
-        found.append((limit, below))
+        found.append((limit, below, _shown(exemplar)) if exemplar else (limit, below))
     return found
+
+
+def _shown(exemplar: Exemplar) -> samples.Exemplar:
+    labels = {"trace_id": exemplar.trace_id, "span_id": exemplar.span_id}
+    return samples.Exemplar(labels, exemplar.value, exemplar.at)
 
 
 def _name(name: str) -> str:

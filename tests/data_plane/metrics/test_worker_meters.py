@@ -69,6 +69,24 @@ async def test_calls_are_timed_by_tool_and_by_how_they_ended(measured: Bench, me
     assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 0}
 
 
+async def test_a_duration_names_the_trace_that_its_caller_records(
+    measured: Bench, meter: Meter
+) -> None:
+    await measured.serve("files")
+    caller = measured.caller()
+
+    async def exemplars(traceparent: str) -> set[str]:
+        await caller.result(await caller.begin("files", traceparent=traceparent))
+        [value] = read(meter, "mcp.client.operation.duration").values()
+        assert isinstance(value, Buckets)
+        return {each.trace_id for each in value.exemplars if each is not None}
+
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    assert await exemplars("") == set()
+    assert await exemplars(f"00-{trace_id}-{span_id}-00") == set()
+    assert await exemplars(f"00-{trace_id}-{span_id}-01") == {trace_id}
+
+
 async def test_other_requests_are_timed_by_method_and_subscriptions_until_they_hold(
     measured: Bench, meter: Meter
 ) -> None:

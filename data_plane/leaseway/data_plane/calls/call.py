@@ -25,6 +25,7 @@ from leaseway.data_plane.core.media import DATA_MARK
 from leaseway.data_plane.core.policy import ToolPolicy
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
+from leaseway.telemetry.tracing import is_sampled
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
@@ -274,6 +275,13 @@ class Run:
             if self.marks is None:
                 self.marks = []
             self.marks.append((name, time.perf_counter()))
+
+    def recorded_trace(self) -> str:
+        """Return the `traceparent` of its span, or else of its caller's, where that is recorded."""
+        if self.trace is not None:
+            return self.trace.traceparent
+        parent = self.call.traceparent
+        return parent if parent and is_sampled(parent) else ""
 
     def sent(self, pending: PendingCall) -> None:
         """Note that the instance has the call."""

@@ -312,7 +312,8 @@ class Executor:
         """Note that a call has ended."""
         del self._runs[run.number]
         if self.meters is not None:
-            self.meters.call_ended(run.timer, run.sent_at, fault, is_error)
+            recorded = run.recorded_trace()
+            self.meters.call_ended(run.timer, run.sent_at, fault, is_error, recorded)
         if self.recent is not None and run.call.method != SUBSCRIBE:  # that one lasts by design
             self.recent.note(run.past(fault, is_error))
         if run.live is not None:

@@ -63,6 +63,12 @@ class CallTrace:
             },
         )
 
+    @property
+    def traceparent(self) -> str:
+        """The worker's span in W3C's form, or empty where it is not recorded."""
+        sampled = self._worker.get_span_context().trace_flags.sampled
+        return traceparent_of(self._worker) if sampled else ""
+
     def event(self, name: str) -> None:
         """Note what the call waits for or has got."""
         self._worker.add_event(name)

@@ -155,7 +155,12 @@ class WorkerMeters:
         return timer
 
     def call_ended(
-        self, timer: ToolTimer | None, sent_at: float, fault: Fault | None, is_error: bool
+        self,
+        timer: ToolTimer | None,
+        sent_at: float,
+        fault: Fault | None,
+        is_error: bool,
+        traceparent: str = "",
     ) -> None:
         """Note the end of a call; one of Leaseway's own tools, which no server runs, is none.
 
@@ -164,12 +169,13 @@ class WorkerMeters:
             sent_at: When it was sent, as `time.perf_counter` counts.
             fault: Why there is no result, or None.
             is_error: Whether the result says that the tool failed.
+            traceparent: Of the call's span, if it is recorded; its duration's exemplar.
 
         """
         if fault is not None and (timer is None or fault.started == "no"):
             self.call_refused(fault.reason)
         elif timer is not None:
-            timer.note(time.perf_counter() - sent_at, fault, is_error)
+            timer.note(time.perf_counter() - sent_at, fault, is_error, traceparent)
 
     def call_refused(self, reason: Reason) -> None:
         """Note a call that ended before a server had it."""
@@ -322,14 +328,14 @@ class ToolTimer:
         self._ok: Histogram | None = None
         self._other: dict[tuple[str, str], Histogram] = {}
 
-    def note(self, took: float, fault: Fault | None, is_error: bool) -> None:
+    def note(self, took: float, fault: Fault | None, is_error: bool, traceparent: str = "") -> None:
         """Note a call that took some seconds."""
         if fault is None and not is_error:
             if self._ok is None:
                 self._ok = self._calls.cell(*self._labels, "", "")
-            self._ok.record(took)
+            self._ok.record(took, traceparent)
         else:
-            self._failed(fault).record(took)
+            self._failed(fault).record(took, traceparent)
 
     def _failed(self, fault: Fault | None) -> Histogram:
         kind = error_type(fault) if fault is not None else (Attr.TOOL_ERROR, "")
@@ -348,7 +354,7 @@ class _Settled(ToolTimer):
     def __init__(self) -> None:
         pass
 
-    def note(self, took: float, fault: Fault | None, is_error: bool) -> None:
+    def note(self, took: float, fault: Fault | None, is_error: bool, traceparent: str = "") -> None:
         """Take no notice."""
 
 
