@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable
+from typing import Final
 
 from leaseway.front.http import HttpFront
 from leaseway.identity.authenticator import Authenticator
@@ -31,7 +31,7 @@ class TooManyCallers(Exception):
 
 
 class Caller:
-    """One caller and what it has under way.
+    """One caller.
 
     Args:
         front: Answers its requests.
@@ -41,31 +41,6 @@ class Caller:
     def __init__(self, front: HttpFront) -> None:
         self.front = front
         self.guard: asyncio.Task[None] | None = None
-        self._asking: set[asyncio.Task[Any]] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing would be lost with it."""
-        return not self._asking and not self.front.sessions
-
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """Count this task as a request of the caller while the block runs."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._asking.add(task)
-        try:
-            yield
-        finally:
-            self._asking.discard(task)
-
-    async def close(self) -> None:
-        """End its requests, its streams and its connections."""
-        try:
-            await self.front.close()
-        finally:
-            for task in tuple(self._asking):
-                task.cancel()
 
 
 class Callers:
@@ -173,7 +148,7 @@ class Callers:
     def _make_room(self) -> None:
         if len(self._callers) < self._limit:
             return
-        idle = next((name for name, each in self._callers.items() if each.is_idle), None)
+        idle = next((name for name, each in self._callers.items() if each.front.is_idle), None)
         if idle is None:
             raise TooManyCallers(
                 f"This front serves {self._limit} credentials already; try again later, or another "
@@ -197,6 +172,6 @@ class Callers:
         caller = self._callers.pop(name)
         if caller.guard is not None and not guarded:
             caller.guard.cancel()
-        task = asyncio.create_task(caller.close(), name="front caller ends")
+        task = asyncio.create_task(caller.front.close(), name="front caller ends")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

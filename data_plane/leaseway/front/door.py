@@ -13,11 +13,12 @@ from aiohttp import web
 
 from leaseway.front.admission import Admission
 from leaseway.front.callers import Callers, TooManyCallers
-from leaseway.front.http import MAX_BODY, refusal
+from leaseway.front.connection import Connection, Connections
+from leaseway.front.http import KNOWN, MAX_BODY, refusal
 from leaseway.wire.errors import Fault, Reason
 
-_IDLE: Final = 75.0
-"""Seconds that a connection may wait for another request."""
+_NEVER: Final = 1e7
+"""Seconds; connections that wait too long are closed by `Connections`."""
 _MOST_CONNECTIONS: Final = 20_000
 _LAST: Final = 1.0
 _CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="leaseway"'}
@@ -37,6 +38,7 @@ class Door:
     def __init__(self, admission: Admission, callers: Callers) -> None:
         self._admission = admission
         self._callers = callers
+        self._connections = Connections()
 
     @contextlib.asynccontextmanager
     async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
@@ -46,18 +48,40 @@ class Door:
             request_factory=_make_request,
             handler_cancellation=True,
             access_log=None,
-            keepalive_timeout=_IDLE,
+            keepalive_timeout=_NEVER,
         )
-        connect = partial(_connect, server)
+        connect = partial(self._connect, server)
         bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
+        looking = asyncio.create_task(self._connections.look(), name="front connections")
         try:
             yield
         finally:
             bound.close()
+            looking.cancel()
             self._callers.end_streams()
+            await self._connections.end(_LAST)
             await server.shutdown(_LAST)
 
+    def _connect(self, server: web.Server) -> asyncio.Protocol:
+        """Return what serves a new connection; beyond the bound, what closes it."""
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            return _Closed()
+        return Connection(server(), self._connections)
+
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        connection = self._connections.of(http)
+        if connection is None:
+            raise ConnectionResetError("The client has gone.")
+        stream = connection.claimed()
+        connection.handling(1)
+        try:
+            response = await (stream.write(http) if stream is not None else self._answer(http))
+            await connection.answered(http, response, http.get(KNOWN))
+        finally:
+            connection.handling(-1)
+        return response
+
+    async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
         if http.path.rstrip("/") == "/healthz" and http.method == "GET":
             return web.Response(text="ok\n")
         refused = self._admission.refusal(http.headers)
@@ -75,8 +99,7 @@ class Door:
         except Exception:
             _log.exception("The credential of an MCP client could not be checked.")
             return refusal(500, "The front failed; its log says why.", {})
-        with caller.asking():
-            return await caller.front.answer(http)
+        return await caller.front.answer(http)
 
 
 def _make_request(
@@ -84,11 +107,6 @@ def _make_request(
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
-
-
-def _connect(server: web.Server) -> asyncio.Protocol:
-    """Return what serves a new connection; beyond the bound, what closes it."""
-    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
 
 
 class _Closed(asyncio.Protocol):

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -33,8 +34,10 @@ from mcp_types.jsonrpc import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.catalog import Catalog
+from leaseway.front.connection import Known
 from leaseway.front.definitions import wants_headers
 from leaseway.front.messages import (
+    ABSENT,
     Message,
     RpcError,
     cancelled_request,
@@ -52,7 +55,7 @@ from leaseway.front.methods import (
 )
 from leaseway.front.relay import Listener
 from leaseway.front.sessions import LiveSession, SessionTable, TooManySessions, answered
-from leaseway.front.streams import EventStream, Reply, json_response
+from leaseway.front.streams import EventStream, HttpSender, Reply, json_response
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 
@@ -67,6 +70,9 @@ _BODY_BOUND: Final = 30.0
 """Seconds in which a request's body has to arrive."""
 _KNOWN_FOR: Final = 10.0
 """Seconds for which a server that exists is taken to exist."""
+
+KNOWN: Final = web.RequestKey("known", Known)
+"""What another request with the same head leads to."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -105,11 +111,18 @@ class HttpFront:
         self._known: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
         self._pushes: dict[LiveSession, list[EventStream]] = {}
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._closed = False
 
     @property
     def sessions(self) -> int:
         """How many sessions there are."""
         return len(self._sessions)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be lost with it."""
+        return not self._asking and not self.sessions
 
     def start(self) -> None:
         """Tell clients of changes, and forget sessions that nobody uses, from now on."""
@@ -124,18 +137,24 @@ class HttpFront:
 
     async def close(self) -> None:
         """Stop all; leases of sessions are left to whoever goes on with them."""
+        self._closed = True
         self._unfollow()
         self.end_streams()
         self._reaping.cancel()
         await asyncio.gather(self._reaping, return_exceptions=True)
-        await self._sessions.leave()
-        await self._catalog.close()
-        await self._client.close()
+        try:
+            await self._sessions.leave()
+            await self._catalog.close()
+            await self._client.close()
+        finally:
+            for task in tuple(self._asking):
+                task.cancel()
 
     async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
         """Answer a request that was let in."""
         try:
-            return await self._answer(http)
+            with self._counted():
+                return await self._answer(http)
         except _Refused as refused:
             return refusal(refused.status, str(refused), refused.headers)
         except RpcError as error:  # no request could be read
@@ -145,6 +164,17 @@ class HttpFront:
         except Exception:
             _log.exception("A request of an MCP client failed.")
             return json_response(error_message(b"", _broken()), 500)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count this task as a request while the block runs."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._asking.add(task)
+        try:
+            yield
+        finally:
+            self._asking.discard(task)
 
     async def _answer(self, http: web.BaseRequest) -> web.StreamResponse:
         path = http.path.rstrip("/")
@@ -178,12 +208,38 @@ class HttpFront:
         if message.method == "initialize" and message.request_id:
             return self._initialize(scope, message)
         live = self._session_of(http, scope)
+        http[KNOWN] = _InSession(self, scope, live.id, version is not None, streams)
         if not message.request_id or message.method is None:
             _take_note(live, message)
             return web.Response(status=202)
+        sender = HttpSender(http)
         # A client that loses its connection has not cancelled its request.
-        task = asyncio.create_task(self._legacy(http, live, message, streams))
-        return await asyncio.shield(task)
+        task = asyncio.create_task(self._legacy(Reply(sender, streams=streams), live, message))
+        await asyncio.shield(task)
+        return await sender.response()
+
+    def begin(
+        self, scope: str, session_id: str | None, message: Message
+    ) -> tuple[LiveSession | None, bool]:
+        """Say in which session a request goes on whose head is known, and whether it does."""
+        if self._closed or (scope and self._known.get(scope, 0.0) <= time.monotonic()):
+            return None, False
+        if not message.request_id or message.method in (None, "initialize"):
+            return None, False
+        if session_id is None:
+            return None, True
+        try:
+            live = self._sessions.find(session_id, scope)
+        except TooManySessions:
+            return None, False
+        return live, live is not None
+
+    def run(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin to answer a request."""
+        task = asyncio.create_task(request)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return task
 
     def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
         try:
@@ -206,13 +262,10 @@ class HttpFront:
         response.headers[_SESSION] = live.id
         return response
 
-    async def _legacy(
-        self, http: web.BaseRequest, live: LiveSession, message: Message, streams: bool
-    ) -> web.StreamResponse:
-        reply = Reply(http, streams)
+    async def _legacy(self, reply: Reply, live: LiveSession, message: Message) -> None:
         listener = Listener(reply.send)
         listener.log_level = live.log_level
-        if live.answers and streams:
+        if live.answers and reply.streams:
             listener.answers = live.answers
             listener.ask = lambda question: live.ask(question, reply.ask)
             listener.withdraw = lambda question: live.withdraw(question, reply.ask)
@@ -221,10 +274,11 @@ class HttpFront:
             try:
                 answer, _ = await self._settle(request)
             except asyncio.CancelledError:
+                reply.abandon()
                 if not live.was_cancelled():
                     raise
-                return await reply.abandon()
-            return await reply.finish(answer)
+                return
+            reply.finish(answer)
 
     async def _modern(
         self, http: web.BaseRequest, scope: str, message: Message, streams: bool
@@ -238,27 +292,53 @@ class HttpFront:
                 return _rejection(message, rejected)
             return web.Response(status=202)
         try:
-            route = await self._route(http, scope, message)
+            route = self._route(http, message)
         except RpcError as error:
             return json_response(error_message(message.request_id, error), _status(error))
         if isinstance(route, InboundLadderRejection):
             return _rejection(message, route)
         if message.method == "subscriptions/listen" and not streams:
             raise _Refused(406, "A stream of changes is a text/event-stream; accept that.")
-        reply = Reply(http, streams)
+        handle = http.headers.get(_HANDLE_HEADER)
+        live = self._session(handle, scope) if handle is not None else None
+        if message.method == "tools/call":
+            known = _Enveloped(self, scope, http.headers, _envelope(message), streams)
+            known.answers = answered(route)
+            http[KNOWN] = known
+        sender = HttpSender(http)
+        reply = Reply(sender, streams=streams)
+        await self._enveloped(reply, message, scope, http.headers, answered(route), live)
+        return await sender.response()
+
+    async def _enveloped(
+        self,
+        reply: Reply,
+        message: Message,
+        scope: str,
+        headers: Mapping[str, str],
+        answers: tuple[str, ...],
+        live: LiveSession | None,
+    ) -> None:
+        """Answer a modern client's request, whose envelope is good."""
         listener = Listener(reply.send)
-        listener.answers = answered(route)
+        listener.answers = answers
         listener.passes_input = True
-        request = Request(message, listener, True, scope, self._carried(http, scope, message))
+        request = Request(message, listener, True, scope, live)
         try:
+            if message.method == "tools/call":
+                rejected = await self._header_rejection(headers, scope, message)
+                if rejected is not None:
+                    error = RpcError(rejected.code, rejected.message, rejected.data)
+                    reply.finish(error_message(message.request_id, error), _status(error))
+                    return
             answer, status = await self._settle(request)
         except asyncio.CancelledError:
-            await reply.abandon()
+            reply.abandon()
             raise
-        return await reply.finish(answer, status)
+        reply.finish(answer, status)
 
-    async def _route(
-        self, http: web.BaseRequest, scope: str, message: Message
+    def _route(
+        self, http: web.BaseRequest, message: Message
     ) -> dict[str, Any] | InboundLadderRejection:
         """Return a modern client's capabilities, or why its request is refused."""
         duplicated = find_duplicated_routing_header(http.headers.items())
@@ -274,20 +354,15 @@ class HttpFront:
         route = classify_inbound_request(envelope, headers=http.headers)
         if isinstance(route, InboundLadderRejection):
             return route
-        if message.method == "tools/call" and isinstance(params, dict):
-            rejected = await self._header_rejection(http, scope, params)
-            if rejected is not None:
-                return rejected
         capabilities = route.client_capabilities
         return capabilities if isinstance(capabilities, dict) else {}
 
     async def _header_rejection(
-        self, http: web.BaseRequest, scope: str, params: dict[str, Any]
+        self, headers: Mapping[str, str], scope: str, message: Message
     ) -> InboundLadderRejection | None:
         """Return why the headers that repeat arguments are wrong, where a tool wants any."""
-        arguments = params.get("arguments")
-        name = params.get("name")
-        if not isinstance(name, str) or not isinstance(arguments or {}, dict):
+        name = _envelope(message).name
+        if name is None:
             return None
         try:
             tool = await self._methods.tool(name, scope)
@@ -295,7 +370,10 @@ class HttpFront:
             return None  # the call itself says so
         if tool is None or not self._wants_headers(tool):
             return None
-        return validate_mcp_param_headers(tool.input_schema, arguments or {}, http.headers)
+        arguments = decode(message.params).get("arguments")
+        if not isinstance(arguments or {}, dict):
+            return None
+        return validate_mcp_param_headers(tool.input_schema, arguments or {}, headers)
 
     def _wants_headers(self, tool: Any) -> bool:
         known = self._header_tools.get(id(tool))
@@ -304,13 +382,6 @@ class HttpFront:
                 self._header_tools.clear()
             known = self._header_tools[id(tool)] = wants_headers(tool)
         return known
-
-    def _carried(self, http: web.BaseRequest, scope: str, message: Message) -> LiveSession | None:
-        """Return the session whose handle a modern client carries, if it does."""
-        handle = http.headers.get(_HANDLE_HEADER)
-        if handle is None:
-            return None
-        return self._session(handle, scope)
 
     async def _settle(self, request: Request) -> tuple[bytes, int]:
         """Return the response to a request, with its HTTP status."""
@@ -327,11 +398,11 @@ class HttpFront:
         if "text/event-stream" not in http.headers.get("Accept", ""):
             raise _Refused(405, "A GET opens a text/event-stream.", {"Allow": "POST, DELETE"})
         live = self._session_of(http, scope)
-        stream = EventStream(http, ends_when_full=True)
+        stream = EventStream(ends_when_full=True)
         streams = self._pushes.setdefault(live, [])
         streams.append(stream)
         try:
-            return await stream.write()
+            return await stream.write(http)
         finally:
             streams.remove(stream)
             if not streams:
@@ -377,6 +448,96 @@ class HttpFront:
         if len(self._known) > 10_000:
             self._known.clear()
         self._known[scope] = now + _KNOWN_FOR
+
+
+class _Envelope(msgspec.Struct):
+    name: str | None = None
+    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
+
+
+_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+def _envelope(message: Message) -> _Envelope:
+    """Return what of a request's params its headers repeat, and its `_meta`."""
+    try:
+        return _read_envelope(message.params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _Envelope()  # the call itself says what is wrong
+
+
+class _InSession:
+    """What the head of a request in a session leads to."""
+
+    ends_with_connection = False
+
+    def __init__(
+        self, front: HttpFront, scope: str, session_id: str, versioned: bool, streams: bool
+    ) -> None:
+        self._front = front
+        self._scope = scope
+        self._session_id = session_id
+        self._versioned = versioned
+        self._streams = streams
+
+    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
+        """Begin to answer a request."""
+        try:
+            message = read_message(body)
+        except RpcError:
+            return None
+        if not self._versioned and _MODERN_MARK in body:
+            return None
+        live, goes_on = self._front.begin(self._scope, self._session_id, message)
+        if not goes_on or live is None:
+            return None
+        reply.streams = self._streams
+        return self._front.run(self._front._legacy(reply, live, message))
+
+
+class _Enveloped:
+    """What the head of a modern client's call leads to, with the same name and `_meta`."""
+
+    ends_with_connection = True
+
+    def __init__(
+        self,
+        front: HttpFront,
+        scope: str,
+        headers: Mapping[str, str],
+        envelope: _Envelope,
+        streams: bool,
+    ) -> None:
+        self._front = front
+        self._scope = scope
+        self._headers = headers
+        self._name = envelope.name
+        self._meta = bytes(envelope.meta)
+        self._streams = streams
+        self.answers: tuple[str, ...] = ()
+
+    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
+        """Begin to answer a request."""
+        try:
+            message = read_message(body)
+        except RpcError:
+            return None
+        envelope = _envelope(message)
+        if (
+            message.method != "tools/call"
+            or envelope.name != self._name
+            or bytes(envelope.meta) != self._meta
+        ):
+            return None
+        handle = self._headers.get(_HANDLE_HEADER)
+        live, goes_on = self._front.begin(self._scope, handle, message)
+        if not goes_on:
+            return None
+        reply.streams = self._streams
+        request = self._front._enveloped(
+            reply, message, self._scope, self._headers, self.answers, live
+        )
+        return self._front.run(request)
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str]) -> web.Response:

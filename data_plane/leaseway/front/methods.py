@@ -34,6 +34,7 @@ from leaseway.front.messages import (
     ListenParams,
     ListParams,
     Message,
+    ParamsT,
     PromptParams,
     ResourceParams,
     RpcError,
@@ -148,7 +149,6 @@ class Methods:
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"There is no method {method[:100]!r} here.")
-        read_meta(request)
         try:
             return await handler(self, request)
         except LeasewayError as error:
@@ -166,7 +166,7 @@ class Methods:
         return _EMPTY
 
     async def _discover(self, request: Request) -> bytes:
-        params_of(request.message, ListParams)
+        read_params(request, ListParams)
         return encode(
             {
                 "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
@@ -178,13 +178,13 @@ class Methods:
         )
 
     async def _list(self, request: Request, kind: str) -> bytes:
-        params = params_of(request.message, ListParams)
+        params = read_params(request, ListParams)
         listing = await self._catalog.listing(kind, request.scope)
         return listing.page(params.cursor, modern=request.modern)
 
     async def _list_tools(self, request: Request) -> bytes:
         if self._search is not None:
-            cursor = params_of(request.message, ListParams).cursor
+            cursor = read_params(request, ListParams).cursor
             return search_listing().page(cursor, modern=request.modern)
         return await self._list(request, "tools")
 
@@ -198,7 +198,7 @@ class Methods:
         return await self._list(request, "templates")
 
     async def _call_tool(self, request: Request) -> bytes:
-        params = params_of(request.message, CallParams)
+        params = read_params(request, CallParams)
         _take_input(request, params)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
             listing = await self._catalog.listing("tools", request.scope)
@@ -220,9 +220,14 @@ class Methods:
                     "names those that it has.",
                 )
         try:
-            with _traced(request.meta):
-                async with self._in_session(request, tool) as session:
-                    result = await call_tool(session, params.name, arguments, request.listener)
+            if request.session is not None and "traceparent" not in request.meta:
+                # Most calls need nothing around them.
+                sdk = request.session.sdk
+                result = await call_tool(sdk, params.name, arguments, request.listener)
+            else:
+                with _traced(request.meta):
+                    async with self._in_session(request, tool) as session:
+                        result = await call_tool(session, params.name, arguments, request.listener)
         except LeasewayError as error:
             failed = failed_call(error)
             if failed is None:
@@ -231,19 +236,19 @@ class Methods:
         return fit_result(result.payload, modern=request.modern)
 
     async def _get_prompt(self, request: Request) -> bytes:
-        params = params_of(request.message, PromptParams)
+        params = read_params(request, PromptParams)
         _take_input(request, params)
         asked = requests.get(params.name, params.arguments, request.scope or None)
         return await self._send(request, asked)
 
     async def _read(self, request: Request) -> bytes:
-        params = params_of(request.message, ResourceParams)
+        params = read_params(request, ResourceParams)
         _take_input(request, params)
         asked = requests.read(params.uri, request.scope or None)
         return await self._send(request, asked, cached=True)
 
     async def _complete(self, request: Request) -> bytes:
-        params = params_of(request.message, CompleteParams)
+        params = read_params(request, CompleteParams)
         context = params.context.arguments if params.context is not None else None
         rest = requests.completion_params(params.argument.name, params.argument.value, context)
         ref, server = params.ref, request.scope or None
@@ -260,7 +265,7 @@ class Methods:
         return fit_result(result.payload, modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
-        level = params_of(request.message, SetLevelParams).level
+        level = read_params(request, SetLevelParams).level
         if level not in LOG_LEVELS:
             raise RpcError(INVALID_PARAMS, f"A log level is one of {', '.join(LOG_LEVELS)}.")
         assert request.session is not None
@@ -268,7 +273,7 @@ class Methods:
         return _EMPTY
 
     async def _subscribe(self, request: Request) -> bytes:
-        uri = params_of(request.message, ResourceParams).uri
+        uri = read_params(request, ResourceParams).uri
         assert request.session is not None
         try:
             await request.session.subscribe(uri)
@@ -277,14 +282,14 @@ class Methods:
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
-        uri = params_of(request.message, ResourceParams).uri
+        uri = read_params(request, ResourceParams).uri
         assert request.session is not None
         await request.session.unsubscribe(uri)
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:
         """Say what changes until the client ends its request."""
-        wanted = params_of(request.message, ListenParams).notifications
+        wanted = read_params(request, ListenParams).notifications
         if len(wanted.resource_subscriptions) > _MOST_FOLLOWED:
             raise RpcError(INVALID_PARAMS, f"A stream follows at most {_MOST_FOLLOWED} resources.")
         meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.request_id)}
@@ -332,23 +337,24 @@ class Methods:
                 yield session
 
 
-def read_meta(request: Request) -> None:
-    """Take what a request's `_meta` asks for.
+def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
+    """Return a request's params, and take what their `_meta` asks for.
 
     Raises:
-        RpcError: It is no object.
+        RpcError: They have not the shape that the method wants.
 
     """
-    meta = params_of(request.message, ListParams).meta
-    if not meta:
-        return
-    request.meta = meta
-    listener = request.listener
-    if "progressToken" in meta:
-        listener.token = encode(meta["progressToken"])
-    if request.modern:
-        level = meta.get(LOG_LEVEL_META_KEY)
-        listener.log_level = level if level in LOG_LEVELS else ""
+    params = params_of(request.message, kind)
+    meta = params.meta
+    if meta:
+        request.meta = meta
+        listener = request.listener
+        if "progressToken" in meta:
+            listener.token = encode(meta["progressToken"])
+        if request.modern:
+            level = meta.get(LOG_LEVEL_META_KEY)
+            listener.log_level = level if level in LOG_LEVELS else ""
+    return params
 
 
 def _take_input(request: Request, params: Continued) -> None:

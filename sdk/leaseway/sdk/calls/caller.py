@@ -291,17 +291,43 @@ def _rest(state: CallState, lease_id: str) -> bytes:
     events = state.events
     if not lease_id and not traceparent and events is None and not state.acquirer:
         return b""
-    rest = execution_pb2.Call(
-        lease_id=lease_id,
-        traceparent=traceparent,
-        tracestate=tracestate,
-        acquirer=state.acquirer,
-    )
+    if traceparent:
+        trace = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
+        rest = trace.SerializeToString()
+    else:
+        rest = b""
+    if lease_id or state.acquirer:
+        rest += _lease_part(lease_id, state.acquirer)
     if events is not None:
-        rest.wants_progress = events.wants_progress
-        rest.log_level = events.log_level
-        rest.answers.extend(events.answers)
-        rest.inline_media = events.inline_media
-        rest.passes_input = events.passes_input
-        rest.input = events.input
-    return rest.SerializeToString()
+        rest += _events_part(
+            events.wants_progress,
+            events.log_level,
+            events.answers,
+            events.inline_media,
+            events.passes_input,
+        )
+        if events.input:
+            rest += execution_pb2.Call(input=events.input).SerializeToString()
+    return rest
+
+
+@lru_cache(_MAX_HEADS)
+def _lease_part(lease_id: str, acquirer: str) -> bytes:
+    return execution_pb2.Call(lease_id=lease_id, acquirer=acquirer).SerializeToString()
+
+
+@lru_cache(64)
+def _events_part(
+    wants_progress: bool,
+    log_level: str,
+    answers: tuple[str, ...],
+    inline_media: bool,
+    passes_input: bool,
+) -> bytes:
+    return execution_pb2.Call(
+        wants_progress=wants_progress,
+        log_level=log_level,
+        answers=answers,
+        inline_media=inline_media,
+        passes_input=passes_input,
+    ).SerializeToString()
