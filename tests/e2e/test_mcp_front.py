@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import mcp_types as types
@@ -53,6 +54,11 @@ def servers(root: Path) -> dict[str, object]:
     return {
         "official": python_server("official_stdio.py", **{"truely-stateless": True}),
         "files": kit(root),
+        "bank": python_server(
+            "official_stdio.py",
+            **{"truely-stateless": True, "risk": {"echo": "financial"}},
+            transform=[{"prefix": "bank_"}],
+        ),
         "old": python_server("asking_stdio.py", "--legacy", transform=[{"prefix": "old_"}]),
     }
 
@@ -104,6 +110,28 @@ async def test_the_official_client_lists_and_calls_in_both_eras(place: Place, ov
                 await client.call_tool("ecko", {})
             assert refused.value.code == types.INVALID_PARAMS
             assert refused.value.data == {"reason": "TOOL_NOT_FOUND", "started": "no"}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_call_that_needs_a_person_asks_the_clients_user(place: Place, era: str) -> None:
+    asked: list[str] = []
+
+    async def user(context: Any, params: Any) -> Any:
+        asked.append(params.message)
+        return types.ElicitResult(action="accept", content={"approve": "no" not in params.message})
+
+    async with Client(place.url, mode=era, elicitation_callback=user) as client:
+        said = await client.call_tool("bank_echo", {"text": f"yes {era}"})
+        assert text_of(said) == f"yes {era}"
+        with pytest.raises(MCPError, match="has denied") as denied:
+            await client.call_tool("bank_echo", {"text": f"no {era}"})
+        assert denied.value.data["reason"] == "PERMISSION_DENIED"
+        assert [f"yes {era}" in asked[0], f"no {era}" in asked[1]] == [True, True]
+    async with Client(place.url, mode=era) as client:
+        with pytest.raises(MCPError, match="leaseway approvals approve") as needed:
+            await client.call_tool("bank_echo", {"text": f"mute {era}"})
+    approval = needed.value.data["confirmationId"]
+    assert approval in [one.id for one in await place.sdk.approvals() if one.state == "waiting"]
 
 
 @pytest.mark.parametrize("era", ERAS)

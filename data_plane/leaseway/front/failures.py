@@ -12,6 +12,7 @@ from mcp_types.jsonrpc import (
 
 from leaseway.front.messages import RpcError, encode
 from leaseway.sdk.errors import (
+    ConfirmationRequired,
     InputRequired,
     InvalidArguments,
     LeasewayError,
@@ -40,6 +41,8 @@ def rpc_error(error: LeasewayError) -> RpcError:
     data = {"reason": str(error.reason), "started": error.started}
     if error.retry_after is not None:
         data["retryAfter"] = error.retry_after
+    if isinstance(error, ConfirmationRequired):
+        data["confirmationId"] = error.confirmation_id
     if server := error.metadata.get("server"):
         data["server"] = server
     return RpcError(_code(error), str(error), data)

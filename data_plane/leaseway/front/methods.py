@@ -21,9 +21,11 @@ from mcp_types.version import (
     LATEST_HANDSHAKE_VERSION,
     MODERN_PROTOCOL_VERSIONS,
 )
+from msgspec import structs
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from leaseway.front import approvals
 from leaseway.front.catalog import Catalog
 from leaseway.front.failures import failed_call, rpc_error
 from leaseway.front.messages import (
@@ -49,9 +51,10 @@ from leaseway.front.results import CACHE_HINTS, fit_result
 from leaseway.front.sessions import LiveSession, TooManySubscriptions
 from leaseway.front.subscriptions import FollowedResource
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
-from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError, Tool
+from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, LeasewayError, Tool
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.results import ToolResult
 from leaseway.wire.errors import Fault
 from leaseway.wire.mcp import LOG_LEVELS
 from leaseway.wire.version import PACKAGE_VERSION
@@ -205,7 +208,8 @@ class Methods:
             answer = self._search.found if params.name == SEARCH else self._search.described
             return fit_result(answer(listing, params.arguments_json()), modern=request.modern)
         if self._search is not None and params.name == CALL:
-            params = self._search.meant(params.arguments_json())
+            answers = {"responses": params.responses, "state": params.state}
+            params = structs.replace(self._search.meant(params.arguments_json()), **answers)
         return await self._call(request, params)
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
@@ -219,21 +223,37 @@ class Methods:
                     f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
                     "names those that it has.",
                 )
+        if request.modern and approvals.continues(params.state):
+            await approvals.take_answer(self._client, params.state or "", bytes(params.responses))
+            request.listener.input = b""
         try:
-            if request.session is not None and "traceparent" not in request.meta:
-                # Most calls need nothing around them.
-                sdk = request.session.sdk
-                result = await call_tool(sdk, params.name, arguments, request.listener)
-            else:
-                with _traced(request.meta):
-                    async with self._in_session(request, tool) as session:
-                        result = await call_tool(session, params.name, arguments, request.listener)
+            try:
+                result = await self._relay(request, tool, params.name, arguments)
+            except ConfirmationRequired as error:
+                # Agreement counts in one session: what has none and is leased could not use it.
+                lasts = request.session is not None or (tool is not None and tool.shared)
+                if not lasts or not approvals.can_ask(request.listener, error):
+                    raise
+                if request.modern:
+                    return await approvals.asking(self._client, error)
+                await approvals.ask_user(self._client, request.listener, error)
+                result = await self._relay(request, tool, params.name, arguments)
         except LeasewayError as error:
             failed = failed_call(error)
             if failed is None:
                 raise
             return fit_result(failed, modern=request.modern)
         return fit_result(result.payload, modern=request.modern)
+
+    async def _relay(
+        self, request: Request, tool: Tool | None, name: str, arguments: bytes
+    ) -> ToolResult:
+        if request.session is not None and "traceparent" not in request.meta:
+            # Most calls need nothing around them.
+            return await call_tool(request.session.sdk, name, arguments, request.listener)
+        with _traced(request.meta):
+            async with self._in_session(request, tool) as session:
+                return await call_tool(session, name, arguments, request.listener)
 
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
