@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.stalls"]
+
 ROOT = Path(__file__).resolve().parents[1]
 ServerCommand = Callable[[str], list[str]]
 BOUND = 60.0

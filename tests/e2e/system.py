@@ -20,6 +20,7 @@ import yaml
 from tests.conftest import BOUND
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
+from leaseway.telemetry.diagnostics import STALLS_VARIABLE
 
 SERVERS = Path(__file__).resolve().parents[1] / "servers"
 LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
@@ -77,6 +78,10 @@ async def eventually(condition: object, *, within: float = BOUND) -> None:
             await asyncio.sleep(0.02)
 
 
+def _is_kept(name: str) -> bool:
+    return name == STALLS_VARIABLE or not name.startswith("LEASEWAY")
+
+
 @dataclass
 class Part:
     """One process of the system."""
@@ -123,7 +128,7 @@ class System:
         self.write(servers)
         self._count = workers
         self._environment = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("LEASEWAY")},
+            **{name: text for name, text in os.environ.items() if _is_kept(name)},
             **(environment or {}),
         }
         self.cwd: Path | None = None

@@ -31,6 +31,7 @@ EVERYWHERE = {
     "process_cpu_time_seconds": "counter",
     "process_memory_usage_bytes": "gauge",
     "leaseway_registry_version": "gauge",
+    "leaseway_event_loop_stall_seconds": "gauge",
 }
 OF_A_WORKER = EVERYWHERE | {
     "mcp_client_operation_duration_seconds": "histogram",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from leaseway.telemetry.diagnostics import StallMeter, measuring_stalls
 from leaseway.telemetry.exporters import describe_process, otel_resource
 from leaseway.telemetry.metrics import Meter, Reading
 from leaseway.telemetry.metrics_otlp import MetricsPump, metric_exporters
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter
 
 _PAGE_SIZE: Final = resource.getpagesize()
 _STATM: Final = Path("/proc/self/statm")
@@ -31,12 +35,26 @@ async def measuring(
 
     """
     exporters = metric_exporters()
-    if listener is None and not exporters:
-        yield None
-        return
-    meter = Meter()
+    measured = listener is not None or bool(exporters)
+    with measuring_stalls(service_name, wanted=measured) as stalls:
+        if not measured:
+            yield None
+            return
+        meter = Meter()
+        if stalls is not None:
+            _measure_loop(meter, stalls)
+        async with _serving(meter, listener, exporters, describe_process(service_name, instance)):
+            yield meter
+
+
+@asynccontextmanager
+async def _serving(
+    meter: Meter,
+    listener: MetricsListener | None,
+    exporters: Sequence[MetricExporter],
+    described: dict[str, str],
+) -> AsyncIterator[None]:
     _measure_process(meter)
-    described = describe_process(service_name, instance)
     server = pumping = pump = None
     if listener is not None:
         server = await serve_metrics(listener, _page(meter, described))
@@ -44,7 +62,7 @@ async def measuring(
         pump = MetricsPump(meter, exporters, otel_resource(described))
         pumping = asyncio.create_task(pump.run(), name="send metrics")
     try:
-        yield meter
+        yield
     finally:
         if server is not None:
             server.close()
@@ -74,6 +92,15 @@ def _measure_process(meter: Meter) -> None:
         kind="counter",
     )
     meter.observe("process.memory.usage", "By", "Physical memory that this process holds.", _memory)
+
+
+def _measure_loop(meter: Meter, stalls: StallMeter) -> None:
+    meter.observe(
+        "leaseway.event_loop.stall",
+        "s",
+        "The longest time in the last minute or two that the event loop stood still.",
+        lambda: [((), stalls.recent())],
+    )
 
 
 def _cpu_time() -> Reading:

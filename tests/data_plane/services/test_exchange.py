@@ -9,6 +9,7 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.telemetry.diagnostics import Stall, StallMeter
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -229,3 +230,39 @@ async def test_a_stream_of_another_protocol_is_refused_as_a_whole(bench: Bench) 
     fault = fault_from_rpc_error(error.value)
     assert fault is not None
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
+
+
+HOSTILE = {
+    "numbers": b'{"text":[' + b"1," * 90_000 + b"1]}",
+    "too many numbers": b'{"text":[' + b"1," * 2_000_000 + b"1]}",
+    "lists in lists": b'{"text":' + b"[" * 2_000_000 + b"]" * 2_000_000 + b"}",
+    "objects": b'{"text":[' + b'{"":[]},' * 40_000 + b"1]}",
+    "keys": b"{" + b",".join(b'"%d":1' % number for number in range(45_000)) + b"}",
+    "a long text": b'{"text":["' + b"x" * 4_000_000 + b'"]}',
+    "a text of escapes": b'{"text":["' + b"\\u0041" * 600_000 + b'"]}',
+    "a long number": b'{"text":' + b"9" * 4_000_000 + b"}",
+    "half a document": b'{"text":["' + b"x" * 4_000_000,
+}
+
+
+@pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
+async def test_no_arguments_keep_a_neighbours_calls_waiting(bench: Bench, document: bytes) -> None:
+    """The worker, both callers and their gRPC share this loop: its work is counted, not time."""
+    await bench.serve("time")
+    hostile, neighbour = bench.caller(), bench.caller()
+    assert (await neighbour.call("time")).payload
+    assert len(document) <= bounds.MAX_ARGUMENTS
+    stalls: list[Stall] = []
+    meter = StallMeter(stalls.append)
+    meter.start()
+    hostile.results[9] = asyncio.get_running_loop().create_future()
+    size = bounds.BATCH_SIZE
+    for start in range(0, len(document), size):
+        chunk = execution_pb2.Chunk(call_id=9, data=document[start : start + size])
+        await hostile.send(chunks=[chunk])
+    await hostile.send(calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")])
+    while not hostile.results[9].done():
+        assert (await neighbour.call("time")).payload
+    meter.stop()
+    assert hostile.results[9].result().HasField("status")
+    assert max((min(one.seconds, one.busy) for one in stalls), default=0.0) < 0.4

@@ -1,0 +1,59 @@
+"""The longest stalls of event loops during a test run, printed at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaseway.telemetry.diagnostics import STALLS_VARIABLE
+
+_SHOWN = 5
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have every process that the tests start keep its longest stall in one folder."""
+    if STALLS_VARIABLE not in os.environ:
+        os.environ[STALLS_VARIABLE] = tempfile.mkdtemp(prefix="stalls-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(STALLS_VARIABLE)))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the longest of each kind of process; those of this one are the tests' own."""
+    found: list[dict[str, Any]] = []
+    for path in Path(os.environ.get(STALLS_VARIABLE, "")).glob("leaseway-*.json"):
+        try:
+            record = json.loads(path.read_text())
+        except ValueError:  # its process was killed while it wrote
+            continue
+        if "pytest" not in record["program"][0]:
+            found.append(record)
+    if not found:
+        return
+    terminalreporter.section("longest stalls of event loops")
+    for name in sorted({record["name"] for record in found}):
+        mine = [record for record in found if record["name"] == name]
+        terminalreporter.line(f"{name}: {len(mine)} processes")
+        for kind in ("longest", "busiest"):
+            stalls = [record[kind] for record in mine]
+            for stall in sorted(stalls, key=_length[kind], reverse=True)[:_SHOWN]:
+                terminalreporter.line(_line(kind, stall))
+
+
+_length = {
+    "longest": lambda stall: stall["seconds"],
+    "busiest": lambda stall: min(stall["seconds"], stall["busy"]),
+}
+
+
+def _line(kind: str, stall: dict[str, Any]) -> str:
+    where = " > ".join(stall["stack"]) or "not looked at"
+    return (
+        f"  {kind}: {1000 * stall['seconds']:.0f} ms, {1000 * stall['busy']:.0f} ms of them busy,"
+        f" {stall['age']:.1f} s after its start: {where}"
+    )
