@@ -155,7 +155,6 @@ def test_the_wheel_holds_nothing_else(wheel: list[str]) -> None:
 
 def _is_test(name: str) -> bool:
     """Say whether a file is one of Leaseway's own tests; `leaseway.sdk.testing` is for users'."""
-    # The fake for users' tests runs on the worker's twins.
     ours = ("leaseway/sdk/testing/", "leaseway/data_plane/testing/")
     return "test" in name.lower() and not name.startswith(ours)
 

@@ -15,8 +15,9 @@ from typing import Any
 import grpc
 import pytest
 
-from leaseway.data_plane.app import run, serve
+from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
+from leaseway.data_plane.serving import serve
 from leaseway.data_plane.testing.servers import MemoryServers
 from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey

@@ -1,7 +1,4 @@
-"""A worker process: chooses the concrete classes, opens the one task group, and ends in order.
-
-The end: not serving, the worker leaves (`worker`), the server stops.
-"""
+"""A worker process: chooses the concrete classes and opens the one task group."""
 
 from __future__ import annotations
 
@@ -17,9 +14,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-import grpc
-
-from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
@@ -32,22 +26,17 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.health import patience_of
 from leaseway.data_plane.references.vault import WorkerVault
-from leaseway.data_plane.services.execution import add_execution_service
-from leaseway.data_plane.sync.client import SyncClient
+from leaseway.data_plane.serving import serve
 from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import census_on_signal
 from leaseway.telemetry.setup import measuring
-from leaseway.v1 import leases_pb2_grpc
 from leaseway.wire.auth import check_listen
-from leaseway.wire.serving import LIVE, HealthService, bind, enable_reflection, make_server
+from leaseway.wire.serving import bind, make_server
 
 _logger = logging.getLogger(__name__)
-_SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
-_STOP_GRACE: Final = 5.0
-"""Seconds that callers are given to read the ends of their streams."""
 _STORAGE_GRACE: Final = 5.0
 """Seconds that the end of a worker waits for its artifacts to be removed."""
 
@@ -118,49 +107,6 @@ def _audit(options: WorkerOptions) -> AuditLog | None:
         return AuditLog(options.audit, options.id, secrets.token_hex(8), time.time)
     except AuditUnavailable as error:
         raise OSError(str(error)) from None
-
-
-async def serve(
-    server: grpc.aio.Server,
-    worker: Worker,
-    background: Background,
-    stop: Stop,
-    ready: Callable[[], None],
-) -> None:
-    """Serve until asked to stop, then leave in order.
-
-    Args:
-        server: Bound, not started.
-        worker: What is served.
-        background: Runs what nobody waits for.
-        stop: Says when.
-        ready: Called once the server listens.
-
-    """
-    add_execution_service(worker.execution, server)
-    leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)
-    health = HealthService(server)
-    await health.set_not_serving("", *_SERVICES)
-    await health.set_serving(LIVE)
-    enable_reflection(server, _SERVICES)
-    await server.start()
-    try:
-        async with serve_artifacts(worker.artifacts_http, worker.artifacts):
-            ready()
-            background.keep(worker.sync.run, "keep joined to the control plane")
-            background.keep(worker.references.run, "follow changes of secrets and files")
-            background.spawn(_say_when_serving(worker.sync, health), "health")
-            await stop.asked.wait()
-            _logger.info("Worker %s ends: %s.", worker.id, stop.reason)
-            await health.shut_down()
-            await worker.leave(stop)
-    finally:
-        await server.stop(_STOP_GRACE)
-
-
-async def _say_when_serving(sync: SyncClient, health: HealthService) -> None:
-    await sync.caught_up.wait()
-    await health.set_serving("", *_SERVICES)
 
 
 @contextlib.asynccontextmanager

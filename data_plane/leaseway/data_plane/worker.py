@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -156,8 +156,9 @@ class Worker:
         storage: ArtifactStorage | None = None,
         pace: Pace = Pace(),  # noqa: B008 - frozen
         audit: AuditLog | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        clock = asyncio.get_running_loop().time
+        clock = clock or asyncio.get_running_loop().time
         self.id = options.id
         self.artifacts_http = options.artifacts_http
         me = catalog_pb2.WorkerRef(

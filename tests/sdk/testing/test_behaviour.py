@@ -10,6 +10,7 @@ import pytest
 from tests.sdk.fakes import BOUND
 
 from leaseway.sdk import (
+    ConfirmationRequired,
     DeadlineExceeded,
     Draining,
     InputRequired,
@@ -124,6 +125,23 @@ async def test_progress_and_logs_come_in_order_before_the_result(
     steps = [event.progress for event in seen if isinstance(event, Progress)]
     assert [(one.level, one.logger, one.data) for one in logs] == [("warning", "builder", {"n": 1})]
     assert steps == [1, 2]
+
+
+def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> None:
+    @fake.server("bank", prefix="bank_").tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        return f"paid {amount}"
+
+    client = fake.client()
+    with pytest.raises(ConfirmationRequired):
+        client.call_tool("bank_pay", {"amount": 1})
+    (approval,) = client.approvals()
+    client.approve(approval.id)
+    assert client.call_tool("bank_pay", {"amount": 1}).text == "paid 1"
+    assert [call.arguments for call in fake.calls] == [{"amount": 1}]
+    asked = fake.client(on_approval=lambda _: False)
+    with pytest.raises(PermissionDenied):
+        asked.call_tool("bank_pay", {"amount": 2})
 
 
 async def test_a_tool_asks_its_caller(fake: FakeLeaseway) -> None:

@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from leaseway.data_plane.audit.record import Entry
 from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall
@@ -37,6 +36,9 @@ _numbers: Final = itertools.count(1)
 """A question's id is unique in the worker, and so on every stream."""
 
 _MAX_TEXT: Final = 1024
+INTERNAL_ERROR: Final = -32603
+INVALID_PARAMS: Final = -32602
+"""JSON-RPC's numbers for what went wrong; `mcp_types`, which has them too, takes long to load."""
 
 
 class OpenAsks:

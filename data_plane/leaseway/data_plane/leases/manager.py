@@ -196,7 +196,7 @@ class LeaseManager:
             self.follow()
 
     def _not_up(self, lease: Lease, fault: Fault) -> None:
-        self._end(lease.id, "lost", fault.message)
+        self.end(lease.id, "lost", fault.message)
 
     def begin_call(self, lease: Lease) -> None:
         """Note that a call is in flight on a lease."""
@@ -241,7 +241,7 @@ class LeaseManager:
             Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
 
         """
-        if self._end(lease_id, "released", why):
+        if self.end(lease_id, "released", why):
             return True
         fault = self.ended_fault(lease_id)
         if fault.reason is not Reason.LEASE_RELEASED:
@@ -250,7 +250,7 @@ class LeaseManager:
 
     def revoke(self, lease_id: str, why: str) -> None:
         """End a lease against its holder's will; one that is not held is left as it ended."""
-        self._end(lease_id, "revoked", why)
+        self.end(lease_id, "revoked", why)
 
     def leave(self, refusal: Fault) -> None:
         """Grant nothing more: refuse whoever asks, and whoever waits for room."""
@@ -260,7 +260,7 @@ class LeaseManager:
     def revoke_all(self, why: str) -> None:
         """End every lease."""
         for lease in self._table.leases:
-            self._end(lease.id, "revoked", why)
+            self.end(lease.id, "revoked", why)
 
     def follow(self) -> None:
         """Compare what is held and waited for with what is served now: after each update."""
@@ -290,9 +290,10 @@ class LeaseManager:
     def _instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         why = fault.message if fault is not None else "its instance ended"
         self._instances.forget(live.lease_id)
-        self._end(live.lease_id, "lost", why)
+        self.end(live.lease_id, "lost", why)
 
-    def _end(self, lease_id: str, how: How, why: str = "") -> bool:
+    def end(self, lease_id: str, how: How, why: str = "") -> bool:
+        """End a lease; False where it is not held."""
         lease = self._table.end(lease_id, how, self._clock(), why)
         if lease is None:
             return False
@@ -320,7 +321,9 @@ class LeaseManager:
             self._timer = None
         at = self._table.next_tick(self._clock())
         if at is not None:
-            self._timer = asyncio.get_running_loop().call_at(at, self._tick)
+            self._timer = asyncio.get_running_loop().call_later(
+                max(0.0, at - self._clock()), self._tick
+            )
 
     def stop(self) -> None:
         """Let no further lease expire; the worker is gone next."""

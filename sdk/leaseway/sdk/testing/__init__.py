@@ -1,4 +1,4 @@
-"""A Leaseway for tests: true clients, true errors, and functions as tools, all in one process.
+"""A Leaseway for tests: the real planes and clients in one process, and functions as tools.
 
     >>> from leaseway.sdk import InvalidArguments, ServerLost
     >>> from leaseway.sdk.testing import CallContext, FakeLeaseway
@@ -38,12 +38,11 @@
     It died.
     {'url': 'http://a'}
 
-It needs the extra `leaseway[testing]`.
+It needs the extra `leaseway[testing]`, which brings both planes.
 """
 
 try:
-    import jsonschema_rs  # noqa: F401
-    import pydantic  # noqa: F401
+    import leaseway.sdk.testing.planes  # noqa: F401
 except ImportError as error:
     raise ImportError(
         f"leaseway.sdk.testing needs {error.name}, which is not installed. Install the extra: "
@@ -54,9 +53,9 @@ except ImportError as error:
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.fake import FakeLeaseway
+from leaseway.sdk.testing.instance import RecordedCall
 from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.values import Media, Reply
-from leaseway.sdk.testing.worker import RecordedCall
 
 __all__ = [
     "CallContext",

@@ -20,7 +20,6 @@ class Line:
         progress: Sends progress, or None where the caller wants none.
         log: Sends a message, or None likewise.
         log_level: The least level that the caller wants.
-        update: Sends the URI of a resource that has changed.
         ask: Asks the caller something.
         answers: The methods that the caller answers.
     """
@@ -28,7 +27,6 @@ class Line:
     progress: Callable[[float, float | None, str], None] | None
     log: Callable[[str, str, bytes], None] | None
     log_level: str
-    update: Callable[[str], None]
     ask: Callable[[str, bytes], asyncio.Future[bytes]]
     answers: frozenset[str]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
+import asyncio
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
-
-import grpc
+from typing import Final, Self, TypeVar
 
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import background
@@ -22,41 +20,26 @@ from leaseway.sdk.operators.views import (
     lease_from_wire,
     problem_from_wire,
 )
-from leaseway.sdk.testing.admin import FakeAdmin
-from leaseway.sdk.testing.approvals import FakeApprovals
-from leaseway.sdk.testing.control import FakeControlPlane
-from leaseway.sdk.testing.lease_table import LeaseTable
+from leaseway.sdk.testing.instance import FunctionServers, RecordedCall
+from leaseway.sdk.testing.planes import Planes
 from leaseway.sdk.testing.registry import Registry
 from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.steering import Steering
-from leaseway.sdk.testing.worker import FakeWorker, RecordedCall
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
-from leaseway.v1 import (
-    admin_pb2_grpc,
-    catalog_pb2,
-    catalog_pb2_grpc,
-    execution_pb2_grpc,
-    leases_pb2_grpc,
-)
 from leaseway.wire.bounds import MAX_LEASES
-from leaseway.wire.serving import SERVER_OPTIONS
 
-_WORKER: Final = "fake-worker"
 _SERVER: Final = "tools"
-_GRACE: Final = 0.2
-"""Seconds in which streams of clients that were closed end by themselves."""
 
 WorkT = TypeVar("WorkT")
 
 
 class FakeLeaseway(Steering):
-    """A control plane with one worker on a port of the loopback, and functions as tools.
+    """A control plane and a worker on ports of the loopback, and functions as tools.
 
     Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
-    and at any time within. It speaks the true protocol to true clients: arguments are checked
-    against schemas, errors are those of a real system, leases are placed, kept alive and end.
-    What it lacks: several workers, draining, filters, transforms of names, keys, and calls over
-    other RPCs than the SDK's.
+    and at any time within. Control plane and worker are the real ones, in this process: only the
+    MCP servers are functions. There is one worker, and no filters, rules, tenants' variants or
+    credentials.
 
     It needs the extra `leaseway[testing]`. Children that a process forks once it has
     used one cannot use clients.
@@ -74,16 +57,13 @@ class FakeLeaseway(Steering):
     """
 
     def __init__(self, *, capacity: int = MAX_LEASES) -> None:
-        self._server: grpc.aio.Server | None = None
+        self._capacity = capacity
+        self._planes: Planes | None = None
         self._thread = 0
         self._clients: list[Client] = []
-        incarnation = secrets.token_hex(8)
+        self._changing: set[asyncio.Task[None]] = set()
         self._registry = Registry(self._changed)
-        self._leases = LeaseTable(incarnation, _WORKER, self._now)
-        self._control = FakeControlPlane(self._registry, self._leases, capacity)
-        approvals = FakeApprovals()
-        self._admin = FakeAdmin(self._registry, self._leases, capacity, approvals)
-        self._worker = FakeWorker(_WORKER, incarnation, self._registry, self._leases, approvals)
+        self._servers = FunctionServers(self._registry)
         self.address = ""
         tools = self.server(_SERVER)
         self.tool = tools.tool
@@ -147,7 +127,7 @@ class FakeLeaseway(Steering):
         All parameters are those of `Client`; the fake accepts any key.
         """
         client = Client(
-            self._running_at(),
+            self._running().address,
             agent=agent,
             tenant=tenant,
             key=key,
@@ -172,7 +152,7 @@ class FakeLeaseway(Steering):
     ) -> AsyncClient:
         """Return a new asynchronous client, to be used as `async with`; see `client`."""
         return AsyncClient(
-            self._running_at(),
+            self._running().address,
             agent=agent,
             tenant=tenant,
             key=key,
@@ -185,35 +165,42 @@ class FakeLeaseway(Steering):
     @property
     def tools(self) -> list[Tool]:
         """What clients see listed, ordered by name."""
-        return [tool_from_wire(message) for message in self._registry.messages([])]
+        planes = self._running()
+        return [tool_from_wire(message) for message in self._do(planes.tools)]
 
     @property
     def calls(self) -> list[RecordedCall]:
         """The calls that have reached a tool so far, the oldest first; the last 100,000."""
-        return self._do(lambda: list(self._worker.calls))
+        return self._do(lambda: list(self._servers.calls))
 
     @property
     def leases(self) -> list[LeaseInfo]:
         """The leases that are held now, the oldest first."""
-        return self._do(
-            lambda: [lease_from_wire(self._leases.message(one)) for one in self._leases.held]
-        )
+        return [lease_from_wire(message) for message in self._do(self._running().leases)]
 
     @property
     def problems(self) -> list[ProblemInfo]:
         """What clients have reported, the one longest not met first."""
-        return self._do(lambda: [problem_from_wire(one) for one in self._admin.problems])
+        return [problem_from_wire(message) for message in self._do(self._running().problems)]
 
     def _changed(self) -> None:
-        if self._server is not None:
-            self._do(self._control.changed)
+        """Have a change served: at once, but for one that a tool of this very fake makes."""
+        planes = self._planes
+        if planes is None:
+            return
+        if threading.get_ident() != self._thread:
+            background().run(planes.settle)
+            return
+        task = asyncio.get_running_loop().create_task(planes.settle())
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
 
     def _updated(self, server_id: str, uri: str) -> None:
-        self._do(lambda: self._worker.requests.changed(server_id, uri))
+        self._do(lambda: self._servers.updated(server_id, uri))
 
     def _do(self, work: Callable[[], WorkT]) -> WorkT:
         """Do something where the fake lives; its state has that one writer."""
-        if self._server is None or threading.get_ident() == self._thread:
+        if self._planes is None or threading.get_ident() == self._thread:
             return work()
 
         async def there() -> WorkT:
@@ -221,35 +208,24 @@ class FakeLeaseway(Steering):
 
         return background().run(there)
 
-    def _running_at(self) -> str:
-        if self._server is None:
+    def _running(self) -> Planes:
+        if self._planes is None:
             raise RuntimeError("The fake does not run: use it as `with FakeLeaseway() as fake`.")
-        return self.address
+        return self._planes
 
     async def _start(self) -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        control: Any = self._control
-        admin: Any = self._admin
-        worker: Any = self._worker
-        catalog_pb2_grpc.add_CatalogServiceServicer_to_server(control, server)
-        leases_pb2_grpc.add_PlacementServiceServicer_to_server(control, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
-        execution_pb2_grpc.add_ExecutionServiceServicer_to_server(worker, server)
-        leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker, server)
-        self.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        self._control.worker = self._admin.worker = catalog_pb2.WorkerRef(
-            id=_WORKER, incarnation=self._worker.incarnation, address=self.address
-        )
-        await server.start()
+        planes = Planes(self._registry, self._servers, self._capacity)
+        await planes.start()
+        self.address = planes.address
         self._thread = threading.get_ident()
-        self._server = server
+        self._planes = planes
 
     async def _stop(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(_GRACE)
-        self._worker.close()
+        planes, self._planes = self._planes, None
+        if planes is not None:
+            await planes.stop()
+        self._servers.close()
 
     def __repr__(self) -> str:
-        where = self.address if self._server is not None else "not running"
+        where = self.address if self._planes is not None else "not running"
         return f"<{type(self).__name__} {where}>"

@@ -1,22 +1,18 @@
-"""Functions as tools: the schema of their parameters, the check of arguments, and the call."""
+"""Functions as tools: the schema of their parameters, and the arguments as they take them."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
-import jsonschema_rs
 from pydantic import ConfigDict, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from leaseway.sdk.testing.context import CallContext
-from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
 
-_MOST_VIOLATIONS: Final = 20
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -50,34 +46,22 @@ class FakeTool:
     model: Any = None
     needs_approval: bool = False
 
-    @cached_property
-    def _validator(self) -> Any:
-        return jsonschema_rs.validator_for(dict(self.input_schema), mask="the value")
-
     @property
     def qualified_name(self) -> str:
         """`server:tool`, which can be called too."""
         return qualified(self.server_id, self.original_name)
 
-    def check(self, arguments: dict[str, Any]) -> None:
-        """Check arguments as a worker does.
-
-        Raises:
-            Fault: INVALID_ARGUMENTS, with each violation.
-
-        """
-        found: list[tuple[str, str]] = []
-        for error in self._validator.iter_errors(arguments):
-            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.instance_path)
-            found.append((f"${path}", error.message[:200]))
-            if len(found) == _MOST_VIOLATIONS:
-                break
-        if found:
-            raise Fault(
-                Reason.INVALID_ARGUMENTS,
-                f"The arguments of {self.qualified_name} do not fit its input schema.",
-                violations=tuple(found),
-            )
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The tool as its server lists it."""
+        listed = {
+            "name": self.original_name,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "outputSchema": self.output_schema,
+            "annotations": self.annotations,
+        }
+        return {key: value for key, value in listed.items() if value or key == "inputSchema"}
 
     def bind(self, arguments: dict[str, Any], context: CallContext) -> dict[str, Any]:
         """Return what the function is called with: checked arguments as the types it names."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Any, Final
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.faults import fault_of
-from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
 
@@ -53,17 +51,16 @@ class FakePrompt:
         """`server:prompt`, by which it can be had, too."""
         return qualified(self.server_id, self.original_name)
 
-    def message(self, *, shared: bool) -> catalog_pb2.Prompt:
-        """Return it for the wire."""
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The prompt as its server lists it."""
         arguments = [{"name": name, "required": need} for name, need in self.arguments.items()]
-        return catalog_pb2.Prompt(
-            name=self.name,
-            original_name=self.original_name,
-            server_id=self.server_id,
-            description=self.description,
-            arguments=json.dumps(arguments).encode() if arguments else b"",
-            shared=shared,
-        )
+        listed = {
+            "name": self.original_name,
+            "description": self.description,
+            "arguments": arguments,
+        }
+        return {key: value for key, value in listed.items() if value}
 
     async def get(self, given: Mapping[str, str], context: CallContext) -> dict[str, Any]:
         """Return the MCP result, the arguments filled in.
@@ -115,16 +112,10 @@ class FakeResource:
     description: str
     mime_type: str
 
-    def message(self, *, shared: bool) -> catalog_pb2.Resource:
-        """Return it for the wire."""
-        return catalog_pb2.Resource(
-            uri=self.uri,
-            server_id=self.server_id,
-            name=self.name,
-            description=self.description,
-            mime_type=self.mime_type,
-            shared=shared,
-        )
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The resource as its server lists it."""
+        return _listed(self, uri=self.uri)
 
     def read(self) -> dict[str, Any]:
         """Return the MCP result.
@@ -187,17 +178,10 @@ class FakeTemplate:
             pattern += f"(?P<{name}>{'.+' if plus else '[^/]+'}){re.escape(text)}"
         return re.compile(pattern)
 
-    def message(self, *, shared: bool) -> catalog_pb2.Resource:
-        """Return it for the wire."""
-        return catalog_pb2.Resource(
-            uri=self.template,
-            is_template=True,
-            server_id=self.server_id,
-            name=self.name,
-            description=self.description,
-            mime_type=self.mime_type,
-            shared=shared,
-        )
+    @property
+    def definition(self) -> dict[str, Any]:
+        """The template as its server lists it."""
+        return _listed(self, uriTemplate=self.template)
 
     def resource(self, uri: str) -> FakeResource | None:
         """Return the resource that it stands for by a URI, or None."""
@@ -208,6 +192,11 @@ class FakeTemplate:
         return FakeResource(
             uri, self.server_id, content, self.name, self.description, self.mime_type
         )
+
+
+def _listed(one: FakeResource | FakeTemplate, **place: str) -> dict[str, Any]:
+    more = {"name": one.name, "description": one.description, "mimeType": one.mime_type}
+    return {**place, **{key: value for key, value in more.items() if value}}
 
 
 def make_prompt(

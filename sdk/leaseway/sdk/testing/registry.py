@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
+from leaseway.data_plane.core.ports import Offers
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.offers import FakePrompt, FakeResource, FakeTemplate
-from leaseway.v1 import catalog_pb2
-from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
+from leaseway.spec.policy import ServerPolicy
+from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.bounds import MAX_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, nearest
 
@@ -22,6 +25,7 @@ class Offering(Protocol):
 
     id: str
     stateful: bool
+    prefix: str
     state: dict[str, Any]
 
 
@@ -154,35 +158,6 @@ class Registry:
             raise _missing("template", text, [known for _, known in self.templates])
         return template
 
-    def prompt_messages(self, servers: list[str]) -> list[catalog_pb2.Prompt]:
-        """Return the prompts of some servers or of all, ordered by name."""
-        chosen = [one for one in self.prompts.values() if not servers or one.server_id in servers]
-        found = [one.message(shared=not self.servers[one.server_id].stateful) for one in chosen]
-        return sorted(found, key=lambda one: one.name)
-
-    def resource_messages(self, servers: list[str]) -> list[catalog_pb2.Resource]:
-        """Return the resources of some servers or of all by server and URI, then the templates."""
-        offers: list[tuple[tuple[str, str], FakeResource | FakeTemplate]] = [
-            *_ordered(self.resources),
-            *_ordered(self.templates),
-        ]
-        return [
-            one.message(shared=not self.servers[server_id].stateful)
-            for (server_id, _), one in offers
-            if not servers or server_id in servers
-        ]
-
-    def check_servers(self, servers: list[str]) -> None:
-        """See to it that servers exist.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest ids.
-
-        """
-        for server_id in servers:
-            if server_id not in self.servers and server_id != ADMIN_TOOLSET:
-                raise _missing("server", server_id, self.servers)
-
     def remove(self, name: str) -> None:
         """Offer a tool no more.
 
@@ -231,18 +206,46 @@ class Registry:
         """
         return self.find(f"{server_id}:{original_name}")
 
-    @property
-    def leased(self) -> bool:
-        """Whether a server's clients are leased, so that there is something to release."""
-        return any(server.stateful for server in self.servers.values())
+    # As servers list it, and as a configuration names them.
 
-    def messages(self, servers: list[str]) -> list[catalog_pb2.Tool]:
-        """Return what is listed, of some servers or of all, ordered by name."""
-        found = [_tool_message(t, self.servers[t.server_id]) for t in self.tools.values()]
-        if self.leased:
-            found += [_admin_message(name) for name in TOOL_DEFINITIONS]
-        chosen = [one for one in found if not servers or one.server_id in servers]
-        return sorted(chosen, key=lambda one: one.name)
+    def specs(self) -> list[ServerSpec]:
+        """Return the servers, each as a configuration would have it."""
+        return [
+            ServerSpec(
+                VariantKey(server.id),
+                "stdio",
+                truely_stateless=not server.stateful,
+                command="a function",
+                instances=InstancePolicy(max_instances=MAX_LEASES),
+                transforms=(Transform("prefix", server.prefix),) if server.prefix else (),
+                policy=self._policy(server.id),
+            )
+            for server in self.servers.values()
+        ]
+
+    def _policy(self, server_id: str) -> ServerPolicy:
+        names = [
+            tool.original_name
+            for tool in self.tools.values()
+            if tool.server_id == server_id and tool.needs_approval
+        ]
+        return ServerPolicy(risks=tuple((name, "financial") for name in names))
+
+    def definitions(self, server_id: str) -> dict[str, bytes]:
+        """Return the definitions of a server's tools, by original name."""
+        return {
+            tool.original_name: json.dumps(tool.definition).encode()
+            for tool in self.tools.values()
+            if tool.server_id == server_id
+        }
+
+    def offers(self, server_id: str) -> Offers:
+        """Return the definitions of what else a server offers."""
+        return Offers(
+            prompts=_definitions(self.prompts.values(), server_id),
+            resources=_definitions(self.resources.values(), server_id),
+            templates=_definitions(self.templates.values(), server_id),
+        )
 
     def _not_found(self, name: str) -> Fault:
         qualified = ":" in name
@@ -256,18 +259,10 @@ def _ordered(
     return sorted(offers.items(), key=lambda one: one[0])
 
 
-def _tool_message(tool: FakeTool, server: Offering) -> catalog_pb2.Tool:
-    """Return a tool for the wire."""
-    return catalog_pb2.Tool(
-        name=tool.name,
-        original_name=tool.original_name,
-        server_id=tool.server_id,
-        description=tool.description,
-        input_schema=json.dumps(tool.input_schema).encode(),
-        output_schema=json.dumps(tool.output_schema).encode() if tool.output_schema else b"",
-        annotations=json.dumps(tool.annotations).encode() if tool.annotations else b"",
-        shared=not server.stateful,
-    )
+def _definitions(
+    offers: Iterable[FakePrompt | FakeResource | FakeTemplate], server_id: str
+) -> tuple[bytes, ...]:
+    return tuple(json.dumps(o.definition).encode() for o in offers if o.server_id == server_id)
 
 
 def _missing(what: str, name: str, known: Iterable[str]) -> Fault:
@@ -277,18 +272,4 @@ def _missing(what: str, name: str, known: Iterable[str]) -> Fault:
         Reason.TOOL_NOT_FOUND,
         f"There is no {what} '{name}'.{hint}",
         metadata={"nearest": ", ".join(near)},
-    )
-
-
-def _admin_message(name: str) -> catalog_pb2.Tool:
-    definition = json.loads(TOOL_DEFINITIONS[name])
-    return catalog_pb2.Tool(
-        name=name,
-        original_name=name,
-        server_id=ADMIN_TOOLSET,
-        title=definition["title"],
-        description=definition["description"],
-        input_schema=json.dumps(definition["inputSchema"]).encode(),
-        annotations=json.dumps(definition["annotations"]).encode(),
-        shared=True,
     )

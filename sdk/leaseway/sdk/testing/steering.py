@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+from leaseway.data_plane.core.lease_table import How
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import LeaseInfo
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.faults import fault_of
-from leaseway.sdk.testing.lease_table import LeaseTable
+from leaseway.sdk.testing.instance import FunctionServers
+from leaseway.sdk.testing.planes import Planes
 from leaseway.sdk.testing.registry import Registry
-from leaseway.sdk.testing.worker import FakeWorker
-from leaseway.wire.errors import Reason
 
 WorkT = TypeVar("WorkT")
 
@@ -24,9 +23,17 @@ class Steering(ABC):
     """The part of a fake that tests steer it by; in plain and in async tests alike."""
 
     _registry: Registry
-    _leases: LeaseTable
-    _worker: FakeWorker
-    _ahead = 0.0
+    _servers: FunctionServers
+    _planes: Planes | None
+
+    @abstractmethod
+    def _running(self) -> Planes:
+        """Return the planes.
+
+        Raises:
+            RuntimeError: There are none: it does not run.
+
+        """
 
     @abstractmethod
     def _do(self, work: Callable[[], WorkT]) -> WorkT:
@@ -56,7 +63,7 @@ class Steering(ABC):
             )
         name = self._registry.known(tool).name
         fault = fault_of(error)
-        self._do(lambda: self._worker.behaviour.fail(name, fault, times))
+        self._do(lambda: self._servers.behaviour.fail(name, fault, times))
 
     def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
         """Have the next calls of a tool begin later.
@@ -71,7 +78,7 @@ class Steering(ABC):
 
         """
         name = self._registry.known(tool).name
-        self._do(lambda: self._worker.behaviour.delay(name, seconds, times))
+        self._do(lambda: self._servers.behaviour.delay(name, seconds, times))
 
     def hold(self, tool: str) -> Hold:
         """Have calls of a tool wait until a `with` block ends, without any sleeping.
@@ -88,8 +95,8 @@ class Steering(ABC):
 
         """
         name = self._registry.known(tool).name
-        hold = Hold(lambda: self._do(lambda: self._worker.behaviour.let_go(name)))
-        self._do(lambda: self._worker.behaviour.hold(name, hold))
+        hold = Hold(lambda: self._do(lambda: self._servers.behaviour.let_go(name)))
+        self._do(lambda: self._servers.behaviour.hold(name, hold))
         return hold
 
     def advance(self, seconds: float) -> None:
@@ -97,12 +104,8 @@ class Steering(ABC):
 
         A lease on which a call is running does not.
         """
-
-        def forward() -> None:
-            self._ahead += seconds
-            _ = self._leases.held  # looking at them has them expire
-
-        self._do(forward)
+        planes = self._running()
+        self._do(lambda: planes.advance(seconds))
 
     def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
         """End a lease as if it had not been renewed in time; calls on it fail.
@@ -111,7 +114,7 @@ class Steering(ABC):
             lease: The lease, or its id. One that is not held is left as it ended.
 
         """
-        self._end(lease, Reason.LEASE_EXPIRED, "it was not renewed in time")
+        self._end(lease, "expired")
 
     def revoke_lease(self, lease: Lease | LeaseInfo | str, reason: str = "a test did it") -> None:
         """End a lease as an operator would; calls on it fail.
@@ -121,7 +124,7 @@ class Steering(ABC):
             reason: Why, for its holder.
 
         """
-        self._end(lease, Reason.LEASE_REVOKED, reason)
+        self._end(lease, "revoked", reason)
 
     def lose_lease(self, lease: Lease | LeaseInfo | str) -> None:
         """End a lease as if its worker had gone or its server had died; calls on it fail.
@@ -130,11 +133,9 @@ class Steering(ABC):
             lease: The lease, or its id. One that is not held is left as it ended.
 
         """
-        self._end(lease, Reason.LEASE_LOST, "its instance ended")
+        self._end(lease, "lost", "its instance ended")
 
-    def _end(self, lease: Lease | LeaseInfo | str, reason: Reason, why: str) -> None:
+    def _end(self, lease: Lease | LeaseInfo | str, how: How, why: str = "") -> None:
         lease_id = lease if isinstance(lease, str) else lease.id
-        self._do(lambda: self._leases.end(lease_id, reason, why))
-
-    def _now(self) -> float:
-        return time.monotonic() + self._ahead
+        planes = self._running()
+        self._do(lambda: planes.worker.leases.end(lease_id, how, why))
