@@ -10,6 +10,7 @@ import yaml
 
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
+from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Tree
 from leaseway.spec.model import Transform
@@ -17,7 +18,7 @@ from leaseway.spec.model import Transform
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
-def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
+def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, ParsedConfig]:
     """Return a configuration file's content as a native file, and what was found in it.
 
     A server whose entry has an error is there as a comment. A broken file gives an empty text.
@@ -25,16 +26,17 @@ def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
     Args:
         text: The file's content.
         path: Its name, for the issues and the format; it is not opened.
+        bare: Whether tools get no prefix where the format cannot state one.
     """
-    parsed = parse_text(text, path)
-    document = read_document(text, path)
+    parsed = parse_text(text, path, bare=bare)
+    document = read_document(text, path, bare=bare)
     if parsed.broken or document is None:
         return "", parsed
     lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
     lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
     lines.append("version: 1")
-    if document.defaults.transforms:
-        steps = [_step(step) for step in document.defaults.transforms]
+    steps = _steps(document)
+    if steps:
         lines += _block({"defaults": {"transform": steps}})
     live = [entry for entry in document.servers if entry.name not in parsed.rejected]
     lines.append("servers:" if live else "servers: {}")
@@ -44,7 +46,7 @@ def native_text(text: str, path: str) -> tuple[str, ParsedConfig]:
     return "\n".join(lines) + "\n", parsed
 
 
-def kubernetes_text(text: str, path: str) -> tuple[str, ParsedConfig]:
+def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, ParsedConfig]:
     """Return a configuration file's servers as MCPServer resources, and what was found in it.
 
     A server whose entry has an error, or whose id is no name of a resource, is a comment.
@@ -52,14 +54,15 @@ def kubernetes_text(text: str, path: str) -> tuple[str, ParsedConfig]:
     Args:
         text: The file's content.
         path: Its name, for the issues and the format; it is not opened.
+        bare: Whether tools get no prefix where the format cannot state one.
     """
-    parsed = parse_text(text, path)
-    document = read_document(text, path)
+    parsed = parse_text(text, path, bare=bare)
+    document = read_document(text, path, bare=bare)
     if parsed.broken or document is None:
         return "", parsed
     lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
     lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
-    steps = [_step(step) for step in document.defaults.transforms]
+    steps = _steps(document)
     for entry in document.servers:
         spec = _plain(entry.value)
         if steps and isinstance(spec, dict):
@@ -102,6 +105,12 @@ def _plain(node: Tree) -> Any:
             return [_plain(item) for item in node.items]
         case _:
             return {entry.name: _plain(entry.value) for entry in node.entries}
+
+
+def _steps(document: Document) -> list[dict[str, Any]]:
+    """Return what is done to names of servers that do not say it."""
+    defaults = document.defaults if document.defaults.given else document.implied
+    return [_step(step) for step in defaults.transforms]
 
 
 def _step(step: Transform) -> dict[str, Any]:

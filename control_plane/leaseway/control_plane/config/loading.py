@@ -58,7 +58,7 @@ def parse_found(found: Mapping[Source, Found]) -> ParsedConfig:
     twice = _twice(found)
     unread = [*_unread(found), *(_second_domain(source) for source in twice)]
     layers = [
-        Layer(source.kind, str(source.path), content, source.tenant)
+        Layer(source.kind, str(source.path), content, source.tenant, source.bare)
         for source, content in found.items()
         if isinstance(content, str) and _names_a_tenant(source) and source not in twice
     ]

@@ -13,7 +13,12 @@ from leaseway.cli.commands.check import print_issues
 from leaseway.cli.commands.config_diff import CHANGED, compared
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
-from leaseway.cli.options.config import ConfiguredCommand, config_option, existing_sources
+from leaseway.cli.options.config import (
+    ConfiguredCommand,
+    config_option,
+    existing_sources,
+    prefix_option,
+)
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import plain, print_json, print_table
 from leaseway.wire.names import ALL_TENANTS, is_valid_name
@@ -29,8 +34,9 @@ if TYPE_CHECKING:
     epilog=examples("leaseway config --config system=base.yaml --config domain=acme:acme.yaml"),
 )
 @config_option
+@prefix_option
 @json_option
-def config(config: tuple[str, ...], as_json: bool) -> int:
+def config(config: tuple[str, ...], prefix: str, as_json: bool) -> int:
     """Print what a configuration comes to.
 
     Each value with the layer, file and line that it is from. Exit status: 1 where the
@@ -39,7 +45,7 @@ def config(config: tuple[str, ...], as_json: bool) -> int:
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
 
-    sources = existing_sources(config)
+    sources = existing_sources(config, prefix)
     parsed = load_sources(sources)
     print_issues(parsed.issues, err=True)
     if parsed.broken:
@@ -61,9 +67,10 @@ def config(config: tuple[str, ...], as_json: bool) -> int:
 
 @click.command(epilog=examples("leaseway diff .minds/mcp.yaml"))
 @click.argument("config", nargs=-1, required=True, type=click.Path(), metavar="[LAYER=]PATH...")
+@prefix_option
 @json_option
 @client_options
-def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
+def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connection) -> int:
     """Print what a reload would do to the running system.
 
     Were it to read this configuration: PATH, or several as layers, as for --config. Exit status:
@@ -72,7 +79,7 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     """
     from leaseway.control_plane.config.loading import load_sources
 
-    parsed = load_sources(existing_sources(config))
+    parsed = load_sources(existing_sources(config, prefix))
     errors = [one for one in parsed.issues if one.severity == "error"]
     print_issues(errors, err=True)
     if parsed.broken:
@@ -109,6 +116,7 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     show_default=True,
     help="A native file, or MCPServer resources.",
 )
+@prefix_option
 @click.option("--name", metavar="ID", help="openapi: the server's id; else from the title.")
 @click.option("--operation", multiple=True, metavar="PATTERN", help="openapi: operation ids.")
 @click.option("--tag", multiple=True, metavar="PATTERN", help="openapi: tags of operations.")
@@ -121,6 +129,7 @@ def diff(config: tuple[str, ...], as_json: bool, connection: Connection) -> int:
 def import_file(
     words: tuple[str, ...],
     form: str,
+    prefix: str,
     name: str | None,
     operation: tuple[str, ...],
     tag: tuple[str, ...],
@@ -141,7 +150,7 @@ def import_file(
         return _import_openapi(words[1], name, (operation, tag, path), out)
     if len(words) != 1 or name or operation or tag or path:
         raise click.UsageError("Name one FILE, or `openapi` and a FILE with its options.")
-    return _import_client_file(Path(words[0]), form, out)
+    return _import_client_file(Path(words[0]), form, prefix, out)
 
 
 def _import_openapi(
@@ -170,7 +179,7 @@ def _import_openapi(
     return 0
 
 
-def _import_client_file(file: Path, form: str, out: Path | None) -> int:
+def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) -> int:
     from leaseway.control_plane.config.exporting import kubernetes_text, native_text
     from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 
@@ -181,7 +190,7 @@ def _import_client_file(file: Path, form: str, out: Path | None) -> int:
     except Unreadable as error:
         raise CliFailure(f"The file {file} can't be read: {error}") from None
     write = native_text if form == "native" else kubernetes_text
-    native, parsed = write(text, str(file))
+    native, parsed = write(text, str(file), bare=prefix == "none")
     print_issues(parsed.issues, err=True)
     if parsed.broken:
         return FAILED

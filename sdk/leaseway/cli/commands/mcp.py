@@ -25,7 +25,7 @@ from leaseway.cli.options.common import (
     require_key_beyond_loopback,
     shared_key,
 )
-from leaseway.cli.options.config import ConfiguredCommand, existing_sources
+from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
@@ -168,12 +168,18 @@ def mcp_front(
     metavar="[LAYER=]PATH",
     help="Run these servers itself, in a Leaseway that ends with it; repeatable.",
 )
+@prefix_option
 @click.option("--server", default="", help="Serve this server alone.")
 @_tools_option
 @vault_words
 @client_options
 def mcp(
-    config: tuple[str, ...], server: str, tools: str, vault: list[str], connection: Connection
+    config: tuple[str, ...],
+    prefix: str,
+    server: str,
+    tools: str,
+    vault: list[str],
+    connection: Connection,
 ) -> int:
     """Serve one MCP client over stdin and stdout.
 
@@ -188,7 +194,7 @@ def mcp(
     output = os.dup(1)
     os.dup2(2, 1)
     key = shared_key()
-    own = _Planes(config, vault, connection.log) if config else None
+    own = _Planes(config, prefix, vault, connection.log) if config else None
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
@@ -208,13 +214,17 @@ class _Planes:
 
     Args:
         config: The words of `--config`.
+        prefix: That of `--prefix`.
         vault: The options that name the vault.
         log: Where their log lines go.
 
     """
 
-    def __init__(self, config: tuple[str, ...], vault: list[str], log: LogOptions) -> None:
+    def __init__(
+        self, config: tuple[str, ...], prefix: str, vault: list[str], log: LogOptions
+    ) -> None:
         self._config = config
+        self._prefix = prefix
         self._vault = vault
         self._log = log
         self._control_plane = Child("control plane", self._control_plane_arguments, {})
@@ -239,6 +249,7 @@ class _Planes:
         return [
             "control-plane",
             *(word for path in self._config for word in ("--config", path)),
+            *("--prefix", self._prefix),
             *("--listen", self._control_plane.address or "127.0.0.1:0"),
             *("--expect-workers", "1"),
             "--exit-with-stdin",

@@ -28,7 +28,12 @@ from leaseway.cli.options.common import (
     log_options,
     metrics_option,
 )
-from leaseway.cli.options.config import ConfiguredCommand, config_option, sources_of
+from leaseway.cli.options.config import (
+    ConfiguredCommand,
+    config_option,
+    prefix_option,
+    sources_of,
+)
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.vault.key import VaultPlace
@@ -82,6 +87,7 @@ exit_with_stdin_option = click.option(
     epilog=examples("leaseway control-plane --config mcp.yaml --listen 127.0.0.1:7600"),
 )
 @config_option
+@prefix_option
 @click.option(
     "--listen",
     type=ENDPOINT,
@@ -120,6 +126,7 @@ exit_with_stdin_option = click.option(
 @log_options
 def control_plane(
     config: tuple[str, ...],
+    prefix: str,
     listen: Endpoint,
     expect_workers: int,
     credentials: Credentials,
@@ -139,7 +146,7 @@ def control_plane(
     credentials.require_for(listen)
     from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
 
-    sources = sources_of(config)
+    sources = sources_of(config, prefix)
     alone = len(sources) == 1 and sources[0].kind == "native"
     with (
         _metrics_listener(metrics, credentials) as listener,

@@ -30,7 +30,12 @@ from leaseway.cli.options.common import (
     log_options,
     metrics_option,
 )
-from leaseway.cli.options.config import ConfiguredCommand, config_option, startable_sources
+from leaseway.cli.options.config import (
+    ConfiguredCommand,
+    config_option,
+    prefix_option,
+    startable_sources,
+)
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
@@ -51,6 +56,7 @@ _logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class _Options:
     config: tuple[str, ...]
+    prefix: str
     workers: int
     listen: Endpoint
     advertise: str
@@ -74,6 +80,7 @@ class _Options:
     ),
 )
 @config_option
+@prefix_option
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -115,6 +122,7 @@ class _Options:
 @log_options
 def up(
     config: tuple[str, ...],
+    prefix: str,
     workers: int,
     listen: Endpoint,
     advertise: str | None,
@@ -153,6 +161,7 @@ def up(
     log.configure("up")
     options = _Options(
         config,
+        prefix,
         workers,
         listen,
         advertise or "",
@@ -272,6 +281,7 @@ class _Up:
         return [
             "control-plane",
             *(word for path in self._options.config for word in ("--config", path)),
+            *("--prefix", self._options.prefix),
             *("--listen", listen),
             *("--expect-workers", str(self._options.workers)),
             *self._metrics_arguments(0, self._control_plane),

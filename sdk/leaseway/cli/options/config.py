@@ -27,6 +27,16 @@ config_option = click.option(
 )
 """`--config`, repeatable, as the argument `config`."""
 
+prefix_option = click.option(
+    "--prefix",
+    type=click.Choice(["server", "none"]),
+    default="server",
+    show_default=True,
+    help="What tools get before their names where a file cannot say it (mcpServers, VS Code): the"
+    " server's id and _, or nothing.",
+)
+"""`--prefix`, as the argument `prefix`."""
+
 _LAYERS: Final = ("system", "domain", "session")
 
 
@@ -46,8 +56,8 @@ class ConfiguredCommand(click.Command):
         return rest
 
 
-def sources_of(words: Sequence[str]) -> tuple[Source, ...]:
-    """Return the files that words name, the lowest layer first.
+def sources_of(words: Sequence[str], prefix: str = "server") -> tuple[Source, ...]:
+    """Return the files that words name, the lowest layer first; `prefix` is that option's word.
 
     Raises:
         click.UsageError: They do not fit together.
@@ -56,19 +66,19 @@ def sources_of(words: Sequence[str]) -> tuple[Source, ...]:
     from leaseway.control_plane.config.layers.sources import BadSources, parse_sources
 
     try:
-        return parse_sources(words)
+        return parse_sources(words, bare=prefix == "none")
     except BadSources as error:
         raise click.UsageError(str(error)) from None
 
 
-def existing_sources(words: Sequence[str]) -> tuple[Source, ...]:
+def existing_sources(words: Sequence[str], prefix: str = "server") -> tuple[Source, ...]:
     """Return the files that words name, all of which are there.
 
     Raises:
         click.UsageError: They do not fit together, or one is missing.
 
     """
-    sources = sources_of(words)
+    sources = sources_of(words, prefix)
     for source in sources:
         if source.namespace:
             raise click.UsageError(

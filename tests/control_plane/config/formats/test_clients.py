@@ -95,6 +95,37 @@ def test_the_file_in_the_home_serves_where_the_project_has_none(tmp_path: Path) 
     assert not [one for one in parsed.issues if one.reason == "CONFIG_MISSING"]
 
 
+def prefixes(parsed: ParsedConfig) -> dict[str, list[str]]:
+    return {
+        key.server_id: [step.add for step in spec.transforms]
+        for key, spec in parsed.servers.items()
+    }
+
+
+def test_tools_of_files_that_cannot_state_a_prefix_have_their_servers_id_before_them() -> None:
+    text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "transform": []}}}'
+    code = '{"servers": {"a": {"command": "x"}}, "inputs": []}'
+    assert prefixes(parse_text(text, "mcp.json")) == {"a": ["a_"], "b": []}
+    assert prefixes(parse_text(code, "mcp.json")) == {"a": ["a_"]}
+    assert prefixes(parse_text(text, "mcp.json", bare=True)) == {"a": [], "b": []}
+    native = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
+    assert prefixes(parse_text(native, "mcp.yaml")) == {"a": []}
+
+
+def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_files(
+    tmp_path: Path,
+) -> None:
+    system, session = tmp_path / "system.yaml", tmp_path / "session.json"
+    session.write_text('{"mcpServers": {"a": {"env": {"A": "1"}}, "b": {"command": "y"}}}')
+    native = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
+    system.write_text(native)
+    words = [f"system={system}", f"session={session}"]
+    assert prefixes(load_sources(parse_sources(words))) == {"a": [], "b": ["b_"]}
+    assert prefixes(load_sources(parse_sources(words, bare=True))) == {"a": [], "b": []}
+    system.write_text(native + "defaults: {transform: [{suffix: _x}]}\n")
+    assert prefixes(load_sources(parse_sources(words))) == {"a": ["_x"], "b": ["_x"]}
+
+
 def test_a_client_without_servers_has_none() -> None:
     parsed = parse_text('{"theme": "dark"}', "/home/u/.kode.json")
     assert (parsed.servers, parsed.issues, parsed.broken) == ({}, (), False)

@@ -19,10 +19,13 @@ from leaseway.control_plane.config.layers.document import (
     repeated_root,
     server_entries,
 )
+from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
+from leaseway.control_plane.config.schema.filters import SERVER_PLACEHOLDER
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
+from leaseway.spec.model import Transform
 
 _RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",
@@ -41,34 +44,42 @@ _TRANSPORTS: Final[Mapping[str, str]] = {
 _REWIRED: Final = frozenset({"command", "args", "env", "url", "headers"})
 
 
-def read_clients(root: str, form: str, implied: Implied = "always") -> DocumentReader:
+_PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
+"""What these formats cannot state: without it, servers that name a tool alike would clash."""
+
+
+def read_clients(
+    root: str, form: str, implied: Implied = "always", *, bare: bool = False
+) -> DocumentReader:
     """Return a reader of the servers under a dotted path, such as `mcpServers`.
 
     Args:
         root: Where the servers are; a file without it has none.
         form: What the format is called.
         implied: When an entry that names no transport has one.
+        bare: Whether tools keep their names without the server's id before them.
     """
+    names = NO_DEFAULTS if bare else _PREFIXED
 
     def read(table: Table, where: Where) -> Document | None:
         node, place = _find(table, root.split("."), where)
         _report_repeated(table, root.split("."), where)
         _report_inputs(table, root, where)
         if node is None:
-            return Document(form, root)
+            return Document(form, root, implied=names)
         if not isinstance(node, Table):
             message = f"{shown(place.key)} must be a mapping of servers."
             place.fatal(node.at, IssueReason.WRONG_TYPE, message)
             return None
         entries = tuple(_server(entry, place, implied) for entry in server_entries(node, place))
-        return Document(form, root, node.at, entries)
+        return Document(form, root, node.at, entries, implied=names)
 
     return read
 
 
-def read_claude_settings(implied: Implied = "always") -> DocumentReader:
+def read_claude_settings(implied: Implied = "always", *, bare: bool = False) -> DocumentReader:
     """Return a reader of `.claude/settings.local.json`: servers, and which others are on or off."""
-    read_servers = read_clients("mcpServers", "Claude settings", implied)
+    read_servers = read_clients("mcpServers", "Claude settings", implied, bare=bare)
 
     def read(table: Table, where: Where) -> Document | None:
         document = read_servers(table, where)

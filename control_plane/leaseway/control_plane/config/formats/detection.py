@@ -32,19 +32,20 @@ def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
     return parse_layers(layers, _reader_of)
 
 
-def parse_text(text: str, path: str) -> ParsedConfig:
+def parse_text(text: str, path: str, *, bare: bool = False) -> ParsedConfig:
     """Parse one file in whatever format it is in.
 
     Args:
         text: The file's content.
         path: Its name, for the issues and the format; it is not opened.
+        bare: Whether tools get no prefix where the format cannot state one.
     """
-    return parse_config([Layer("native", path, text)])
+    return parse_config([Layer("native", path, text, bare=bare)])
 
 
-def read_document(text: str, path: str) -> Document | None:
+def read_document(text: str, path: str, *, bare: bool = False) -> Document | None:
     """Return what a file says in native keys, or None where it is broken."""
-    layer = Layer("native", path, text)
+    layer = Layer("native", path, text, bare=bare)
     where = Where(IssueLog(path))
     root = read_root(text, where, path)
     return None if root is None else _reader_of(root, layer)(root, where)
@@ -55,22 +56,23 @@ def _reader_of(root: Table, layer: Layer) -> DocumentReader:
     name = PurePath(layer.path).name
     json_file = is_json(layer.path)
     implied = _IMPLIED.get(layer.kind, "always")
+    bare = layer.bare
     if name.startswith("settings") and json_file and any(key in values for key in _CLAUDE_SETTINGS):
-        return read_claude_settings(implied)
+        return read_claude_settings(implied, bare=bare)
     if "mcpServers" in values and ("version" not in values or json_file):
-        return read_clients("mcpServers", "mcpServers", implied)
+        return read_clients("mcpServers", "mcpServers", implied, bare=bare)
     if "inputs" in values or ("servers" in values and json_file and "version" not in values):
-        return read_clients("servers", "VS Code", implied)
+        return read_clients("servers", "VS Code", implied, bare=bare)
     if json_file and _holds_servers(values.get("mcp")):
-        return read_clients("mcp.servers", "VS Code", implied)
+        return read_clients("mcp.servers", "VS Code", implied, bare=bare)
     version = values.get("version")
     quoted = isinstance(version, Leaf) and version.value == "1.0"
     if "schema" in values or "inherit" in values or quoted:
         return read_three_layer(implied)
     if json_file and name in _CLIENT_FILES and "servers" not in values:
-        return read_clients("mcpServers", "mcpServers", implied)
+        return read_clients("mcpServers", "mcpServers", implied, bare=bare)
     if json_file and name.startswith("settings") and "servers" not in values:
-        return read_claude_settings(implied)
+        return read_claude_settings(implied, bare=bare)
     return read_native
 
 

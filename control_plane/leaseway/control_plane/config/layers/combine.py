@@ -373,7 +373,8 @@ class _Combination:
     ) -> ServerSpec | None:
         if failed:
             own.failed.add(key.server_id)
-        spec = read_entry(declared.entry, declared.by.where(own), self.defaults)
+        defaults = self.defaults if self.defaults.given else declared.by.document.implied
+        spec = read_entry(declared.entry, declared.by.where(own), defaults)
         prefix = f"{declared.by.document.root}.{key.server_id}."
         self.origins[key] = {
             name.removeprefix(prefix): at

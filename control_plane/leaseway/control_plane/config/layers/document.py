@@ -35,6 +35,8 @@ class Document:
         defaults: What the file says for every server.
         tenants: What it grants to whom; None where it does not say, which grants everything.
         inherit: The system file that the file says it was written for, or empty.
+        implied: What holds for its servers where nobody says anything for every server: the file
+            has no way to.
     """
 
     form: str
@@ -44,6 +46,7 @@ class Document:
     defaults: Defaults = NO_DEFAULTS
     tenants: Tenants | None = None
     inherit: str = ""
+    implied: Defaults = NO_DEFAULTS
 
 
 DocumentReader = Callable[[Table, Where], Document | None]

@@ -31,12 +31,14 @@ class Layer:
         path: The file's name, for issues.
         text: Its content.
         tenant: Whose domain it is; empty but for domains.
+        bare: Whether its tools get no prefix where its format cannot state one.
     """
 
     kind: LayerKind
     path: str
     text: str
     tenant: str = ""
+    bare: bool = False
 
 
 ReaderOf = Callable[[Table, Layer], DocumentReader]

@@ -48,6 +48,7 @@ class Source:
         folder: Whether it is a folder: each file's stem is a tenant.
         optional: Whether it may be missing without a word.
         resource: The custom resource that it is, and no file; its path is a name only.
+        bare: Whether its tools get no prefix where its format cannot state one.
     """
 
     kind: LayerKind
@@ -56,6 +57,7 @@ class Source:
     folder: bool = False
     optional: bool = False
     resource: Resource | None = None
+    bare: bool = False
 
     @property
     def namespace(self) -> str:
@@ -63,7 +65,9 @@ class Source:
         return self.path.name if self.kind == "kubernetes" and self.resource is None else ""
 
 
-def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[Source, ...]:
+def parse_sources(
+    words: Sequence[str], *, home: Path | None = None, bare: bool = False
+) -> tuple[Source, ...]:
     """Return what `--config` options name, the lowest layer first.
 
     A domain that inherits a file is put over that file where no other lies below it; a
@@ -73,6 +77,7 @@ def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[So
         words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER`, `session=PATH` or
             `kubernetes=NAMESPACE`.
         home: The user's home, where it is not the process's.
+        bare: Whether tools get no prefix where a file's format cannot state one.
 
     Raises:
         BadSources: They do not fit together, or a word has none of these forms.
@@ -87,7 +92,8 @@ def parse_sources(words: Sequence[str], *, home: Path | None = None) -> tuple[So
         if source.kind == "native" and source.path.name == ".kode.json"
     ]
     sources += [each for each in below if not _same(each.path, sources)]
-    return tuple(sorted(sources, key=lambda source: _RANK[source.kind]))
+    ordered = sorted(sources, key=lambda source: _RANK[source.kind])
+    return tuple(replace(source, bare=bare) for source in ordered)
 
 
 def files_in(folder: Path) -> list[Path]:
