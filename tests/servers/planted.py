@@ -9,6 +9,13 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title=
 TURNED = "\u202egnp.exe\u202c \x1b[31mred"
 
 OBJECT = {"type": "object"}
+SECRETS = (
+    "login with password=hunter2-hunter2 failed",
+    "Authorization: Bearer 0123456789abcdef",
+    "connecting to postgres://bob:s3cret-pw@db.internal/x",
+    '{"user": "ann", "password": "in-a-json-text", "headers": {"Authorization": "Basic YW5uOnB3"}}',
+    "using key sk-0123456789abcdefghij",
+)
 TOOLS = {
     "bad_schema": [
         {"name": "odd", "inputSchema": {"type": "object", "properties": {"x": {"type": "odd"}}}}
@@ -36,6 +43,8 @@ FAULT = sys.argv[1]
 
 
 def call():
+    if FAULT == "talkative":
+        print(*SECRETS, os.environ.get("PLAIN", ""), sep="\n", file=sys.stderr, flush=True)
     if FAULT == "slow":
         time.sleep(1.5)
     if FAULT == "flapping":

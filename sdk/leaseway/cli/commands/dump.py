@@ -22,7 +22,8 @@ from leaseway.cli.options.common import Connection, client_options, examples, sh
 from leaseway.cli.options.config import ConfiguredCommand
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import plain
-from leaseway.wire.redaction import hide, redact
+from leaseway.wire.redaction import Hidden, hide, redact
+from leaseway.wire.secret_names import looks_secret
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ _MOST_LOGS: Final = 100
 _LARGEST_PAGE: Final = 32 * 1024 * 1024
 _PAGE_WITHIN: Final = 10.0
 _CREDENTIAL: Final = re.compile(
-    r"(?i)\b(bearer\s+|(?:api[-_]?key|token|secret|password|passwd|authorization|credential)s?"
-    r"[\"']?\s*[=:]\s*[\"']?)([^\s\"',;]{4,})"
+    r"(?i)\b((?:bearer|basic)\s+|(?:api[-_]?key|token|secret|password|passwd|authorization"
+    r"|credential)s?\\?[\"']?\s*[=:]\s*\\?[\"']?(?:(?:bearer|basic|token)\s+)?)"
+    r"([^\s\"',;\\]{4,})"
 )
 _TOKEN: Final = re.compile(
     r"\b(sk-[\w-]{8,}|gh[pousr]_\w{20,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}"
@@ -76,7 +78,7 @@ def dump(
     target = output or Path(f"leaseway-dump-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
     if target.exists() and not force:
         raise CliFailure(f"{target} exists already; --force replaces it.", USAGE)
-    _hide_environment()
+    hidden = _hide_environment()
     found: dict[str, str] = {"versions.json": _json(_versions())}
     found |= ask(connection, _ask_all)
     if config:
@@ -84,6 +86,7 @@ def dump(
     for number, url in enumerate(pages, start=1):
         found[f"metrics-{number}.txt"] = _page(url)
     _write(target, found)
+    del hidden  # until here, its values are redacted
     click.echo(f"{target}: {len(found)} files. Look at it before you pass it on.")
 
 
@@ -145,7 +148,8 @@ def _configuration(words: tuple[str, ...]) -> str:
     rows = [plain(one) for one in values]
     for row in rows:
         parts = str(row.get("key", "")).split(".")
-        if {"env", "headers"} & set(parts) and isinstance(row.get("value"), str):
+        is_text = isinstance(row.get("value"), str)
+        if is_text and ({"env", "headers"} & set(parts) or looks_secret(parts[-1])):
             row["value"] = _HIDDEN
         if "security" in parts and isinstance(row.get("value"), dict):
             row["value"] = {**row["value"], "value": _hidden(row["value"].get("value"))}
@@ -174,10 +178,10 @@ def _page(url: str) -> str:
     return body.decode("utf-8", "replace")
 
 
-def _hide_environment() -> None:
-    """Keep this process's own secrets out of the archive, whatever shows them."""
+def _hide_environment() -> Hidden:
+    """Keep this process's own secrets out of the archive, as long as what is returned is kept."""
     secret = re.compile(r"(?i)key|token|secret|password|passwd|credential")
-    hide(value for name, value in os.environ.items() if secret.search(name) and value)
+    return hide(value for name, value in os.environ.items() if secret.search(name) and value)
 
 
 def redacted(text: str) -> str:

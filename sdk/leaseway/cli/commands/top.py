@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SORTS: Final = ("calls", "errors", "slow", "total", "server")
 _KEYS: Final = {"c": "calls", "e": "errors", "p": "slow", "t": "total", "s": "server"}
 _QUIT: Final = "q"
+_MOST_KEYS: Final = 64
 _HEADERS: Final = ("SERVER", "CALLS/S", "ERRORS/S", "50 %", "95 %", "CALLS", "ERRORS")
 
 
@@ -241,9 +243,15 @@ def _keys(press: Callable[[str], None]) -> Iterator[None]:
     import tty
 
     loop, number = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def pressed() -> None:
+        # Not by `sys.stdin`: it would keep back what was typed together with the first key.
+        for key in os.read(number, _MOST_KEYS).decode(errors="replace") or _QUIT:
+            press(key)
+
     before = termios.tcgetattr(number)
     tty.setcbreak(number)
-    loop.add_reader(number, lambda: press(sys.stdin.read(1)))
+    loop.add_reader(number, pressed)
     try:
         yield
     finally:
