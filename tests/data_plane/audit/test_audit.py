@@ -203,7 +203,7 @@ def verdicts(folder: Path) -> list[Verdict]:
 async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, "w/1", "abc", lambda: NOW, file_size=2_000)
     for number in range(50):
-        (log.begin if number % 2 else log.add)({"event": "call", "n": number})
+        (log.begin if number % 2 else log.add)(msgspec.json.encode({"n": number}))
     log.close()
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) > 2
@@ -218,7 +218,7 @@ async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
 async def test_older_files_may_be_archived(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, file_size=500)
     for number in range(20):
-        log.begin({"event": "call", "n": number})
+        log.begin(msgspec.json.encode({"event": "call", "n": number}))
     log.close()
     min(tmp_path.iterdir()).unlink()
     [verdict] = verdicts(tmp_path)
@@ -231,7 +231,7 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
 ) -> None:
     problems: list[str] = []
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_problem=problems.append)
-    log.begin({"event": "begin", "n": 1})
+    log.begin(msgspec.json.encode({"event": "begin", "n": 1}))
     real = os.write
 
     def full(descriptor: int, content: bytes) -> int:
@@ -242,10 +242,10 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
     with monkeypatch.context() as patch:
         patch.setattr("leaseway.data_plane.audit.log.os.write", full)
         with pytest.raises(AuditUnavailable, match="No space left"):
-            log.begin({"event": "begin", "n": 2})
-        log.add({"event": "call", "n": 3})
+            log.begin(msgspec.json.encode({"event": "begin", "n": 2}))
+        log.add(msgspec.json.encode({"event": "call", "n": 3}))
         log.lost = 4  # as many as did not fit
-    log.begin({"event": "begin", "n": 5})
+    log.begin(msgspec.json.encode({"event": "begin", "n": 5}))
     log.close()
     assert [bool(each) for each in problems] == [True, False]
     [path] = tmp_path.iterdir()
@@ -257,11 +257,11 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
 
 
 _KILLED = """
-import os, pathlib, signal, sys
+import json, os, pathlib, signal, sys
 from leaseway.data_plane.audit.log import AuditLog
 log = AuditLog(pathlib.Path(sys.argv[1]), "w1", "abc", lambda: 1.8e9)
 for number in range(10**9):
-    log.begin({"event": "begin", "n": number})
+    log.begin(json.dumps({"event": "begin", "n": number}).encode())
     os.write(1, b"%d\\n" % number)
 """
 

@@ -39,10 +39,6 @@ class Chain:
         self.seq = seq
         self.last = last
 
-    def copy(self) -> Chain:
-        """Return one that grows by itself, for lines that may not get to the disk."""
-        return Chain(self.seq, self.last)
-
     def seal(self, body: bytes) -> bytes:
         """Return the next line.
 
@@ -52,8 +48,8 @@ class Chain:
         """
         self.seq += 1
         sealed = b'{"seq":%d,%s' % (self.seq, body[1:-1])
-        self.last = hashlib.sha256(self.last.encode() + sealed).hexdigest()
-        return b'%s%s%s"}\n' % (sealed, _HASH, self.last.encode())
+        self.last = last = hashlib.sha256(self.last.encode() + sealed).hexdigest()
+        return b'%b,"hash":"%b"}\n' % (sealed, last.encode())
 
 
 @dataclass(frozen=True)

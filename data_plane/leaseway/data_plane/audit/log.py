@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -92,21 +93,23 @@ class AuditLog:
                 f"No audit can be written to {folder}: {error.strerror}."
             ) from None
 
-    def begin(self, record: dict[str, Any]) -> None:
+    def begin(self, body: bytes) -> None:
         """Write a record before its call runs.
+
+        Args:
+            body: A JSON object on one line.
 
         Raises:
             AuditUnavailable: It cannot be written.
 
         """
-        self._waiting.append(msgspec.json.encode(record))
+        self._waiting.append(body)
         if not self._flush():
             self._waiting.pop()
             raise AuditUnavailable(self._problem)
 
-    def add(self, record: dict[str, Any]) -> None:
-        """Write a record soon."""
-        body = msgspec.json.encode(record)
+    def add(self, body: bytes) -> None:
+        """Write a record soon; it is as for `begin`."""
         if self._waiting_bytes + len(body) > _MOST_WAITING:
             self.lost += 1
             return
@@ -136,7 +139,8 @@ class AuditLog:
 
     def _flush(self) -> bool:
         """Write what waits; False where the disk does not take it, which then waits on."""
-        chain = self._chain.copy()
+        chain = self._chain
+        before = chain.seq, chain.last
         bodies = self._waiting
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
@@ -144,9 +148,9 @@ class AuditLog:
         try:
             self._write(content)
         except OSError as error:
+            chain.seq, chain.last = before
             self._failed(error)
             return False
-        self._chain = chain
         self.lost = 0
         self._waiting, self._waiting_bytes = [], 0
         if self._problem:
@@ -162,13 +166,13 @@ class AuditLog:
 
     def _write(self, content: bytes) -> None:
         """Append, wholly or not at all."""
-        view = memoryview(content)
         try:
-            while view:
-                written = os.write(self._descriptor, view)
+            rest = content[os.write(self._descriptor, content) :]
+            while rest:
+                written = os.write(self._descriptor, rest)
                 if not written:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                view = view[written:]
+                rest = rest[written:]
         except OSError:
             os.ftruncate(self._descriptor, self._size)  # so that no half line stays
             raise
@@ -179,7 +183,7 @@ class AuditLog:
         path = self._folder / f"{self._run}.{number:06}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
-        chain = self._chain.copy()
+        chain = Chain(self._chain.seq, self._chain.last)
         first = chain.seal(self._marker("opened", prev=self._chain.last, file=number))
         before = self._descriptor, self._size
         self._descriptor, self._size = descriptor, 0
@@ -212,8 +216,13 @@ class AuditLog:
 
 def timestamp(seconds: float) -> str:
     """Return a time as records have it: RFC 3339, UTC, milliseconds."""
-    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return moment.replace("+00:00", "Z")
+    whole = int(seconds)
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03}Z"
+
+
+@functools.lru_cache(4)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def runs_in(folder: Path) -> dict[str, list[Path]]:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp
-from leaseway.data_plane.audit.redact import Arguments, Redactors
+from leaseway.data_plane.audit.redact import Redactors
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
@@ -25,6 +25,7 @@ _LONGEST_PARSED: Final = 64 * KIB
 _LONGEST_NAME: Final = 256
 _RETRY: Final = 1.0
 _TRACE_PARTS: Final = 4
+_encode: Final = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -46,6 +47,7 @@ class Entry:
         plan: The tool, once it is found.
         risk: Of the tool; empty until it is found.
         writes_first: Whether the call must be recorded before it runs.
+        parsed: Whether the arguments are known to be a JSON object on one line.
         approval: The approval that it needs; empty for none.
         approved_by: The credential that decided about that; empty for none.
 
@@ -55,6 +57,7 @@ class Entry:
         "approval",
         "approved_by",
         "began",
+        "parsed",
         "plan",
         "risk",
         "who",
@@ -68,7 +71,7 @@ class Entry:
         self.written = False
         self.plan: Plan | None = None
         self.risk = ""
-        self.writes_first = False
+        self.writes_first = self.parsed = False
         self.approval = self.approved_by = ""
 
 
@@ -85,6 +88,7 @@ class Recorder:
         self._log = log
         self._now = now
         self._redactors = Redactors()
+        self._where = _encode(log.about)[1:-1]
 
     def begin(self, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str) -> None:
         """Record a call before it runs.
@@ -93,9 +97,9 @@ class Recorder:
             Fault: OVERLOADED: it cannot be recorded, and so must not run here.
 
         """
-        record = self._about("begin", entry, number, call, arguments, lease_id)
+        body = self._about(b"begin", entry, number, call, arguments, lease_id) + b"}"
         try:
-            self._log.begin(record)
+            self._log.begin(body)
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
         entry.written = True
@@ -111,69 +115,104 @@ class Recorder:
         fault: Fault | None,
     ) -> None:
         """Record how a call ended."""
-        record: dict[str, Any]
         if entry.written:
-            record = {
-                "time": timestamp(self._now()),
-                "event": "call",
-                **self._log.about,
-                "call": number,
-            }
+            body = self._head(b"call", number)
         else:
-            record = self._about("call", entry, number, call, arguments, lease_id)
-        if entry.approval:
-            record["approval"] = entry.approval
-            if entry.approved_by:
-                record["decided_by"] = entry.approved_by
-        record["outcome"] = outcome
-        if fault is not None:
-            record["started"] = fault.started
-            if "rule" in fault.metadata:
-                record["rule"] = int(fault.metadata["rule"])
-        took = time.perf_counter() - entry.began
-        record["duration_ms"] = round(took * 1000, 3)
-        self._log.add(record)
+            body = self._about(b"call", entry, number, call, arguments, lease_id)
+        if entry.approval or fault is not None:
+            body += _more(entry, fault)
+        took = (time.perf_counter() - entry.began) * 1000
+        self._log.add(b'%b,"outcome":"%b","duration_ms":%.3f}' % (body, outcome.encode(), took))
+
+    def _head(self, event: bytes, number: int) -> bytes:
+        now = timestamp(self._now()).encode()
+        return b'{"time":"%b","event":"%b",%b,"call":%d' % (now, event, self._where, number)
 
     def _about(
-        self, event: str, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str
-    ) -> dict[str, Any]:
-        record: dict[str, Any] = {
-            "time": timestamp(self._now()),
-            "event": event,
-            **self._log.about,
-            "call": number,
-            "tenant": _name(call.tenant) or DEFAULT_TENANT,
-            "agent": _name(call.agent),
-            "credential": entry.who,
-            "session": _name(call.session),
-            "lease": lease_id or call.lease_id[:_LONGEST_NAME],
-            "server": _name(call.server_id),
-            "tool": _name(call.tool),
-            "arguments": self._arguments(entry.plan, arguments),
-        }
-        if call.method:
-            record["method"] = _name(call.method)
-        if entry.risk:
-            record["risk"] = entry.risk
-        trace = call.traceparent.split("-")
-        if len(trace) == _TRACE_PARTS:
-            record["trace"] = trace[1][:32]
-        return record
+        self, event: bytes, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str
+    ) -> bytes:
+        facts = _facts(
+            call.tenant,
+            call.agent,
+            entry.who,
+            call.session,
+            lease_id or call.lease_id,
+            call.server_id,
+            call.tool,
+            call.method,
+            entry.risk,
+        )
+        body = b'%b,%b,"arguments":%b' % (
+            self._head(event, number),
+            facts,
+            self._arguments(entry, arguments),
+        )
+        if call.traceparent:
+            trace = call.traceparent.split("-")
+            if len(trace) == _TRACE_PARTS:
+                body += b',"trace":%b' % _encode(trace[1][:32])
+        return body
 
-    def _arguments(self, plan: Plan | None, arguments: bytes) -> Arguments:
+    def _arguments(self, entry: Entry, arguments: bytes) -> bytes:
         if not arguments:
-            return {}
+            return b"{}"
+        redactor = self._redactors.of(entry.plan.definition if entry.plan is not None else None)
+        if entry.parsed and redactor.passes(arguments):
+            return arguments
         if len(arguments) > _LONGEST_PARSED:
-            return {"[left out]": f"{len(arguments)} bytes"}
+            return _encode({"[left out]": f"{len(arguments)} bytes"})
         try:
             parsed = _decode(arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return {"[left out]": f"{len(arguments)} bytes that are no JSON object"}
-        definition = plan.definition if plan is not None else None
-        return self._redactors.of(definition).redacted(arguments, parsed)
+            return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
+        if b"\n" in arguments or b"\r" in arguments:  # outside of texts; a record is one line
+            arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
+        return _encode(redactor.redacted(arguments, parsed))
+
+
+def _more(entry: Entry, fault: Fault | None) -> bytes:
+    """Return the members that few records have."""
+    more: dict[str, Any] = {}
+    if entry.approval:
+        more["approval"] = entry.approval
+        if entry.approved_by:
+            more["decided_by"] = entry.approved_by
+    if fault is not None:
+        more["started"] = fault.started
+        if "rule" in fault.metadata:
+            more["rule"] = int(fault.metadata["rule"])
+    return b"," + _encode(more)[1:-1]
 
 
 @functools.lru_cache(4_096)  # looking for secrets costs more than all the rest of a record
+def _facts(
+    tenant: str,
+    agent: str,
+    who: str,
+    session: str,
+    lease: str,
+    server: str,
+    tool: str,
+    method: str,
+    risk: str,
+) -> bytes:
+    """Return the members that say whose call it is and of what, between the braces."""
+    facts = {
+        "tenant": _name(tenant) or DEFAULT_TENANT,
+        "agent": _name(agent),
+        "credential": who,
+        "session": _name(session),
+        "lease": lease[:_LONGEST_NAME],
+        "server": _name(server),
+        "tool": _name(tool),
+    }
+    if method:
+        facts["method"] = _name(method)
+    if risk:
+        facts["risk"] = risk
+    return _encode(facts)[1:-1]
+
+
 def _name(text: str) -> str:
     """Return a name that a caller chose, which may be anything."""
     return "[redacted]" if holds_secret(text) else text[:_LONGEST_NAME]

@@ -67,6 +67,8 @@ class Admission:
             reads = risk == "read_only" or (risk == "external" and plan.read_only)
             run.audit.writes_first = not reads
         parsed = check_arguments(run, plan)
+        if run.audit is not None:
+            run.audit.parsed = True
         if run.policy is not None and run.policy.rules:
             facts = {
                 "tool": call.tool,
