@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import subprocess
 import sys
+import weakref
+from typing import Any
 
 import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane
@@ -30,6 +33,22 @@ async def test_loops_that_come_and_go_leave_nothing_behind(
             answers = await asyncio.gather(*(asyncio.to_thread(work) for _ in range(3)))
     assert answers == [["{}"] * 10] * 3
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_a_client_that_is_closed_is_gone_at_once(plane: FakeControlPlane) -> None:
+    # What waits to be collected keeps channels, and their ends come to a loop that knows nothing.
+    gc.disable()
+    try:
+        async with AsyncClient(plane.address) as client:
+            assert client._made is not None
+            parts: list[weakref.ref[Any]] = [
+                weakref.ref(client._made),
+                weakref.ref(client._made.leases),
+            ]
+            await client.list_tools()
+        assert [part() for part in parts] == [None, None]
+    finally:
+        gc.enable()
 
 
 UNREACHED = """

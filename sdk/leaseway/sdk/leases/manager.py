@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, proxy
 
 from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook
 from leaseway.sdk.leases.keep_alive import Keepers
@@ -67,11 +67,13 @@ class LeaseManager:
 
     def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
         self.book = LeaseBook()
-        self.losses = LossJudge(control, self.book, self._bury)
+        # A circle would keep channels beyond the end of their loop, and the next one gets errors.
+        me = proxy(self)
+        self.losses = LossJudge(control, self.book, lambda lost: me._bury(lost))
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()
-        self._keepers = Keepers(self.book, pool, self._release_idle)
+        self._keepers = Keepers(self.book, pool, lambda held: me._release_idle(held))
         self._limits: dict[str, float] = {}
         self._firsts = FirstCalls(acquirer)
         self._placements = Placements()
