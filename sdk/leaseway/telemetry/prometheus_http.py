@@ -2,7 +2,8 @@
 
 It runs on the loop that writes the numbers, so that no lock is needed, and turns them into text in
 a thread, so that a large page delays no call. Every connection carries one request, within bounds:
-`prometheus_client`'s own server is a thread for each connection, without bounds and without keys.
+`prometheus_client`'s own server is a thread for each connection, without bounds and without keys;
+aiohttp's gives a connection that says nothing no time limit.
 """
 
 from __future__ import annotations

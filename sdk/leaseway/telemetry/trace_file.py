@@ -2,7 +2,8 @@
 
 A small OTLP receiver on loopback appends each span as one line of JSON. `read_spans` and
 `format_tree` turn the file into a picture of one trace. Meant for one machine and for looking at
-a few calls; a real collector takes the same OTLP.
+a few calls; a real collector takes the same OTLP. A file exporter in each process would miss the
+spans of MCP servers, which send OTLP to where their environment says.
 """
 
 from __future__ import annotations

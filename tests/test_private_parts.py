@@ -1,0 +1,62 @@
+"""Private parts of other packages that the product reads, and what breaks when they move."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
+
+
+def test_the_end_of_a_call_of_grpc_has_the_name_that_closing_waits_for() -> None:
+    # Else `sdk.runtime` waits for nothing, and the next event loop gets errors of the last one.
+    coroutine = cygrpc._AioCall._handle_status_once_received
+    assert coroutine.__qualname__ == "_AioCall._handle_status_once_received"
+
+
+PROVIDERS = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.get_tracer_provider()
+print(type(trace._TRACER_PROVIDER).__name__)
+provider = TracerProvider()
+trace.set_tracer_provider(provider)
+print(trace._TRACER_PROVIDER is provider)
+"""
+
+
+def test_a_provider_that_is_set_is_where_each_call_looks_for_it() -> None:
+    # Else `sdk.calls.tracing` makes no spans for providers that come after the first call.
+    done = subprocess.run(
+        [sys.executable, "-c", PROVIDERS], capture_output=True, text=True, check=True, timeout=60
+    )
+    before, found = done.stdout.split()
+    assert before in ("ProxyTracerProvider", "NoneType")
+    assert found == "True"
+
+
+def test_the_standard_exporter_encodes_by_the_method_that_the_faster_one_replaces() -> None:
+    # Else `telemetry.otlp_encoding` is never asked, and traces cost twice as much.
+    asked: list[int] = []
+
+    class Exporter(OTLPSpanExporter):
+        def _translate_data(self, data):  # type: ignore[no-untyped-def]
+            asked.append(len(data))
+            raise RuntimeError("enough")
+
+    assert "_translate_data" in vars(OtlpSpanExporter)
+    exporter = Exporter(endpoint="127.0.0.1:1", insecure=True, timeout=1)
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("t").start_span("s")
+    span.end()
+    try:
+        assert exporter.export([span]) is not SpanExportResult.SUCCESS  # type: ignore[list-item]
+    except RuntimeError:
+        pass
+    finally:
+        exporter.shutdown()
+    assert asked == [1]
