@@ -53,7 +53,11 @@ class Link:
         if not self._whole:
             writer.transport.abort()
             return
-        inward, outward = await asyncio.open_connection(*self._target)
+        try:
+            inward, outward = await asyncio.open_connection(*self._target)
+        except OSError:  # nobody listens there at the moment
+            writer.transport.abort()
+            return
         ends = {writer, outward}
         self._writers |= ends
         await asyncio.gather(_pump(reader, outward), _pump(inward, writer))

@@ -42,6 +42,9 @@ class Told:
     def instance_tools_changed(self, instance: Any) -> None:
         raise AssertionError("its tools never change")
 
+    def instance_mended(self, instance: Any, reason: str) -> None:
+        raise AssertionError("nothing was warned of")
+
     def instance_warned(self, instance: Any, reason: str, text: str) -> None:
         """Nothing is expected."""
 

@@ -85,6 +85,10 @@ class Bench:
         """Remember what an instance can't do."""
         self.warned.append((reason, text))
 
+    def instance_mended(self, instance: Instance, reason: str) -> None:
+        """Forget what an instance could not do."""
+        self.warned = [each for each in self.warned if each[0] != reason]
+
     def instance_disconnected(self, instance: Instance) -> None:
         """Remember the state in which an instance was given up."""
         self.disconnected.append(instance.state)

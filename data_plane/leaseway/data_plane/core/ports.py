@@ -167,6 +167,9 @@ class Opener(Protocol):
     def instance_warned(self, instance: Any, reason: str, text: str) -> None:
         """Hear what its server can't do as it is configured, and what to do, in sentences."""
 
+    def instance_mended(self, instance: Any, reason: str) -> None:
+        """Hear that what it was warned of is over."""
+
 
 class OpenInstance(Protocol):
     """Makes instances that are not started yet."""

@@ -12,6 +12,9 @@ LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"
 LIMIT_REASONS: Final = (LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED)
 """The reasons of the problems that limits can have."""
 
+UNREACHABLE: Final = "SERVER_UNREACHABLE"
+"""Calls of an instance that counts as up do not get to its server."""
+
 _MOST_OPEN: Final = 4096
 _LONGEST_MESSAGE: Final = 4096
 

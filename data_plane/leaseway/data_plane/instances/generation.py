@@ -376,6 +376,10 @@ class Generation:
                 reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"
             )
 
+    def live_mended(self, live: LiveInstance, reason: str) -> None:
+        """Tell operators that it is over."""
+        self._problems.mend(reason)
+
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
     ) -> None:

@@ -33,6 +33,9 @@ class LiveOwner(Protocol):
     def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
         """The server can't do something as it is configured."""
 
+    def live_mended(self, live: LiveInstance, reason: str) -> None:
+        """What was warned of is over."""
+
 
 class LiveInstance:
     """One instance, started at most once.
@@ -246,6 +249,11 @@ class LiveInstance:
         """Tell the owner."""
         if self.owner is not None:
             self.owner.live_warned(self, reason, text)
+
+    def instance_mended(self, instance: object, reason: str) -> None:
+        """Tell the owner."""
+        if self.owner is not None:
+            self.owner.live_mended(self, reason)
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:

@@ -68,6 +68,9 @@ class _Probed:
     def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
         """Do nothing: nobody calls it."""
 
+    def live_mended(self, live: LiveInstance, reason: str) -> None:
+        """Do nothing: nothing was warned of."""
+
 
 class Pool:
     """What a worker serves: holdings, and the generations behind them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, Problem
+from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Problem
 from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -48,7 +48,7 @@ class ServerProblems:
 
     def started(self, live: LiveInstance) -> None:
         """Note that a start succeeded, and what does not hold there as configured."""
-        self.mend(*self._until_start)
+        self.mend(*self._until_start, UNREACHABLE)
         self._until_start.clear()
         if live.spec.transport == "python":
             live.instance.stderr.watch(self.raised)

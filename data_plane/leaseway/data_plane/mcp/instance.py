@@ -256,6 +256,7 @@ class Instance:
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
         self._peer.on_warning = partial(self._opener.instance_warned, self)
+        self._peer.on_mended = partial(self._opener.instance_mended, self)
         self.pid, self.warnings = connected.pid, connected.warnings
         async with asyncio.timeout_at(self._deadline):
             await self._peer.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -99,3 +100,60 @@ async def test_a_start_that_is_refused_says_how(
     assert "k3y" not in fault.message
     if status in (401, 403):
         assert f"HTTP status {status} from {where}" in fault.message
+
+
+class Door:
+    """An address that leads to a server, or that nobody listens at."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("http://").rpartition(":")
+        self._target = (host, int(port))
+        self._streams: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    async def open(self) -> None:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._server.close()
+        for stream in self._streams:
+            stream.transport.abort()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inward, outward = await asyncio.open_connection(*self._target)
+        self._streams |= {writer, outward}
+        await asyncio.gather(self._pump(reader, outward), self._pump(inward, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+        writer.close()
+
+
+async def test_a_server_that_refuses_connections_is_a_problem_until_it_takes_them_again(
+    bench: Bench, address: str
+) -> None:
+    door = Door(address)
+    await door.open()
+    instance = await bench.start(bench.http_spec(f"http://127.0.0.1:{door.port}/mcp"))
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    door.close()
+
+    async def is_refused() -> bool:  # what was under way when it closed had been sent
+        fault = (await bench.call(instance, "echo", {"text": "off"})).fault
+        return fault is not None and fault.started == "no"
+
+    async with asyncio.timeout(BOUND):
+        while not await is_refused():
+            await asyncio.sleep(0.01)
+    assert instance.state == "ready"
+    [(reason, text)] = bench.warned
+    assert reason == "SERVER_UNREACHABLE"
+    assert f"could not be reached at http://127.0.0.1:{door.port}" in text
+    await door.open()
+    assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+    assert bench.warned == []
+    await instance.close()
+    door.close()

@@ -30,6 +30,7 @@ from leaseway.spec.model import ServerSpec, VariantKey
 
 class Opener:
     instance_closed = instance_tools_changed = instance_disconnected = instance_warned = print
+    instance_mended = print
 
 async def main():
     reaper = Reaper()

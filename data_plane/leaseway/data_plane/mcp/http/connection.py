@@ -20,6 +20,7 @@ from mcp_types import INVALID_REQUEST
 
 from leaseway.data_plane.background import uninterrupted
 from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.problems import UNREACHABLE
 from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.get_stream import BROKEN, Follower
@@ -89,6 +90,7 @@ class HttpConnection(Peer):
         self._events = EventReader(server, self._endpoint, self._take, self._waits)
         self._answers = AnswerReader(server, self._endpoint, self._events, self._take, self._waits)
         self._following: asyncio.Task[None] | None = None
+        self._unreachable = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -212,6 +214,9 @@ class HttpConnection(Peer):
             async with await self._endpoint.request("POST", headers, body) as response:
                 answered = True
                 self.signs.hear(self._next_id)
+                if self._unreachable:
+                    self._unreachable = False
+                    self.on_mended(UNREACHABLE)
                 await self._answers.read(
                     Asked(key, headers, session, opens=key == self._initializing),
                     response,
@@ -221,10 +226,17 @@ class HttpConnection(Peer):
             entry.written = False  # refused, so nothing was begun
             return session
         except BROKEN as error:
-            self._fail(key, answers.broken(self.server, self._endpoint.url, error, entry, answered))
+            fault = answers.broken(self.server, self._endpoint.url, error, entry, answered)
+            self._fail(key, fault)
             if isinstance(key, int):
                 self._doubt(key)
+                self._tell_unreachable(fault)
         return None
+
+    def _tell_unreachable(self, fault: Fault) -> None:
+        if fault.started == "no" and not self._unreachable:
+            self._unreachable = True
+            self.on_warning(UNREACHABLE, f"{fault.message} Its calls fail until it answers again.")
 
     async def _post_again(
         self, forgotten: str, key: object, line: bytes, headers: Mapping[str, str], entry: Pending

@@ -50,6 +50,7 @@ class Peer(Requester):
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
         self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
+        self.on_mended: Callable[[str], None] = lambda _reason: None
         self._warned = False
         self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
