@@ -2,7 +2,7 @@
 #
 #   make demo     start a system, make real calls, print what happened and one call's trace
 #   make test     every check, then all tests
-#   make soak     the long tests: 200 edits under load, 500 servers; prints times and memory
+#   make soak     the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
 #   make conformance  the official MCP conformance suite, before the front and behind the worker

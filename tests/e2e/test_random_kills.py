@@ -1,0 +1,312 @@
+"""Sessions that call all the while servers, workers, the control plane and connections are ended.
+
+What must hold: each call ends, with a result or a typed error; none is run twice; an error that
+says that nothing was started is right; no session has two processes; in the end nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from tests.conftest import BOUND, descendants
+from tests.e2e.counting import memory
+from tests.e2e.system import Part, System, eventually, free_port, python_server
+from tests.e2e.test_cut_links import Link
+
+from leaseway.sdk import AsyncClient, AsyncSession, LeaseError, LeasewayError
+
+SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
+SESSIONS = 12
+WORKERS = ("one", "two", "three")
+CALL_BOUND = 120.0
+"""Seconds after which a call that has neither result nor error counts as lost."""
+
+MOST_GROWTH = 1.25
+SETTLED_AFTER = 60.0
+"""Seconds of a process's life after which its memory is to stay as it is."""
+
+
+@dataclass
+class Record:
+    """What callers were told.
+
+    Attributes:
+        results: The tokens of calls with a result.
+        not_started: The tokens of calls that failed, and that nothing was started for.
+        errors: All errors, by kind.
+        faults: What must not happen.
+    """
+
+    results: set[str] = field(default_factory=set)
+    not_started: set[str] = field(default_factory=set)
+    errors: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+class Caller:
+    """One session after the other, each with a lease, and calls of a shared server besides."""
+
+    def __init__(self, client: AsyncClient, name: str, record: Record) -> None:
+        self._client = client
+        self._name = name
+        self._record = record
+        self._draw = random.Random(name)
+        self._numbers = itertools.count()
+        self.over = False
+
+    async def run(self) -> None:
+        for number in itertools.count():
+            if self.over:
+                return
+            async with self._client.session(f"{self._name}-{number}") as session:
+                await self._converse(session)
+
+    async def _converse(self, session: AsyncSession) -> None:
+        process = ""
+        for _ in range(self._draw.randrange(5, 60)):
+            if self.over:
+                return
+            tool = "leased_run" if self._draw.random() < 0.7 else "shared_run"
+            told, error = await self._call(session, tool)
+            if isinstance(error, LeaseError):
+                with suppress(LeasewayError):
+                    await session.acquire("leased", wait=10)
+            if error is not None:
+                process = ""
+            elif tool == "leased_run":
+                if process and told != process:
+                    self._record.faults.append(f"{session} went from {process} to {told}")
+                process = told
+            await asyncio.sleep(self._draw.uniform(0.0, 0.1))
+
+    async def _call(self, session: AsyncSession, tool: str) -> tuple[str, LeasewayError | None]:
+        """Make a call; return the process that answered it, or the error."""
+        token = f"{self._name}.{next(self._numbers)}"
+        record = self._record
+        try:
+            async with asyncio.timeout(CALL_BOUND):
+                result = await session.call_tool(tool, {"token": token}, timeout=20)
+        except LeasewayError as error:
+            record.errors[f"{type(error).__name__} {error.started}"] += 1
+            if error.started == "no":
+                record.not_started.add(token)
+            return "", error
+        except TimeoutError:
+            record.faults.append(f"call {token} of {tool} had no end")
+            raise
+        said, process, _ = result.text.split()
+        if result.is_error or said != token:
+            record.faults.append(f"call {token} of {tool} got {result.text}")
+        record.results.add(token)
+        return process, None
+
+
+class Fleet:
+    """A system whose connections all lead through links that can be cut."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = folder / "journal"
+        entry = python_server("journal.py", str(self.journal))
+        self.system = System(
+            folder,
+            {
+                "leased": {**entry, "start": "lazy", "transform": [{"prefix": "leased_"}]},
+                "shared": {**entry, "truely-stateless": True, "transform": [{"prefix": "shared_"}]},
+            },
+            workers=len(WORKERS),
+        )
+        self.links: dict[str, Link] = {}
+        self._ports = {name: free_port() for name in WORKERS}
+        self._plane = ""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        await self.start_control_plane()
+        await self._link("plane", self._plane, stack)
+        self.system.address = self.links["plane"].address
+        for name, port in self._ports.items():
+            await self._link(name, f"127.0.0.1:{port}", stack)
+            await self.start_worker(name)
+        stack.push_async_callback(self.system.stop)
+        await self.system.ready()
+
+    async def start_control_plane(self) -> None:
+        through, self.system.address = self.system.address, self._plane
+        await self.system.start_control_plane()
+        self._plane, self.system.address = self.system.address, through
+
+    async def start_worker(self, name: str) -> None:
+        listen = f"127.0.0.1:{self._ports[name]}"
+        advertise = self.links[name].address
+        await self.system.start_worker(name, "--listen", listen, "--advertise", advertise)
+
+    async def _link(self, name: str, target: str, stack: AsyncExitStack) -> None:
+        link = self.links[name] = Link(target)
+        await link.open()
+        stack.push_async_callback(link.close)
+
+    def parts(self) -> list[Part]:
+        assert self.system.control_plane is not None
+        return [self.system.control_plane, *self.system.workers.values()]
+
+    def servers(self) -> list[int]:
+        """Return the processes of servers, whoever's children they are."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdecimal() and str(self.journal).encode() in (
+                    entry / "cmdline"
+                ).read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+        return found
+
+
+class Trouble:
+    """Ends one thing after the other; what it ends it starts again."""
+
+    def __init__(self, fleet: Fleet, draw: random.Random) -> None:
+        self._fleet = fleet
+        self._draw = draw
+        self.made: Counter[str] = Counter()
+
+    async def make(self, seconds: float) -> None:
+        kinds: list[Callable[[], Awaitable[None]]] = [
+            *(self.kill_server, self.kill_server, self.cut_link, self.cut_link),
+            *(self.kill_worker, self.end_worker, self.stop_worker, self.kill_control_plane),
+        ]
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            await asyncio.sleep(self._draw.uniform(0.5, 3.0))
+            kind = self._draw.choice(kinds)
+            self.made[kind.__name__] += 1
+            await kind()
+
+    async def kill_server(self) -> None:
+        servers = self._fleet.servers()
+        if servers:
+            with suppress(ProcessLookupError):
+                os.kill(self._draw.choice(servers), signal.SIGKILL)
+
+    async def cut_link(self) -> None:
+        link = self._fleet.links[self._draw.choice(list(self._fleet.links))]
+        link.cut()
+        # Now a blip, now long enough that a worker counts as lost.
+        await asyncio.sleep(self._draw.choice([0.0, 0.5, 3.0, 14.0]))
+        link.join()
+
+    async def kill_worker(self) -> None:
+        name = self._draw.choice(WORKERS)
+        await self._fleet.system.workers[name].end(signal.SIGKILL)
+        await self._fleet.start_worker(name)
+
+    async def end_worker(self) -> None:
+        name = self._draw.choice(WORKERS)
+        await self._fleet.system.workers[name].end(within=2 * BOUND)
+        await self._fleet.start_worker(name)
+
+    async def stop_worker(self) -> None:
+        process = self._fleet.system.workers[self._draw.choice(WORKERS)].process
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(self._draw.choice([0.5, 3.0, 16.0]))
+        process.send_signal(signal.SIGCONT)
+
+    async def kill_control_plane(self) -> None:
+        plane = self._fleet.system.control_plane
+        assert plane is not None
+        await plane.end(signal.SIGKILL)
+        await asyncio.sleep(self._draw.choice([0.0, 2.0]))
+        await self._fleet.start_control_plane()
+
+
+async def watch_memory(fleet: Fleet, grown: dict[str, tuple[float, float]]) -> None:
+    """Keep what each process held when it had settled, and the most since, in MiB."""
+    born: dict[int, float] = {}
+    while True:
+        for part in fleet.parts():
+            with suppress(OSError, ValueError):
+                pid, now = part.process.pid, time.monotonic()
+                if now - born.setdefault(pid, now) > SETTLED_AFTER:
+                    held = memory(part)
+                    first, _ = grown.get(str(pid), (held, held))
+                    grown[str(pid)] = (first, held)
+        await asyncio.sleep(5)
+
+
+def judge(journal: Path, record: Record) -> list[str]:
+    """Return what was run otherwise than callers were told."""
+    lines = journal.read_text().splitlines()
+    runs = Counter(line.split()[0] for line in lines)
+    twice = [f"{token} was run {times} times" for token, times in runs.items() if times > 1]
+    unseen = [f"{token} has a result and was not run" for token in record.results - set(runs)]
+    begun = [f"{token} was not to have been started" for token in record.not_started & set(runs)]
+    return [*record.faults, *twice, *unseen, *begun]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SECONDS + 900)
+@pytest.mark.usefixtures("leak_guard")
+async def test_random_kills_lose_no_call_run_none_twice_and_leave_nothing(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "1"))
+    fleet, record = Fleet(tmp_path), Record()
+    trouble = Trouble(fleet, random.Random(seed))
+    grown: dict[str, tuple[float, float]] = {}
+    async with AsyncExitStack() as stack:
+        await fleet.start(stack)
+        watch = asyncio.create_task(watch_memory(fleet, grown))
+        stack.callback(watch.cancel)
+        async with AsyncClient(fleet.system.address, agent="kills") as client:
+            callers = [Caller(client, f"caller{number}", record) for number in range(SESSIONS)]
+            tasks = [asyncio.create_task(caller.run()) for caller in callers]
+            try:
+                await trouble.make(SECONDS)
+            finally:
+                for caller in callers:
+                    caller.over = True
+            async with asyncio.timeout(2 * CALL_BOUND):
+                await asyncio.gather(*tasks)
+            # All is whole again: it serves as it did, and no session has more than one process.
+            await fleet.system.ready()
+            async with client.session("after") as session:
+                await eventually(lambda: answers(session), within=2 * BOUND)
+        async with AsyncClient(fleet.system.address, agent="after") as client:
+            await eventually(lambda: nothing_is_left(fleet, client), within=3 * BOUND)
+        print(
+            f"{SECONDS:g} s, seed {seed}: {len(record.results)} results, errors"
+            f" {dict(record.errors)}, trouble {dict(trouble.made)}, memory in MiB {grown}"
+        )
+        assert judge(fleet.journal, record) == []
+        assert len(record.results) > SECONDS
+        for first, last in grown.values():
+            assert last < first * MOST_GROWTH, grown
+    await eventually(lambda: not fleet.servers())
+
+
+async def answers(session: AsyncSession) -> bool:
+    try:
+        return bool(await session.call_tool("leased_run", {"token": f"after-{time.time()}"}))
+    except LeaseError:
+        await session.acquire("leased", wait=10)
+    except LeasewayError:
+        pass
+    return False
+
+
+async def nothing_is_left(fleet: Fleet, client: AsyncClient) -> bool:
+    """Say whether there are no leases, and each worker has its shared server and nothing else."""
+    workers = [part.process.pid for part in fleet.system.workers.values()]
+    mine = [set(descendants(pid)) & set(fleet.servers()) for pid in workers]
+    return (
+        not await client.leases()
+        and [len(each) for each in mine] == [1] * len(workers)
+        and len(fleet.servers()) == len(workers)
+    )
