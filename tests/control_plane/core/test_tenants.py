@@ -181,3 +181,16 @@ def test_grants_that_change_need_no_probe_and_count_once_workers_have_them() -> 
     assert not worker.probes
     assert seen(state, "acme") == []
     assert seen(state, "rival") == ["a_echo"]
+
+
+def test_a_server_that_a_tenant_does_not_see_takes_no_name_from_it() -> None:
+    theirs = replace(spec("a", prefix=""), policy=ServerPolicy(grants={"rival": Grant()}))
+    ours = replace(
+        spec("b", prefix=""), policy=ServerPolicy(grants={"acme": Grant(), "rival": Grant()})
+    )
+    state, _ = running(theirs, ours)
+    acme, rival = (state.visible.view(tenant).tools for tenant in ("acme", "rival"))
+    assert acme["echo"].served.key.server_id == "b"
+    assert rival["echo"].served.key.server_id == "a"
+    found = find_name(state, "acme", "echo", START)
+    assert not isinstance(found, Denied)

@@ -133,3 +133,32 @@ async def test_calls_of_a_tenant_under_way_are_bounded(bench: Bench) -> None:
     bench.servers.opened[0].calls[0].answer(b"{}")
     assert (await caller.result(first)).payload
     assert (await caller.call("time", tenant="acme")).payload
+
+
+async def test_how_another_tenants_lease_ended_is_not_told(bench: Bench) -> None:
+    await bench.serve("files", shared=False)
+    caller = bench.caller()
+    result = await caller.call("files", tenant="acme", session="d1")
+    lease = result.new_lease.id
+    guesses = []
+    for release in (False, True):
+        if release:
+            bench.worker.leases.release(lease)
+        for guessed in (lease, f"{lease}0"):
+            fault = await caller.refused("files", tenant="rival", session="d1", lease_id=guessed)
+            guesses.append((fault.reason, fault.message.replace(guessed, "ID")))
+    assert set(guesses) == {(Reason.LEASE_LOST, guesses[0][1])}
+    own = await caller.refused("files", tenant="acme", session="d1", lease_id=lease)
+    assert own.reason is Reason.LEASE_RELEASED
+
+
+async def test_a_server_that_is_tried_for_others_is_like_one_that_never_was(bench: Bench) -> None:
+    spec = bench.spec("files", policy=ServerPolicy(grants={"acme": Grant()}))
+    caller = bench.caller()
+    with bench.worker.pool.trying(spec):
+        told = await caller.refused("files", tenant="acme")
+        hidden = await caller.refused("files", tenant="rival")
+        never = await caller.refused("nothing", tenant="rival")
+    assert told.reason is Reason.SERVER_NOT_READY
+    assert hidden.reason is never.reason is Reason.TOOL_NOT_FOUND
+    assert hidden.message.replace("files", "X") == never.message.replace("nothing", "X")

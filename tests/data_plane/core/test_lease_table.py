@@ -77,7 +77,7 @@ def test_a_lease_expires_at_its_time_and_not_before() -> None:
     assert run_to(table, 0, 9.99) == []
     assert run_to(table, 9.99, 10) == [(lease.id, "expired")]
     assert table.get(lease.id) is None
-    assert table.how_ended(lease.id, 10) == Ended("expired", "", 10)
+    assert table.how_ended(lease.id, 10) == Ended("expired", "", 10, lease.key.tenant)
     assert table.next_tick(10) is None
 
 
@@ -180,7 +180,7 @@ def test_how_leases_ended_is_remembered_for_ten_minutes_and_ten_thousand_leases(
     table = LeaseTable("inc", capacity=20_000)
     first = take(table, 0, limit=20_000)
     table.end(first.id, "revoked", 0, "because")
-    assert table.how_ended(first.id, 599) == Ended("revoked", "because", 0)
+    assert table.how_ended(first.id, 599) == Ended("revoked", "because", 0, first.key.tenant)
     assert table.how_ended(first.id, bounds.LEASE_MEMORY) is None
     for number in range(10_000):
         lease = take(table, 1, session=str(number), limit=20_000)

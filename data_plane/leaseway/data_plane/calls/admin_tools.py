@@ -79,7 +79,7 @@ class AdminTools:
         if lease is not None and lease.key == key:
             self._leases.release(lease_id)
             return _released(key)
-        ended = self._leases.ended_fault(lease_id)
+        ended = self._leases.ended_fault(lease_id, key.tenant)
         if ended.reason is Reason.LEASE_RELEASED:
             return _released(key)
         if ended.reason is Reason.LEASE_LOST:

@@ -80,12 +80,14 @@ class Ended:
         how: In one word.
         why: In a sentence; empty where the word says all.
         at: When.
+        tenant: Whose it was.
 
     """
 
     how: How
     why: str
     at: float
+    tenant: str = ""
 
 
 class NoRoom(Exception):
@@ -251,7 +253,7 @@ class LeaseTable:
             if not counts[name]:
                 del counts[name]
         self._forget_old(now)
-        self._ended[lease_id] = Ended(how, why, now)
+        self._ended[lease_id] = Ended(how, why, now, lease.key.tenant)
         return lease
 
     def _forget_old(self, now: float) -> None:
@@ -261,10 +263,19 @@ class LeaseTable:
                 return
             self._ended.popitem(last=False)
 
-    def how_ended(self, lease_id: str, now: float) -> Ended | None:
-        """Return how a lease ended, or None where that is not remembered: it counts as lost."""
+    def how_ended(self, lease_id: str, now: float, tenant: str = "") -> Ended | None:
+        """Return how a lease ended, or None where that is not remembered: it counts as lost.
+
+        Args:
+            lease_id: The lease.
+            now: The time.
+            tenant: Who asks, or empty for the worker itself: others' leases never were.
+
+        """
         ended = self._ended.get(lease_id)
-        return ended if ended is not None and now - ended.at < bounds.LEASE_MEMORY else None
+        if ended is None or tenant not in ("", ended.tenant):
+            return None
+        return ended if now - ended.at < bounds.LEASE_MEMORY else None
 
     def next_tick(self, now: float) -> float | None:
         """Return when `tick` is to run next, or None where no lease is held."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -14,7 +13,7 @@ from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.stderr_history import KeptLog
-from leaseway.spec.model import VariantKey
+from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
@@ -91,7 +90,7 @@ class Pool:
         self._common: dict[str, Generation] = {}
         self._own: dict[str, dict[str, Generation]] = {}
         self._probed: dict[VariantKey, _Probed] = {}
-        self._tried: Counter[VariantKey] = Counter()
+        self._tried: list[ServerSpec] = []
         self._moved: asyncio.Future[None] | None = None
         self.registry_version = 0
 
@@ -143,7 +142,12 @@ class Pool:
 
     def _server_missing(self, server_id: str, tenant: str, agent: str) -> Fault:
         # No more can be said: a delta names what is up, and who tries the rest is one worker.
-        if any(key.server_id == server_id and key.tenant in ("", tenant) for key in self._tried):
+        if any(
+            spec.key.server_id == server_id
+            and spec.key.tenant in ("", tenant)
+            and spec.policy.sees(tenant, agent)
+            for spec in self._tried
+        ):
             return Fault(
                 Reason.SERVER_NOT_READY,
                 f"Server {server_id} has not come up yet: worker {self._context.worker_id} is "
@@ -162,15 +166,13 @@ class Pool:
         )
 
     @contextlib.contextmanager
-    def trying(self, key: VariantKey) -> Iterator[None]:
-        """Have callers of a server that is not up yet told that it is being tried."""
-        self._tried[key] += 1
+    def trying(self, spec: ServerSpec) -> Iterator[None]:
+        """Have callers that may see a server which is not up yet told that it is being tried."""
+        self._tried.append(spec)
         try:
             yield
         finally:
-            self._tried[key] -= 1
-            if not self._tried[key]:
-                del self._tried[key]
+            self._tried.remove(spec)
 
     def get(self, key: VariantKey) -> Generation | None:
         """Return the current generation of a variant."""

@@ -73,10 +73,10 @@ class LeaseManager:
 
         """
         lease = self._table.get(lease_id)
-        if lease is None:
-            raise self.ended_fault(lease_id)
+        if lease is None or lease.key.tenant != key.tenant:  # ids can be guessed: they are counted
+            raise self.ended_fault(lease_id, key.tenant)
         named = key if key.session else replace(key, session=lease.key.session)
-        if lease.key != named:  # ids can be guessed: they are counted
+        if lease.key != named:
             raise not_theirs(lease_id, f"of server {key.server_id[:64]} for")
         return lease
 
@@ -94,13 +94,17 @@ class LeaseManager:
         """
         lease = self._table.get(lease_id)
         if lease is None:
-            return
-        if tenant not in ("", lease.key.tenant) or session not in ("", lease.key.session):
+            ended = self._table.how_ended(lease_id, self._clock())
+            if ended is not None and tenant not in ("", ended.tenant):
+                raise self.ended_fault(lease_id, tenant)
+        elif tenant not in ("", lease.key.tenant):
+            raise self.ended_fault(lease_id, tenant)
+        elif session not in ("", lease.key.session):
             raise not_theirs(lease_id, "of")
 
-    def ended_fault(self, lease_id: str) -> Fault:
-        """Return why a lease is not held."""
-        return lease_ended(lease_id, self._table.how_ended(lease_id, self._clock()))
+    def ended_fault(self, lease_id: str, tenant: str = "") -> Fault:
+        """Return why a lease is not held; to a tenant, others' leases never were."""
+        return lease_ended(lease_id, self._table.how_ended(lease_id, self._clock(), tenant))
 
     async def acquire(
         self,

@@ -87,7 +87,7 @@ class Prober:
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
         key = key_from_wire(probe.spec.key)
-        with self._pool.trying(key):
+        with self._pool.trying(spec_from_wire(probe.spec)):
             async with self._slots:
                 await self._try(probe, key)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, TypeVar
 from weakref import ref
@@ -152,6 +152,8 @@ class Snapshot:
                 for key, served in seen.items()
                 if not served.spec.hidden and (one := granted_to(served, *who)) is not None
             }
+            if self.is_restricted:
+                granted = _settled_among(granted)
             if len(self._views) >= _MOST_VIEWS:  # names are callers' to choose where nobody checks
                 self._views.clear()
             view = self._views[who] = View(with_admin(granted))
@@ -253,6 +255,30 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
                 listed[key] = nothing_for(key).unclashed
     found = Snapshot(committed.version, listed)
     return before if found == before else found  # one that is equal has its views already
+
+
+def _settled_among(granted: Mapping[str, Served]) -> dict[str, Served]:
+    """Settle clashes among what one caller sees: a server that it does not see takes no name."""
+    settled = dict(granted)
+    for kind in (TOOLS, PROMPTS):
+        if not any(each.skipped for one in settled.values() for each in one.names(kind)):
+            continue
+        names = {
+            server_id: [(each.original, each.name) for each in one.names(kind)]
+            for server_id, one in settled.items()
+            if one.names(kind)
+        }
+        skipped = resolve_clashes(names, kind).skipped
+        for server_id, one in settled.items():
+            own = tuple(
+                Exposed(each.original, each.name, (server_id, each.original) in skipped)
+                for each in one.names(kind)
+            )
+            if own != one.names(kind):
+                settled[server_id] = (
+                    replace(one, exposed=own) if kind is TOOLS else replace(one, prompts=own)
+                )
+    return settled
 
 
 def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
