@@ -156,6 +156,10 @@ class Transform:
     remove: str = ""
 
 
+_LATER: Final = ("module", "class_name", "config", "image", "pod_template", "cwd", "env_file")
+"""Fields that came later: a server without them keeps the launch hash that it had before."""
+
+
 @dataclass(frozen=True)
 class ServerSpec:
     """One MCP server, as configured.
@@ -187,6 +191,8 @@ class ServerSpec:
     builtin: Builtin = NOTHING_BUILTIN
     image: str = ""
     pod_template: str = ""
+    cwd: str = ""
+    env_file: str = ""
 
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
@@ -218,11 +224,7 @@ class ServerSpec:
                 "sandbox": asdict(self.sandbox),
                 # Only where it is set, as below.
                 **self._http_part(),
-                **{
-                    name: text
-                    for name in ("module", "class_name", "config", "image", "pod_template")
-                    if (text := getattr(self, name))
-                },
+                **{name: text for name in _LATER if (text := getattr(self, name))},
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
             }
         )
@@ -270,6 +272,7 @@ class ServerSpec:
             **{f"headers.{name}": value for name, value in self.headers.items()},
             **{f"security.{name}": one.value for name, one in self.security.items()},
             **{f"config{path}": value for path, value in config_values(self.config).items()},
+            **({"env_file": Value("file", self.env_file)} if self.env_file else {}),
         }
 
     @property

@@ -93,6 +93,8 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         ),
         image=spec.image,
         pod_template=spec.pod_template,
+        cwd=spec.cwd,
+        env_file=spec.env_file,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -156,6 +158,8 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         ),
         image=message.image,
         pod_template=message.pod_template,
+        cwd=message.cwd,
+        env_file=message.env_file,
     )
 
 

@@ -573,6 +573,8 @@ class ServerSpec(_message.Message):
     BUILTIN_FIELD_NUMBER: _builtins.int
     IMAGE_FIELD_NUMBER: _builtins.int
     POD_TEMPLATE_FIELD_NUMBER: _builtins.int
+    CWD_FIELD_NUMBER: _builtins.int
+    ENV_FILE_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`,
     `python`, `builtin`.
@@ -618,6 +620,14 @@ class ServerSpec(_message.Message):
     pod_template: _builtins.str
     """What its pods have besides, on Kubernetes: a PodTemplateSpec as a JSON
     object of at most 64 KiB. Empty means nothing.
+    """
+    cwd: _builtins.str
+    """The folder that a `stdio` server's process starts in. Empty means the
+    worker's own.
+    """
+    env_file: _builtins.str
+    """A file of `NAME=VALUE` lines on the worker, whose variables a `stdio` server
+    gets below those of `env`. Empty means none.
     """
     @_builtins.property
     def key(self) -> Global___VariantKey:
@@ -709,10 +719,12 @@ class ServerSpec(_message.Message):
         builtin: Global___Builtin | None = ...,
         image: _builtins.str = ...,
         pod_template: _builtins.str = ...,
+        cwd: _builtins.str = ...,
+        env_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "description", b"description", "env", b"env", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

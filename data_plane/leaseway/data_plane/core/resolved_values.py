@@ -27,6 +27,7 @@ class Resolved:
     url: str = field(default="", repr=False)
     session_id: str = field(default="", repr=False)
     image: str = field(default="", repr=False)
+    cwd: str = field(default="", repr=False)
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -39,7 +40,8 @@ class Resolved:
     @cached_property
     def digest(self) -> str:
         """Of all that the server gets: two readings with the same digest are the same."""
-        content = (self.command, self.args, self.image, self.url, self.session_id, *_pairs(self))
+        texts = (self.command, self.image, self.url, self.session_id, self.cwd)
+        content = (self.args, *texts, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
 

@@ -106,7 +106,8 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
         launch = _in_container(wanted, command)
     else:
         environment = child_environment(host.environment, spec.inherit_env, resolved.env)
-        launch = await prepare(spec, command, environment, host.reaper.cgroups)
+        cgroups = host.reaper.cgroups
+        launch = await prepare(spec, command, environment, cgroups, resolved.cwd)
     process = await ServerProcess.start(wanted.server, launch, wanted.stderr, host.reaper)
     transport = StdioTransport(wanted.server, process, wanted.stderr)
     peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)

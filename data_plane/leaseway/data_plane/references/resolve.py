@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
 from leaseway.data_plane.references.patience import MOST_HUNG
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
@@ -131,6 +132,19 @@ class _Resolver:
             )
         return found
 
+    def variables(self, key: str, path: str) -> dict[str, str]:
+        """Return the variables of a file; those whose names look secret are."""
+        try:
+            found = read_env_file(self._file(path))
+        except _Missing as missing:
+            self.missing.append((key, str(missing)))
+            return {}
+        except BadEnvFile as error:
+            self.missing.append((key, f"refers to the file {path}, {error}"))
+            return {}
+        self.secrets.update(text for name, text in found.items() if looks_secret(name))
+        return found
+
     def _file(self, path: str) -> str:
         self._opening(path)
         if Path(path).resolve().is_relative_to(_own_folder()):
@@ -181,7 +195,9 @@ def resolve(
         image=resolver.text("image", spec.image),
         url=resolver.text("url", spec.url),
         session_id=resolver.text("sessionId", spec.session_id),
+        cwd=resolver.text("cwd", spec.cwd),
         env={
+            **(resolver.variables("env_file", spec.env_file) if spec.env_file else {}),
             **{
                 name: resolver.value(f"env.{name}", value, looks_secret(name))
                 for name, value in spec.env.items()

@@ -95,6 +95,18 @@ def test_the_file_in_the_home_serves_where_the_project_has_none(tmp_path: Path) 
     assert not [one for one in parsed.issues if one.reason == "CONFIG_MISSING"]
 
 
+def test_where_a_process_starts_and_its_file_of_variables_are_taken_over() -> None:
+    one = {"command": "x", "cwd": "${userHome}/a", "envFile": "/srv/.env", "timeout": 90}
+    window = {"command": "x", "cwd": "${workspaceFolder}", "timeout": 600_000}
+    parsed = mcp_servers(one=one, window=window)
+    spec = server(parsed, "one")
+    assert (spec.cwd, spec.env_file, spec.call_timeout) == ("${HOME}/a", "/srv/.env", 90)
+    (warning,) = about(parsed, "window")
+    assert (warning.severity, warning.reason) == ("warning", "KEY_NOT_TAKEN_OVER")
+    assert "only the client can fill in the variables of its path" in warning.message
+    assert (server(parsed, "window").cwd, server(parsed, "window").call_timeout) == ("", 600)
+
+
 def prefixes(parsed: ParsedConfig) -> dict[str, list[str]]:
     return {
         key.server_id: [step.add for step in spec.transforms]

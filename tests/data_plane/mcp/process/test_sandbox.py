@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,20 @@ class TestWithBubblewrap:
         spec = confined(bench, writable_paths=(str(tmp_path),))
         assert await ask(bench, spec, "write", path=str(tmp_path / "a")) == len("written")
         assert (tmp_path / "a").read_text() == "written"
+
+    async def test_it_starts_in_its_folder_wherever_that_is(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        (tmp_path / "marker").write_text("here")  # below /tmp, which it else does not see
+        for spec in (confined(bench), bench.stdio("nosy")):
+            spec = replace(spec, cwd=str(tmp_path))
+            assert await ask(bench, spec, "read", path="marker") == "here"
+
+    async def test_a_folder_that_is_not_there_is_named(self, bench: Bench, tmp_path: Path) -> None:
+        missing = str(tmp_path / "missing")
+        for spec in (confined(bench), bench.stdio("nosy")):
+            fault = await bench.fails(replace(spec, cwd=missing))
+            assert f"its 'cwd' {missing!r} is no folder on this worker" in fault.message
 
     async def test_its_tmp_is_its_own(self, bench: Bench, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("x")

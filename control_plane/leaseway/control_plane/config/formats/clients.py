@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.formats.variables import rewired
+from leaseway.control_plane.config.formats.variables import is_of_client, rewired
 from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
@@ -32,6 +32,8 @@ _RENAMED: Final[Mapping[str, str]] = {
     "httpUrl": "url",
     "serverUrl": "url",
     "disabled": "enabled",
+    "envFile": "env_file",
+    "timeout": "call_timeout",
 }
 _TRANSPORTS: Final[Mapping[str, str]] = {
     "http": "streamable_http",
@@ -41,7 +43,9 @@ _TRANSPORTS: Final[Mapping[str, str]] = {
     "ws": "websocket",
     "local": "stdio",
 }
-_REWIRED: Final = frozenset({"command", "args", "env", "url", "headers"})
+_REWIRED: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
+_MILLISECONDS: Final = 1_000.0
+"""From here on a `timeout` counts them, as some clients write; below, seconds."""
 
 
 _PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
@@ -163,14 +167,20 @@ def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
 
 def _translated(entry: Entry, where: Where) -> Entry | None:
     name = _RENAMED.get(entry.name, entry.name)
-    if name not in SERVER_KEYS:
+    if name not in SERVER_KEYS or (name in ("cwd", "env_file") and is_of_client(entry.value)):
         message = (
             f"{shown(entry.name)} of the server {shown(where.server_id or '')} is not taken over:"
-            " it has no meaning here."
+            f" {_why_not(entry)}."
         )
         where.warning(entry.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
         return None
     return Entry(name, entry.at, _value(entry, name, where))
+
+
+def _why_not(entry: Entry) -> str:
+    if not is_of_client(entry.value):
+        return "it has no meaning here"
+    return "only the client can fill in the variables of its path; write the path itself"
 
 
 def _value(entry: Entry, name: str, where: Where) -> Tree:
@@ -182,6 +192,9 @@ def _value(entry: Entry, name: str, where: Where) -> Tree:
     if isinstance(node, Leaf):
         if name == "transport" and isinstance(node.value, str):
             return replace(node, value=_TRANSPORTS.get(node.value, node.value))
+        if entry.name == "timeout" and isinstance(node.value, int | float):
+            is_long = node.value >= _MILLISECONDS
+            return replace(node, value=node.value / _MILLISECONDS) if is_long else node
         if entry.name == "disabled" and isinstance(node.value, bool):
             return replace(node, value=not node.value)
     return node

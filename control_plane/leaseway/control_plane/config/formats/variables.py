@@ -30,6 +30,14 @@ _OF_CLIENTS: Final = frozenset(
 """Names that VS Code and Cursor fill in from the editor's window."""
 
 
+def is_of_client(node: Tree) -> bool:
+    """Say whether a text holds a variable that only a client can fill in, or an input."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return False
+    names = {match[1] for match in _VARIABLE.finditer(node.value)}
+    return bool(names & (_OF_CLIENTS | {"input"}))
+
+
 def rewired(node: Tree, where: Where) -> Tree:
     """Return a value with variables as `${NAME}` and numbers as text.
 

@@ -74,6 +74,26 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...] | None:
     return tuple(read)
 
 
+def folder(node: Tree, where: Where) -> str | None:
+    """Read the folder that a process starts in; it may hold `${NAME}`."""
+    if _wired(node, where, "a folder"):
+        return None
+    text = text_of(node, where, longest=MAX_COMMAND, empty=False)
+    if text is None:
+        return None
+    check_references(node, where)
+    if text.startswith(("/", "${")):
+        return text
+    message = f"{shown(where.key)} must be an absolute path, but is {shown(text)}."
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
+def env_file(node: Tree, where: Where) -> str | None:
+    """Read the path of a file of variables, as that of `{file: PATH}`."""
+    return text_of(node, where, longest=MAX_COMMAND, empty=False)
+
+
 def url(node: Tree, where: Where) -> str | None:
     """Read the endpoint of an HTTP server."""
     if _wired(node, where, "a url"):

@@ -64,8 +64,9 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader:
             fault = f"can match no {noun}: {why}"
         else:
             return text
-        where.error(node.at, IssueReason.BAD_PATTERN, f"The pattern {shown(text)} {fault}.")
-        return None
+        # It is kept: a whitelist without it might be no whitelist at all.
+        where.warning(node.at, IssueReason.BAD_PATTERN, f"The pattern {shown(text)} {fault}.")
+        return text
 
     patterns = list_of(read, MAX_PATTERNS)
     keys = (Key("whitelist", patterns, "whitelist"), Key("blacklist", patterns, "blacklist"))

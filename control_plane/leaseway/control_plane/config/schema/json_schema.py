@@ -56,11 +56,9 @@ _SIZE: Final[Schema] = {
 _PATTERNS: Final[Schema] = {
     "type": "array",
     "maxItems": MAX_PATTERNS,
-    "items": {"type": "string", "minLength": 1, "pattern": "^[a-zA-Z0-9_*-]*$"},
+    "items": {"type": "string"},
 }
-_URI_PATTERNS: Final[Schema] = _PATTERNS | {
-    "items": {"type": "string", "minLength": 1, "maxLength": MAX_PATTERN}
-}
+_URI_PATTERNS: Final[Schema] = _PATTERNS | {"items": {"type": "string", "maxLength": MAX_PATTERN}}
 _NAME_PART: Final[Schema] = {
     "type": "string",
     "pattern": r"^([a-zA-Z0-9_-]|\{server\})*$",
@@ -173,7 +171,13 @@ _SERVER: Final[Mapping[str, Schema]] = {
         "description": "What its pods have besides, on Kubernetes: a PodTemplateSpec.",
     },
     "domain_may": _TEXTS | {"description": "What domains may set: keys, or names: env.NAME."},
+    "cwd": {"type": "string", "minLength": 1, "description": "The folder that it starts in."},
     "env": _VALUES,
+    "env_file": {
+        "type": "string",
+        "minLength": 1,
+        "description": "A file of NAME=VALUE lines on the worker; 'env' goes over it.",
+    },
     "inherit_env": _choice("safe", "all", "none"),
     "limits": _object(
         {

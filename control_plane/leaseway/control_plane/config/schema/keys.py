@@ -181,7 +181,9 @@ _KEYS: Final = (
     Key("args", fields.arguments, "args", _STDIO),
     Key("image", images.image, "image", _STDIO, reaches_registered=False),
     Key("podTemplate", images.pod_template, "pod_template", _STDIO, reaches_registered=False),
+    Key("cwd", fields.folder, "cwd", _STDIO, reaches_registered=False),
     Key("env", fields.environment, "env", PROCESSES),
+    Key("env_file", fields.env_file, "env_file", _STDIO, reaches_registered=False),
     # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
     Key(
         "inherit_env",

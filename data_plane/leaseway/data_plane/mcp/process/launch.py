@@ -29,6 +29,7 @@ class Launch:
     Attributes:
         command: What is executed. Values of the environment are never in it.
         environment: All that the process gets.
+        cwd: The folder that it starts in; empty for the worker's own.
         cgroup: Holds its limits, and is to be removed after its end; or None.
         sandboxed: Whether the first process is the sandbox's keeper, with the server below it.
         limits: What the cgroup or container was made for.
@@ -44,27 +45,38 @@ class Launch:
     limits: Limits = _NO_LIMITS
     warnings: tuple[tuple[str, str], ...] = ()
     container: Container | None = None
+    cwd: str = ""
 
 
 async def prepare(
-    spec: ServerSpec, command: tuple[str, ...], environment: Mapping[str, str], cgroups: Cgroups
+    spec: ServerSpec,
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    cgroups: Cgroups,
+    cwd: str = "",
 ) -> Launch:
     """Return how to start a server; whoever gets a cgroup with it has to remove it.
 
-    A server with neither limits nor sandbox is started as it stands.
+    A server with neither limits, sandbox nor folder is started as it stands.
 
     Raises:
-        Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE or
-            SANDBOX_PATH_MISSING.
+        Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
+            SANDBOX_NOT_AVAILABLE or SANDBOX_PATH_MISSING.
     """
     limits, server = spec.limits, spec.key.server_id
-    if limits == _NO_LIMITS and not spec.sandbox.enabled:
+    plain = limits == _NO_LIMITS and not spec.sandbox.enabled
+    if plain and not cwd:
         return Launch(command, environment)
     try:
         async with asyncio.timeout(TRIAL_TIMEOUT):
-            found = await disk.run(_found, server, command[0], environment)
+            if cwd:
+                await disk.run(_check_folder, server, cwd)
+            if plain:
+                return Launch(command, environment, cwd=cwd)
+            found = await disk.run(_found, server, command[0], environment, cwd)
             if spec.sandbox.enabled:
-                look = await disk.run(look_around, server, spec.sandbox, (found, *command[1:]))
+                whole = (found, *command[1:])
+                look = await disk.run(look_around, server, spec.sandbox, whole, cwd)
     except TimeoutError:
         raise _hanging(server, command[0]) from None
     command = (found, *command[1:])
@@ -75,7 +87,9 @@ async def prepare(
     if plan.steps:
         launcher = (sys.executable, "-I", "-S", str(_LAUNCHER))
         command = (*launcher, *plan.steps, "--", *command)
-    return Launch(command, environment, cgroup, spec.sandbox.enabled, limits, plan.warnings)
+    return Launch(
+        command, environment, cgroup, spec.sandbox.enabled, limits, plan.warnings, cwd=cwd
+    )
 
 
 def _confine(limits: Limits, cgroups: Cgroups) -> tuple[Cgroup | None, LimitPlan]:
@@ -85,8 +99,21 @@ def _confine(limits: Limits, cgroups: Cgroups) -> tuple[Cgroup | None, LimitPlan
     return cgroup, plan_limits(limits, cgroup.entrances, cgroup.missing, this_host())
 
 
-def _found(server: str, program: str, environment: Mapping[str, str]) -> str:
+def _check_folder(server: str, cwd: str) -> None:
+    if Path(cwd).is_dir():
+        return
+    raise Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: its 'cwd' {cwd!r} is no folder on this worker."
+        " Create it there, or correct the path.",
+        metadata={"server": server, "problem": "START_FAILED"},
+    )
+
+
+def _found(server: str, program: str, environment: Mapping[str, str], cwd: str = "") -> str:
     """Return the path of a program, as starting it with this environment would find it."""
+    if os.sep in program and cwd:
+        program = str(Path(cwd) / program)
     path = os.pathsep.join(os.get_exec_path(dict(environment)))
     found = shutil.which(program, path=path)
     if found is None:

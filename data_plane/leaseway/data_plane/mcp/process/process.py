@@ -259,6 +259,7 @@ def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**launch.environment, MARK_VARIABLE: mark},
+        cwd=launch.cwd or None,
         bufsize=0,
         start_new_session=True,
     )

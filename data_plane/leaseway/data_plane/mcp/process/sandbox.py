@@ -143,13 +143,14 @@ class Look(NamedTuple):
     harmless: str
 
 
-def look_around(server: str, sandbox: Sandbox, command: Sequence[str]) -> Look:
+def look_around(server: str, sandbox: Sandbox, command: Sequence[str], cwd: str = "") -> Look:
     """See what a sandbox needs of this machine; looks at files, which is not for the loop.
 
     Args:
         server: For messages.
         sandbox: What may be reached.
         command: The command, its program as a path.
+        cwd: The folder that it starts in; empty for the worker's own.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` SANDBOX_NOT_AVAILABLE or SANDBOX_PATH_MISSING.
@@ -168,7 +169,7 @@ def look_around(server: str, sandbox: Sandbox, command: Sequence[str]) -> Look:
             " Install the package bubblewrap there."
         )
         raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
-    prefix = (program, *_arguments(sandbox, command), "--")
+    prefix = (program, *_arguments(sandbox, command, cwd), "--")
     return Look(prefix, shutil.which("true") or command[0])
 
 
@@ -189,25 +190,26 @@ def _exists(path: str) -> bool:
     return Path(path).exists()
 
 
-def _arguments(sandbox: Sandbox, command: Sequence[str]) -> list[str]:
+def _arguments(sandbox: Sandbox, command: Sequence[str], cwd: str) -> list[str]:
     arguments = [*_ISOLATED, *(() if sandbox.network else ("--unshare-net",))]
     arguments += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     for place in _PRIVATE:
         if place.is_dir() and not place.is_symlink():
             arguments += ["--tmpfs", str(place)]
-    for path in dict.fromkeys(_visible(command)):
+    for path in dict.fromkeys(_visible(command, cwd)):
         arguments += ["--ro-bind-try", str(path), str(path)]
     for name in sandbox.writable_paths:
         arguments += ["--bind", name, name]
-    return arguments
+    # The trial of the sandbox begins elsewhere.
+    return [*arguments, *(("--chdir", cwd) if cwd else ())]
 
 
-def _visible(command: Sequence[str]) -> Iterable[Path]:
+def _visible(command: Sequence[str], cwd: str) -> Iterable[Path]:
     """Yield what the command needs of the private places: it was named by the operator."""
     program = Path(command[0])
     named = [_NAME_SERVERS.resolve(), _surroundings(program), _surroundings(program.resolve())]
     with contextlib.suppress(OSError):  # it was removed
-        named.append(Path.cwd())
+        named.append(Path(cwd) if cwd else Path.cwd())
     for argument in command[1:]:
         path = Path(argument)
         with contextlib.suppress(OSError, ValueError):  # too long for a path, for instance
