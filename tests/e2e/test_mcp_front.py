@@ -213,6 +213,11 @@ def text_of(result: types.CallToolResult) -> str:
     return "".join(item.text for item in result.content if isinstance(item, types.TextContent))
 
 
+async def has_leases(sdk: AsyncClient, count: int) -> bool:
+    """Say whether so many leases are held."""
+    return len(await sdk.leases()) == count
+
+
 async def no_leases(sdk: AsyncClient) -> bool:
     """Say whether nothing is leased."""
     return not await sdk.leases()
@@ -268,6 +273,32 @@ async def test_a_modern_client_that_carries_a_session_keeps_its_lease(place: Pla
         async with http.delete(place.url, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204
         await eventually(lambda: no_leases(place.sdk))
+
+
+async def test_a_modern_client_leases_by_a_handle_that_it_carries(place: Place) -> None:
+    async with Client(place.url, mode="2026-07-28") as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        assert names == sorted(names)
+        assert {"lease_acquire", "lease_release"} <= set(names)
+        leased = await client.call_tool("lease_acquire", {"serverId": "files"})
+        assert leased.structured_content is not None
+        handle = leased.structured_content["handle"]
+        meta: types.RequestParamsMeta = {"leaseway/session": handle}  # type: ignore[typeddict-unknown-key]
+        for _ in range(3):
+            assert not (await client.call_tool("list_files", {}, meta=meta)).is_error
+        await eventually(lambda: has_leases(place.sdk, 1))
+        for wrong in ({}, {"handle": 1}, {"serverId": "files"}):
+            with pytest.raises(MCPError):
+                await client.call_tool("lease_release", wrong)
+        with pytest.raises(MCPError, match="nowhere"):
+            await client.call_tool("lease_acquire", {"serverId": "nowhere"})
+        released = await client.call_tool("lease_release", {"handle": handle})
+        assert released.structured_content == {"released": True}
+        await eventually(lambda: no_leases(place.sdk))
+        again = await client.call_tool("lease_release", {"handle": handle})
+        assert again.structured_content == {"released": False}
+    async with Client(place.url, mode="legacy") as client:
+        assert "lease_acquire" not in [tool.name for tool in (await client.list_tools()).tools]
 
 
 async def test_up_serves_mcp_beside_its_planes(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from mcp.shared.inbound import (
     unsupported_protocol_version_rejection,
     validate_mcp_param_headers,
 )
-from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -31,13 +30,14 @@ from mcp_types.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
 )
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
 from leaseway.front.catalog import Catalog
 from leaseway.front.connection import Known
 from leaseway.front.definitions import wants_headers
+from leaseway.front.handles import HANDLE_HEADER, carried_in_meta
+from leaseway.front.heads import MODERN_MARK, Enveloped, InSession, envelope_of
 from leaseway.front.messages import (
-    ABSENT,
     Message,
     RpcError,
     cancelled_request,
@@ -62,10 +62,7 @@ from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """One message of a client."""
 _SESSION: Final = "Mcp-Session-Id"
-_HANDLE_HEADER: Final = "Leaseway-Session"
-"""In which a modern client may carry the id of a session, so that it keeps its leases."""
 _VERSION: Final = "MCP-Protocol-Version"
-_MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
 _BODY_BOUND: Final = 30.0
 """Seconds in which a request's body has to arrive."""
 _KNOWN_FOR: Final = 10.0
@@ -200,7 +197,7 @@ class HttpFront:
         message = read_message(body)
         version = http.headers.get(_VERSION)
         if version is None:
-            modern = _MODERN_MARK in body
+            modern = MODERN_MARK in body
         else:
             modern = version not in HANDSHAKE_PROTOCOL_VERSIONS
         if modern:
@@ -208,13 +205,13 @@ class HttpFront:
         if message.method == "initialize" and message.request_id:
             return self._initialize(scope, message)
         live = self._session_of(http, scope)
-        http[KNOWN] = _InSession(self, scope, live.id, version is not None, streams)
+        http[KNOWN] = InSession(self, scope, live.id, version is not None, streams)
         if not message.request_id or message.method is None:
             _take_note(live, message)
             return web.Response(status=202)
         sender = HttpSender(http)
         # A client that loses its connection has not cancelled its request.
-        task = asyncio.create_task(self._legacy(Reply(sender, streams=streams), live, message))
+        task = asyncio.create_task(self.in_session(Reply(sender, streams=streams), live, message))
         await asyncio.shield(task)
         return await sender.response()
 
@@ -233,6 +230,24 @@ class HttpFront:
         except TooManySessions:
             return None, False
         return live, live is not None
+
+    def begin_handle(self, scope: str) -> LiveSession:
+        """Begin the session of a client that carries its id."""
+        try:
+            return self._sessions.begin(scope, LATEST_MODERN_VERSION, {})
+        except TooManySessions as refusal:
+            raise RpcError(INTERNAL_ERROR, str(refusal)) from None
+
+    def find_handle(self, handle: str, scope: str) -> LiveSession | None:
+        """Return the session whose id a client carries."""
+        try:
+            return self._sessions.find(handle, scope)
+        except TooManySessions as refusal:
+            raise RpcError(INTERNAL_ERROR, str(refusal)) from None
+
+    async def end_handle(self, live: LiveSession) -> None:
+        """End a session and give back what it leases."""
+        await self._sessions.end(live)
 
     def run(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin to answer a request."""
@@ -262,7 +277,8 @@ class HttpFront:
         response.headers[_SESSION] = live.id
         return response
 
-    async def _legacy(self, reply: Reply, live: LiveSession, message: Message) -> None:
+    async def in_session(self, reply: Reply, live: LiveSession, message: Message) -> None:
+        """Answer a request in a session."""
         listener = Listener(reply.send)
         listener.log_level = live.log_level
         if live.answers and reply.streams:
@@ -291,26 +307,27 @@ class HttpFront:
             if rejected is not None:
                 return _rejection(message, rejected)
             return web.Response(status=202)
+        envelope = envelope_of(message)
         try:
             route = self._route(http, message)
+            handle = http.headers.get(HANDLE_HEADER) or carried_in_meta(bytes(envelope.meta))
         except RpcError as error:
             return json_response(error_message(message.request_id, error), _status(error))
         if isinstance(route, InboundLadderRejection):
             return _rejection(message, route)
         if message.method == "subscriptions/listen" and not streams:
             raise _Refused(406, "A stream of changes is a text/event-stream; accept that.")
-        handle = http.headers.get(_HANDLE_HEADER)
         live = self._session(handle, scope) if handle is not None else None
         if message.method == "tools/call":
-            known = _Enveloped(self, scope, http.headers, _envelope(message), streams)
-            known.answers = answered(route)
-            http[KNOWN] = known
+            http[KNOWN] = Enveloped(
+                self, scope, http.headers, envelope, handle, answered(route), streams
+            )
         sender = HttpSender(http)
         reply = Reply(sender, streams=streams)
-        await self._enveloped(reply, message, scope, http.headers, answered(route), live)
+        await self.enveloped(reply, message, scope, http.headers, answered(route), live)
         return await sender.response()
 
-    async def _enveloped(
+    async def enveloped(
         self,
         reply: Reply,
         message: Message,
@@ -323,7 +340,7 @@ class HttpFront:
         listener = Listener(reply.send)
         listener.answers = answers
         listener.passes_input = True
-        request = Request(message, listener, True, scope, live)
+        request = Request(message, listener, True, scope, live, handles=self)
         try:
             if message.method == "tools/call":
                 rejected = await self._header_rejection(headers, scope, message)
@@ -361,7 +378,7 @@ class HttpFront:
         self, headers: Mapping[str, str], scope: str, message: Message
     ) -> InboundLadderRejection | None:
         """Return why the headers that repeat arguments are wrong, where a tool wants any."""
-        name = _envelope(message).name
+        name = envelope_of(message).name
         if name is None:
             return None
         try:
@@ -448,96 +465,6 @@ class HttpFront:
         if len(self._known) > 10_000:
             self._known.clear()
         self._known[scope] = now + _KNOWN_FOR
-
-
-class _Envelope(msgspec.Struct):
-    name: str | None = None
-    meta: msgspec.Raw = msgspec.field(default=ABSENT, name="_meta")
-
-
-_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
-
-
-def _envelope(message: Message) -> _Envelope:
-    """Return what of a request's params its headers repeat, and its `_meta`."""
-    try:
-        return _read_envelope(message.params)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _Envelope()  # the call itself says what is wrong
-
-
-class _InSession:
-    """What the head of a request in a session leads to."""
-
-    ends_with_connection = False
-
-    def __init__(
-        self, front: HttpFront, scope: str, session_id: str, versioned: bool, streams: bool
-    ) -> None:
-        self._front = front
-        self._scope = scope
-        self._session_id = session_id
-        self._versioned = versioned
-        self._streams = streams
-
-    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
-        """Begin to answer a request."""
-        try:
-            message = read_message(body)
-        except RpcError:
-            return None
-        if not self._versioned and _MODERN_MARK in body:
-            return None
-        live, goes_on = self._front.begin(self._scope, self._session_id, message)
-        if not goes_on or live is None:
-            return None
-        reply.streams = self._streams
-        return self._front.run(self._front._legacy(reply, live, message))
-
-
-class _Enveloped:
-    """What the head of a modern client's call leads to, with the same name and `_meta`."""
-
-    ends_with_connection = True
-
-    def __init__(
-        self,
-        front: HttpFront,
-        scope: str,
-        headers: Mapping[str, str],
-        envelope: _Envelope,
-        streams: bool,
-    ) -> None:
-        self._front = front
-        self._scope = scope
-        self._headers = headers
-        self._name = envelope.name
-        self._meta = bytes(envelope.meta)
-        self._streams = streams
-        self.answers: tuple[str, ...] = ()
-
-    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
-        """Begin to answer a request."""
-        try:
-            message = read_message(body)
-        except RpcError:
-            return None
-        envelope = _envelope(message)
-        if (
-            message.method != "tools/call"
-            or envelope.name != self._name
-            or bytes(envelope.meta) != self._meta
-        ):
-            return None
-        handle = self._headers.get(_HANDLE_HEADER)
-        live, goes_on = self._front.begin(self._scope, handle, message)
-        if not goes_on:
-            return None
-        reply.streams = self._streams
-        request = self._front._enveloped(
-            reply, message, self._scope, self._headers, self.answers, live
-        )
-        return self._front.run(request)
 
 
 def refusal(status: int, message: str, headers: Mapping[str, str]) -> web.Response:

@@ -28,6 +28,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from leaseway.front import approvals
 from leaseway.front.catalog import Catalog
 from leaseway.front.failures import failed_call, rpc_error
+from leaseway.front.handles import (
+    ACQUIRE,
+    HandleListing,
+    HandleTable,
+    acquire,
+    handle_tool,
+    release,
+)
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -93,6 +101,7 @@ class Request:
         scope: The server that the client sees; empty means all.
         session: Whose it is; None for a modern client that carries no lease.
         meta: The request's `_meta`.
+        handles: Where its client's handles of leases lead; None where it has a session anyway.
     """
 
     message: Message
@@ -101,6 +110,7 @@ class Request:
     scope: str
     session: LiveSession | None
     meta: dict[str, Any] = field(default_factory=dict)
+    handles: HandleTable | None = None
 
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
@@ -140,6 +150,7 @@ class Methods:
         self._client = client
         self._catalog = catalog
         self._search = ToolSearch() if search else None
+        self._handles = HandleListing()
 
     async def answer(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
@@ -189,7 +200,12 @@ class Methods:
         if self._search is not None:
             cursor = read_params(request, ListParams).cursor
             return search_listing().page(cursor, modern=request.modern)
-        return await self._list(request, "tools")
+        if request.handles is None:
+            return await self._list(request, "tools")
+        params = read_params(request, ListParams)
+        listing = await self._catalog.listing("tools", request.scope)
+        listed = self._handles.of(listing, request.scope)
+        return listed.page(params.cursor, modern=request.modern)
 
     async def _list_prompts(self, request: Request) -> bytes:
         return await self._list(request, "prompts")
@@ -215,6 +231,11 @@ class Methods:
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
+        if tool is None and request.handles is not None and (own := handle_tool(params.name)):
+            answer = acquire if own == ACQUIRE else release
+            carried = request.session
+            told = await answer(request.handles, carried, request.scope, arguments)
+            return fit_result(told, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))
             if tool is None:
