@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import eventually, running
+from tests.e2e.system import eventually, python_server, running
 from tests.servers import rest_api
+from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient, InvalidArguments, LeasewayError
 from leaseway.wire.admin import ADMIN_TOOLSET
@@ -137,6 +138,51 @@ async def test_a_credential_that_is_replaced_is_sent_from_then_on(tmp_path: Path
                 return api.last.headers["Authorization"] == "Bearer other-token"
 
             await eventually(sends_the_other)
+
+
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_picture_of_one_server_is_sent_to_a_rest_api_by_its_reference(
+    tmp_path: Path,
+) -> None:
+    upload = {
+        "name": "upload",
+        "method": "POST",
+        "endpoint": "/users/1",
+        "body": "multipart",
+        "parameters": [
+            {"name": "title", "type": "string"},
+            {"name": "file", "type": "string", "contentEncoding": "base64"},
+        ],
+    }
+    async with rest_api.serve() as api:
+        rest = {
+            "transport": "http_api",
+            "truely-stateless": True,
+            "base_url": api.url,
+            "http_tools": [upload],
+        }
+        servers = {
+            "pictures": python_server("pictures.py", **{"truely-stateless": True}),
+            "rest": rest,
+        }
+        async with running(tmp_path, servers, workers=2) as (system, client):
+            await eventually(lambda: _calls(client, "pixel", {"color": [1, 2, 3]}))
+            await eventually(lambda: _calls(client, "upload", {"title": "warm-up"}))
+            for red in range(4):  # whichever worker keeps it
+                picture = await client.call_tool("pixel", {"color": [red, 0, 0]})
+                (kept,) = [media.artifact for media in picture.media]
+                await client.call_tool("upload", {"title": "red", "file": kept})
+                assert png(red, 0, 0) in api.last.body
+            async with AsyncClient(system.address) as other:
+                with pytest.raises(LeasewayError, match="give its bytes as base64"):
+                    await other.call_tool("upload", {"file": kept})
+
+
+async def _calls(client: AsyncClient, tool: str, arguments: dict[str, object]) -> bool:
+    try:
+        return not (await client.call_tool(tool, arguments)).is_error
+    except LeasewayError:
+        return False
 
 
 async def _lists(client: AsyncClient, wanted: list[str]) -> bool:

@@ -13,6 +13,7 @@ from leaseway.wire.artifact_refs import (
     extension_of,
     incarnation_mark,
     is_reference,
+    marks_in,
     media_type,
     reference_mark,
 )
@@ -39,6 +40,13 @@ def test_its_uuid_is_of_version_8_and_begins_with_the_mark_of_the_run() -> None:
     assert uuid.variant == "specified in RFC 4122"
     assert uuid.hex[:12] == incarnation_mark("run-1") == reference_mark(made())
     assert incarnation_mark("run-2") != incarnation_mark("run-1")
+
+
+def test_references_inside_of_arguments_name_their_runs() -> None:
+    text = f'{{"files": ["{made()}", "artifacts/mcp/a/b/c.png"], "note": "see {made(noise=9)}"}}'
+    assert marks_in(text.encode()) == {incarnation_mark("run-1")}
+    assert marks_in(b'{"path": "artifacts/mcp/"}') == frozenset()
+    assert marks_in(b"artifacts/mcp/a/b/" * 100_000) == frozenset()  # and it takes no time
 
 
 def test_noise_tells_references_apart() -> None:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
@@ -26,6 +27,10 @@ _REFERENCE: Final = re.compile(
     rf"artifacts/mcp/{_PART}/{_PART}/\d{{8}}T\d{{9}}Z-"
     r"(?P<mark>[0-9a-f]{8}-[0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.[a-z0-9]{1,8}"
 )
+_IN_TEXT: Final = re.compile(_REFERENCE.pattern.encode())
+_MOST_IN_TEXT: Final = 64
+BEGINNING: Final = b"artifacts/mcp/"
+"""What every reference begins with."""
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
 _SYNONYMS: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 _EXTENSIONS: Final[Mapping[str, str]] = {
@@ -103,6 +108,12 @@ def reference_mark(text: str) -> str | None:
     """Return the mark of the worker's run that a reference names, or None where it is none."""
     found = _REFERENCE.fullmatch(text) if len(text) <= MAX_REFERENCE else None
     return found["mark"].replace("-", "") if found is not None else None
+
+
+def marks_in(payload: bytes) -> frozenset[str]:
+    """Return the marks of workers' runs that references inside of a text name, a few of them."""
+    found = islice(_IN_TEXT.finditer(payload), _MOST_IN_TEXT)
+    return frozenset(each["mark"].decode().replace("-", "") for each in found)
 
 
 def _safe(name: str) -> str:

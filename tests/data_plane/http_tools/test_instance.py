@@ -417,3 +417,48 @@ async def test_a_body_says_the_type_that_the_tool_has(api: RestApi) -> None:
         await made.text("t", body={"a": None})
     assert api.last.headers["Content-Type"] == "application/merge-patch+json"
     assert json.loads(api.last.body) == {"a": None}
+
+
+REF = "artifacts/mcp/s/t/20260102T030405678Z-01234567-89ab-8cde-8f01-23456789abcd.png"
+FILE = HttpParameter("file", "body", '{"type": "string", "contentEncoding": "base64"}')
+FILES = HttpParameter(
+    "files", "body", '{"type": "array", "items": {"type": "string", "format": "binary"}}'
+)
+
+
+async def test_an_artifact_is_sent_by_its_reference(api: RestApi) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def read(ref: str, most: int) -> bytes:
+        asked.append((ref, most))
+        return b"\x89PNG\xff"
+
+    def request(name: str, **arguments: Any) -> ToolRequest:
+        return ToolRequest(name, b"", json.dumps(arguments).encode(), read_artifact=read)
+
+    tools = (
+        HttpTool("put", "PUT", "/users/1", parameters=(FILE,), body="binary"),
+        HttpTool("post", "POST", "/users/1", parameters=(FILE, FILES), body="multipart"),
+        HttpTool("tell", "POST", "/users/1", parameters=(HttpParameter("file", "body"),)),
+    )
+    async with calling(spec_of(api.url, *tools)) as made:
+
+        async def call(name: str, **arguments: Any) -> Outcome:
+            ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            made.instance.call(request(name, **arguments), ended.set_result)
+            async with asyncio.timeout(BOUND):
+                return await ended
+
+        assert (await call("put", file=REF)).fault is None
+        assert api.last.body == b"\x89PNG\xff"
+        assert (await call("post", file="AAEC", files=[REF, "AwQ=", REF])).fault is None
+        assert api.last.body.count(b"\x89PNG\xff") == 2
+        assert b"\x00\x01\x02" in api.last.body
+        assert [ref for ref, _ in asked] == [REF, REF, REF]
+        assert asked[2][1] == asked[1][1] - 5  # together they have one bound
+        assert (await call("tell", file=REF)).fault is None
+        assert json.loads(api.last.body) == {"file": REF}  # no bytes are wanted there
+        refused = (await call("put", file="artifacts/mcp/no/reference")).fault
+        assert refused is not None
+        assert "neither base64 nor an artifact's reference" in refused.message
+        assert b"or the reference of an artifact" in made.instance.tools["put"]

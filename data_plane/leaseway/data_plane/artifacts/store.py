@@ -239,6 +239,23 @@ class ArtifactStore:
             finally:
                 self._disk.start(file.close)  # waits for a read that was given up
 
+    async def read(self, ref: str, tenant: str, session: str, most: int) -> bytes:
+        """Return an artifact of a tenant's session whole.
+
+        Raises:
+            Fault: ARTIFACT_LOST, OVERLOADED. INVALID_ARGUMENTS: it has more bytes than `most`.
+
+        """
+        artifact = self.find(ref, tenant, session)
+        if artifact.byte_length > most:
+            raise Fault(
+                Reason.INVALID_ARGUMENTS,
+                f"The artifact {ref} has {artifact.byte_length} bytes, more than the {most} that "
+                "one request may send.",
+            )
+        async with contextlib.aclosing(self.parts(artifact, 0, artifact.byte_length)) as parts:
+            return b"".join([part async for part in parts])
+
     def _open(self, ref: str, begin: int) -> BinaryIO:
         file = self._storage.open(ref)
         file.seek(begin)

@@ -11,6 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import Entry, Recorder
@@ -191,6 +192,9 @@ class Executor:
         if isinstance(plan, ToolPlan):
             label = plan.original_name
             request = ToolRequest(label, live.head(toolset, label), run.arguments, meta)
+            request.read_artifact = (
+                partial(self._read_artifact, run) if live.spec.http_tools else None
+            )
         else:
             label = plan.method
             meta = {**(plan.meta or {}), **(meta or {})}
@@ -307,6 +311,11 @@ class Executor:
             else:
                 run.event("the instance is up")
                 return live
+
+    async def _read_artifact(self, run: Run, ref: str, most: int) -> bytes:
+        if self.artifacts is None:
+            raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
+        return await self.artifacts.read(ref, run.call.tenant, run.call.session, most)
 
     def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended."""

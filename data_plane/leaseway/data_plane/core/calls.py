@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final, Protocol
@@ -128,6 +128,9 @@ def too_large(server: str, size: int) -> Fault:
     )
 
 
+ReadArtifact = Callable[[str, int], Awaitable[bytes]]
+
+
 @dataclass(slots=True)
 class ToolRequest:
     """One `tools/call`, or another request of a caller.
@@ -150,6 +153,8 @@ class ToolRequest:
             call again itself.
         method: The MCP method; empty means `tools/call`. Of others, `arguments` are all params
             but `_meta`: an object on one line with at least one member.
+        read_artifact: Returns the bytes of an artifact of the caller's, of at most so many. Only
+            instances that send bytes get it.
     """
 
     name: str
@@ -165,6 +170,7 @@ class ToolRequest:
     continuation: bytes = b""
     passes_input: bool = False
     method: str = ""
+    read_artifact: ReadArtifact | None = None
 
 
 class PendingCall(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
-from leaseway.spec.http_tools import IDEMPOTENT, READING, HttpTool
+from leaseway.spec.http_tools import IDEMPOTENT, READING, HttpParameter, HttpTool
+
+_BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
 
 
 def definitions(tools: Iterable[HttpTool]) -> dict[str, bytes]:
@@ -31,13 +33,22 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
     """Return what arguments a tool takes: an object of its parameters, wherever they go."""
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {each.name: each.parsed for each in tool.parameters},
+        "properties": {each.name: _schema(each) for each in tool.parameters},
         "additionalProperties": False,
     }
     required = [each.name for each in tool.parameters if each.required]
     if required:
         schema["required"] = required
     return schema
+
+
+def _schema(parameter: HttpParameter) -> Mapping[str, Any]:
+    """Return a parameter's schema; one of bytes says how they are given."""
+    schema = parameter.parsed
+    if not parameter.is_binary:
+        return schema
+    said = f"{schema.get('description', '')} {_BYTES}".strip()
+    return {**schema, "description": said}
 
 
 def _annotations(tool: HttpTool) -> dict[str, bool]:

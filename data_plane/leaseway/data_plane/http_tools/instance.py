@@ -20,6 +20,7 @@ from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolR
 from leaseway.data_plane.core.media import may_hold_media
 from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
 from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.http_tools.artifacts import read_artifacts
 from leaseway.data_plane.http_tools.client import HttpToolClient, Sending
 from leaseway.data_plane.http_tools.definitions import definitions
 from leaseway.data_plane.http_tools.requests import build_request
@@ -47,6 +48,8 @@ class _Tool:
 
     tool: HttpTool
     template: Template | None
+    bytes_in: tuple[str, ...]
+    """The names of its parameters that hold bytes."""
 
 
 class _NoStderr:
@@ -202,6 +205,8 @@ class HttpInstance:
             return Outcome(b"", fault=_no_such(self._server, request))
         try:
             arguments = msgspec.json.decode(request.arguments or b"{}", type=dict)
+            if known.bytes_in and request.read_artifact is not None:
+                await read_artifacts(arguments, known.bytes_in, request.read_artifact)
             sent = build_request(known.tool, self._base, arguments)
             meta = request.meta or {}
             trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
@@ -241,10 +246,12 @@ class HttpInstance:
     def _prepared(self, tool: HttpTool) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
             tool = replace(tool, retries=self.spec.retries)
+        bytes_in = tuple(each.name for each in tool.parameters if each.is_binary)
         if not tool.response_template:
-            return _Tool(tool, None)
+            return _Tool(tool, None, bytes_in)
         try:
-            return _Tool(tool, compiled(tool.response_template, tool.template_engine))
+            template = compiled(tool.response_template, tool.template_engine)
+            return _Tool(tool, template, bytes_in)
         except TemplateSyntaxError as error:
             text = f"the response template of its tool {tool.name} does not compile ({error})"
             raise self._unusable(text) from None

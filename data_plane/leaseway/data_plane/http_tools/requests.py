@@ -240,12 +240,14 @@ def _header(parameter: HttpParameter, text: str) -> str:
 
 
 def _bytes(parameter: HttpParameter, value: Any) -> bytes:
-    """Return the bytes that a value stands for."""
+    """Return the bytes that a value stands for: those of an artifact were read before."""
+    if isinstance(value, bytes):
+        return value
     text = _text(value)
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _unsendable(parameter.name, "is not base64") from None
+        raise _unsendable(parameter.name, "is neither base64 nor an artifact's reference") from None
 
 
 def _media_type(parameter: HttpParameter, otherwise: str) -> str:

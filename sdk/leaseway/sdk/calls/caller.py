@@ -8,7 +8,7 @@ follows from a failure is `recovery`'s to say.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -25,9 +25,10 @@ from leaseway.sdk.leases.book import Key, Lease
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import Identity
-from leaseway.sdk.transport.workers import WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import Worker, WorkerLink, WorkerPool
 from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
+from leaseway.wire import artifact_refs
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
@@ -198,7 +199,8 @@ class Caller:
             state.link, state.release = link, release
             lease_id = release.lease_id if release is not None else ""
         elif target.shared and not self._leases.book.concerns(state.session, target.server_id):
-            link = state.link = self._pool.pick(target.workers, state.avoid)
+            workers = _keepers(target.workers, state.payload)
+            link = state.link = self._pool.pick(workers, state.avoid)
         else:
             link = state.link = await self._route(state, target, at)
             at = self._now()
@@ -331,3 +333,12 @@ def _events_part(
         inline_media=inline_media,
         passes_input=passes_input,
     ).SerializeToString()
+
+
+def _keepers(workers: Sequence[Worker], payload: bytes) -> Sequence[Worker]:
+    """Return the workers that keep the artifacts which arguments name, or else all of them."""
+    if len(workers) == 1 or artifact_refs.BEGINNING not in payload:
+        return workers
+    marks = artifact_refs.marks_in(payload)
+    keep = [each for each in workers if artifact_refs.incarnation_mark(each.incarnation) in marks]
+    return keep or workers
