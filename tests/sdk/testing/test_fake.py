@@ -17,6 +17,7 @@ from leaseway.sdk import (
     Client,
     InvalidRequest,
     LeaseLost,
+    LeasewayError,
     ToolNotFound,
 )
 from leaseway.sdk.testing import FakeLeaseway
@@ -94,6 +95,15 @@ def test_operators_are_told_what_a_real_system_says_of_what_is_not_there(
     with pytest.raises(InvalidRequest, match="needs a reason"):
         client.report_problem("", "Something is odd.")
     assert fake.problems == []
+
+
+async def test_a_worker_that_was_drained_serves_nothing_any_more(fake: FakeLeaseway) -> None:
+    async with fake.async_client() as client:
+        await client.session("one").acquire("desk")
+        await client.drain_worker("fake-worker")
+        await until(lambda: not fake.leases)
+        with pytest.raises(LeasewayError):
+            await client.call_tool("add", {"a": 1}, timeout=1.0)
 
 
 def test_ends_of_leases_are_told_for_a_minute(fake: FakeLeaseway) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -45,6 +46,7 @@ from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.serving import bind, make_server
 
+_logger = logging.getLogger(__name__)
 _WORKER: Final = "fake-worker"
 _SYNC: Final = "/leaseway.v1.SyncService/"
 _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
@@ -82,6 +84,7 @@ class Planes:
         self._at_version = 0
         self._wanted: dict[VariantKey, tuple[ServerSpec, Listing]] = {}
         self._stopping = asyncio.Event()
+        self._stop = Stop()
         self._settling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = ""
@@ -112,7 +115,7 @@ class Planes:
         bound = bind(server, _LOOPBACK)
         options = WorkerOptions(joined, bound, id=_WORKER, capacity=self._capacity)
         async with asyncio.TaskGroup() as group:
-            background, stop, ready = Background(group), Stop(), asyncio.Event()
+            background, stop, ready = Background(group), self._stop, asyncio.Event()
             self.worker = Worker(
                 options, bound, self._servers, background, stop, clock=self._lease_clock
             )
@@ -144,19 +147,27 @@ class Planes:
 
     async def settle(self) -> None:
         """Wait until both planes know of everything that a test or a call has changed."""
-        while not self._is_settled():
-            if self._settling is None or self._settling.done():
-                self._settling = asyncio.create_task(self._settle())
-            await asyncio.shield(self._settling)
+        if self._is_settled():
+            return
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.create_task(self._settle())
+        await asyncio.shield(self._settling)
 
     async def _settle(self) -> None:
-        async with asyncio.timeout(_SETTLES_WITHIN):
-            while not self._is_settled():
-                self._publish()
-                if not self._leases_are_known():
-                    await self.worker.sync.flush()
-                if not self._is_settled():  # nothing may happen between this look and the wait
-                    await self.plane.changed(_LOOKS_AGAIN)
+        try:
+            async with asyncio.timeout(_SETTLES_WITHIN):
+                while not self._is_settled():
+                    self._publish()
+                    if not self._leases_are_known():
+                        await self.worker.sync.flush()
+                    if not self._is_settled():  # nothing may happen between this look and the wait
+                        await self.plane.changed(_LOOKS_AGAIN)
+        except TimeoutError:
+            _logger.warning(
+                "What this test has changed is not served after %g s: %s",
+                _SETTLES_WITHIN,
+                "; ".join(each.problem.message for each in self.plane.state.problems.open()),
+            )
 
     def _publish(self) -> None:
         specs = self._specs()
@@ -171,6 +182,8 @@ class Planes:
                 self.plane.act(partial(_relisted, key, good.launch_hash, listing))
 
     def _is_settled(self) -> bool:
+        if self._stop.asked.is_set():  # it was drained, and serves nothing any more
+            return True
         state = self.plane.state
         goods = state.servers.goods
         if self._specs() != self._configured:
