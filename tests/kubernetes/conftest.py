@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 from tests.conftest import absent
 from tests.e2e.system import free_port
-from tests.kubernetes.cluster import Cluster, missing
+from tests.kubernetes.cluster import TOOLS, Cluster, missing
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,13 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     cluster.request("POST", "/api/v1/namespaces", body)
     return name
+
+
+@pytest.fixture
+def helm() -> str:
+    """Return the path of helm."""
+    own = TOOLS / "helm"
+    program = str(own) if own.exists() else shutil.which("helm")
+    if program is None:
+        absent("k8s", "there is no helm; run `make k8s-api`.")
+    return str(program)

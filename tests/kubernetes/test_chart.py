@@ -13,7 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tests.conftest import ROOT, absent
+from tests.conftest import ROOT
 from tests.kubernetes.cluster import CHART, TOOLS
 
 _EVERYTHING = (
@@ -24,6 +24,7 @@ _EVERYTHING = (
     "--set=workers.gpu.autoscaling.kind=hpa",
     "--set=workers.big.autoscaling.kind=keda",
     "--set=workers.big.labels.zone=a",
+    "--set=workers.pods.images=true",
     '--set-json=workers.big.secretFiles=["token"]',
     "--set=controlPlane.config.system=version: 1\nservers: {}",
     '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
@@ -31,16 +32,6 @@ _EVERYTHING = (
 )
 _OF_OTHERS = ("ServiceMonitor", "ScaledObject")
 """Kinds that Kubernetes itself has no schema of."""
-
-
-@pytest.fixture
-def helm() -> str:
-    """Return the path of helm."""
-    own = TOOLS / "helm"
-    program = str(own) if own.exists() else shutil.which("helm")
-    if program is None:
-        absent("k8s", "there is no helm; run `make k8s-api`.")
-    return str(program)
 
 
 def render(helm: str, *options: str) -> list[dict[str, Any]]:
@@ -117,7 +108,8 @@ def test_a_worker_is_given_longer_to_end_than_its_calls_are(helm: str) -> None:
     for pod, container in containers(render(helm, *_EVERYTHING)):
         if container["name"] == "worker":
             assert pod["terminationGracePeriodSeconds"] > SHUTDOWN_TIMEOUT + 5
-            assert pod["automountServiceAccountToken"] is False
+            runs_pods = "serviceAccountName" in pod
+            assert pod["automountServiceAccountToken"] is runs_pods
 
 
 def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
@@ -148,7 +140,7 @@ def test_a_config_map_is_mounted_as_a_folder_so_that_its_changes_are_seen(helm: 
 
 
 def test_only_the_control_plane_may_ask_the_api(helm: str) -> None:
-    objects = render(helm, *_EVERYTHING)
+    objects = render(helm)
 
     assert [each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")] == [
         "leaseway-control-plane"
@@ -200,3 +192,17 @@ def test_the_kustomize_base_renders_to_what_the_chart_makes(helm: str) -> None:
 
 def _name(one: dict[str, Any]) -> tuple[str, str]:
     return one["kind"], one["metadata"]["name"]
+
+
+def test_only_workers_that_run_pods_have_rights(helm: str) -> None:
+    assert len(of_kind(render(helm), "Role")) == 1
+    objects = render(helm, "--set=workers.pods.images=true")
+
+    pods = {each["metadata"]["name"]: each for each in of_kind(objects, "Deployment")}
+    plain = pods["leaseway-worker-default"]["spec"]["template"]["spec"]
+    made = pods["leaseway-worker-pods"]["spec"]["template"]["spec"]
+    assert plain["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in plain
+    assert made["serviceAccountName"] == "leaseway-images"
+    names = {each["name"] for each in made["containers"][0]["env"]}
+    assert {"LEASEWAY_POD_NAME", "LEASEWAY_POD_UID", "LEASEWAY_POD_NAMESPACE"} <= names

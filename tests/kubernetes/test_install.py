@@ -20,12 +20,6 @@ from leaseway.sdk import AsyncClient
 _LEASE = "leaseway-control-plane"
 
 
-@pytest.fixture
-def helm() -> str:
-    program = TOOLS / "helm"
-    return str(program) if program.exists() else shutil.which("helm") or "helm"
-
-
 def role(helm: str, namespace: str) -> list[dict[str, Any]]:
     """Return the rules of the chart's Role."""
     made = subprocess.run(

@@ -7,6 +7,7 @@
 #   TAG        what it is called                             (leaseway:VERSION, with -node)
 #   BASE       an image of Debian                            (the Dockerfile's)
 #   NODE       an image with node below /usr/local           (the Dockerfile's)
+#   APT        1 keeps apt, dpkg and perl, for images made of this one   (0)
 #   PYTHON_VERSION  of that Debian's python3                 (3.13)
 #   PLATFORMS  such as "linux/amd64 linux/arm64": buildx makes all of them and pushes (PUSH=1)
 set -euo pipefail
@@ -22,8 +23,8 @@ tag=${TAG:-leaseway:$version$suffix}
 platforms=${PLATFORMS:-linux/$(uname -m | sed -e s/x86_64/amd64/ -e s/aarch64/arm64/)}
 
 rm -rf "$context"; mkdir -p "$context/wheels" .build/image/cache
-cp deploy/image/Dockerfile deploy/image/requirements.txt tools/image/sbom.py "$context/"
-mv "$context/sbom.py" "$context/wheels/"
+cp deploy/image/Dockerfile deploy/image/requirements.txt "$context/"
+cp tools/image/sbom.py tools/image/bytecode.py "$context/wheels/"
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$context/wheels" .
 (cd "$context/wheels" && echo leaseway-*.whl) > "$context/leaseway.whl.name"
 for platform in $platforms; do
@@ -49,6 +50,7 @@ for platform in $platforms; do
 done
 
 arguments=(--target "$target" --tag "$tag" --file "$context/Dockerfile")
+[ -n "${APT:-}" ] && arguments+=(--build-arg "APT=$APT")
 [ -n "${BASE:-}" ] && arguments+=(--build-arg "BASE=$BASE")
 [ -n "${NODE:-}" ] && arguments+=(--build-arg "NODE=$NODE")
 if [ -n "${PLATFORMS:-}" ]; then

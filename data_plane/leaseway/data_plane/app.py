@@ -23,6 +23,7 @@ from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.connect import Host
 from leaseway.data_plane.mcp.http.endpoint import http_client
 from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.health import patience_of
 from leaseway.data_plane.references.vault import WorkerVault
@@ -39,6 +40,8 @@ from leaseway.wire.serving import bind, make_server
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
 """Seconds that the end of a worker waits for its artifacts to be removed."""
+_PODS_GRACE: Final = 5.0
+"""Seconds that it waits for its pods to be removed; the rest goes with its own pod."""
 
 
 async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
@@ -143,7 +146,8 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
     reaper = Reaper()
     try:
         async with http_client() as http:
-            host = Host(os.environ, reaper, http, vault)
+            pods = Pods(os.environ, http) if runs_pods(os.environ) else None
+            host = Host(os.environ, reaper, http, vault, pods)
 
             def open_instance(
                 spec: ServerSpec,
@@ -173,7 +177,11 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                     patience=patience_of(spec),
                 )
 
-            yield open_instance
+            try:
+                yield open_instance
+            finally:
+                if pods is not None:
+                    await pods.close(_PODS_GRACE)
     finally:
         await reaper.close()
 

@@ -8,13 +8,21 @@ What all instances of a worker share.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import aiohttp
 
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.http.connection import HttpConnection
+from leaseway.data_plane.mcp.pods.api import Pods
+from leaseway.data_plane.mcp.pods.manifest import (
+    object_name,
+    pod_manifest,
+    pod_warnings,
+    secret_manifest,
+)
+from leaseway.data_plane.mcp.pods.transport import PodTransport
 from leaseway.data_plane.mcp.process.launch import Launch, prepare
 from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.process.reaper import Reaper
@@ -41,12 +49,14 @@ class Host:
         reaper: Keeps processes from outliving the worker.
         http: The worker's pooled HTTP client.
         vault: Where secrets are that the environment does not have.
+        pods: Runs servers that are images; None where an engine on this machine does.
     """
 
     environment: Mapping[str, str]
     reaper: Reaper
     http: aiohttp.ClientSession
     vault: Vault = NO_VAULT
+    pods: Pods | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +112,8 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     spec, resolved = wanted.spec, wanted.resolved
     host = wanted.host
     command = (resolved.command, *resolved.args)
+    if spec.image and host.pods is not None:
+        return _in_pod(wanted, host.pods, command)
     if spec.image:
         launch = _in_container(wanted, command)
     else:
@@ -122,6 +134,20 @@ def _in_container(wanted: Wanted, command: tuple[str, ...]) -> Launch:
     )
     reaper.register_engine()
     return Launch(container.command, container.environment, limits=spec.limits, container=container)
+
+
+def _in_pod(wanted: Wanted, pods: Pods, command: tuple[str, ...]) -> Connected:
+    """Return a connection to a server as an image, in a pod of its own on Kubernetes."""
+    spec, resolved, server = wanted.spec, wanted.resolved, wanted.server
+    owner = pods.owner(server)
+    name = object_name(server)
+    pod = pod_manifest(name, owner, spec, resolved.image, command, secret=bool(resolved.env))
+    manifests = [("pods", pod)]
+    if resolved.env:
+        manifests.insert(0, ("secrets", secret_manifest(name, owner, resolved.env)))
+    transport = PodTransport(server, pods, name, manifests, wanted.stderr.feed)
+    connected = _over(wanted, Pulled(server, transport, resolved.without_secrets))
+    return replace(connected, warnings=pod_warnings(spec.limits))
 
 
 async def _connect_http(wanted: Wanted) -> Connected:

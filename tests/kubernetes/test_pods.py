@@ -1,0 +1,164 @@
+"""Servers as images on Kubernetes: a pod for each, over a real API and a kubelet of ours."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.system import SERVERS, System, eventually, running
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.kubelet import Kubelet, kubelet
+from tests.kubernetes.test_chart import of_kind, render
+
+from leaseway.sdk import AsyncClient, LeaseLost
+
+IMAGE = "registry.example/boxed:1"
+
+
+@pytest.fixture
+async def node(
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path
+) -> AsyncIterator[Kubelet]:
+    """Return a node that runs the image `boxed`; workers have the rights of the chart's Role."""
+    objects = render(helm, "--set=workers.pods.images=true")
+    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "Role")}
+    rules = [
+        (group, each["resources"], each["verbs"])
+        for each in roles["leaseway-images"]
+        for group in each["apiGroups"]
+    ]
+    cluster.grant(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}", "worker", rules)
+    images = {IMAGE: ("/bin/sh", str(SERVERS / "boxed.sh"))}
+    async with kubelet(cluster, namespace, tmp_path, images) as made:
+        yield made
+
+
+@pytest.fixture
+def environment(cluster: Cluster, namespace: str) -> dict[str, str]:
+    """Return what tells a worker that it is a pod of the namespace."""
+    body = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+    pod = cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+    return {
+        "KUBECONFIG": str(cluster.kubeconfig("worker", namespace)),
+        "LEASEWAY_CONTAINER_ENGINE": "kubernetes",
+        "LEASEWAY_POD_NAME": "worker-0",
+        "LEASEWAY_POD_UID": pod["metadata"]["uid"],
+        "LEASEWAY_POD_NAMESPACE": namespace,
+        "HELLO": "kept out of manifests",
+    }
+
+
+def server(**settings: object) -> dict[str, object]:
+    return {"transport": "stdio", "image": IMAGE, "startup_timeout": 60, **settings}
+
+
+async def test_a_lease_is_a_pod_of_its_own(
+    node: Kubelet, environment: dict[str, str], tmp_path: Path
+) -> None:
+    entry = server(
+        args=["said"],
+        env={"GREETING": {"env": "HELLO"}},
+        start="lazy",
+        sandbox={"writable": ["/data"]},
+        limits={"memory": "64MiB"},
+        podTemplate={"spec": {"nodeSelector": {"disk": "ssd"}}},
+    )
+    async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
+        async with client.session("one") as one, client.session("two") as two:
+            assert (await one.call_tool("box:next", {})).text == "1"
+            assert (await one.call_tool("box:next", {})).text == "2"
+            assert (await two.call_tool("box:next", {})).text == "1"
+            seen = (await one.call_tool("box:look", {})).text
+            pods = await node.pods()
+        await eventually(node_is_empty(node))
+
+    assert "variable=kept out of manifests argument=said" in seen
+    assert len(pods) == 2
+    (owner,) = pods[0]["metadata"]["ownerReferences"]
+    assert owner["uid"] == environment["LEASEWAY_POD_UID"]
+    assert "kept out of manifests" not in json.dumps(pods)
+    assert pods[0]["spec"]["nodeSelector"] == {"disk": "ssd"}
+    (container,) = pods[0]["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["resources"]["limits"]["memory"] == str(64 << 20)
+
+
+async def test_what_a_killed_worker_left_goes_with_the_next_start(
+    node: Kubelet, environment: dict[str, str], tmp_path: Path
+) -> None:
+    async with running(tmp_path, {"box": server()}, environment=environment) as (system, client):
+        session = client.session("one")
+        await session.call_tool("box:next", {})
+        before = {each["metadata"]["name"] for each in await node.pods()}
+
+        await system.workers["worker-1"].end(signal.SIGKILL)
+        await restarted(system, client)
+
+        with pytest.raises(LeaseLost):
+            await session.call_tool("box:next", {})
+
+        async def are_gone() -> bool:
+            return not before & {each["metadata"]["name"] for each in await node.pods()}
+
+        await eventually(are_gone)
+
+
+async def restarted(system: System, client: AsyncClient) -> None:
+    await system.start_worker("worker-1")
+    await system.ready()
+    async with client.session("another") as session:
+        await session.call_tool("box:next", {})
+
+
+async def test_a_pod_that_dies_is_replaced(
+    node: Kubelet, environment: dict[str, str], tmp_path: Path
+) -> None:
+    entry = server(**{"truely-stateless": True})
+    async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
+        assert (await client.call_tool("box:next", {})).text == "1"
+        (first,) = node.running
+
+        node.running[first].kill()
+
+        await eventually(lambda: node.running and first not in node.running)
+        assert (await client.call_tool("box:next", {}, timeout=30)).text == "1"
+
+
+async def test_why_a_pod_does_not_run_is_told(
+    node: Kubelet, environment: dict[str, str], tmp_path: Path
+) -> None:
+    entry = server(image="not-there:1", start="eager", startup_timeout=3)
+    without = {**environment, "LEASEWAY_POD_UID": ""}
+    async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
+        said = await problem_of(client)
+    async with running(tmp_path, {"box": entry}, environment=without) as (_, client):
+        unknown = await problem_of(client)
+
+    assert "ErrImagePull no such image: not-there:1" in said
+    assert "LEASEWAY_POD_UID" in unknown
+
+
+async def test_a_right_that_is_missing_is_named(
+    cluster: Cluster, namespace: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    async with running(tmp_path, {"box": server()}, environment=environment) as (_, client):
+        said = await problem_of(client)
+
+    assert "403" in said
+    assert "give its service account that right" in said
+
+
+async def problem_of(client: AsyncClient) -> str:
+    found = [each.message for each in await client.problems() if each.server_id == "box"]
+    return " ".join(found)
+
+
+def node_is_empty(node: Kubelet) -> Any:
+    async def is_empty() -> bool:
+        return not await node.pods()
+
+    return is_empty
