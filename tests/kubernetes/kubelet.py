@@ -77,7 +77,8 @@ class Kubelet:
             async for line in answer.content:
                 pod = json.loads(line)["object"]
                 if pod["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by"):
-                    await self._see(pod)
+                    with contextlib.suppress(ApiRefused):  # it was deleted meanwhile
+                        await self._see(pod)
 
     async def _see(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]

@@ -113,7 +113,7 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     host = wanted.host
     command = (resolved.command, *resolved.args)
     if spec.image and host.pods is not None:
-        return _in_pod(wanted, host.pods, command)
+        return await _in_pod(wanted, host.pods, command)
     if spec.image:
         launch = _in_container(wanted, command)
     else:
@@ -136,10 +136,10 @@ def _in_container(wanted: Wanted, command: tuple[str, ...]) -> Launch:
     return Launch(container.command, container.environment, limits=spec.limits, container=container)
 
 
-def _in_pod(wanted: Wanted, pods: Pods, command: tuple[str, ...]) -> Connected:
+async def _in_pod(wanted: Wanted, pods: Pods, command: tuple[str, ...]) -> Connected:
     """Return a connection to a server as an image, in a pod of its own on Kubernetes."""
     spec, resolved, server = wanted.spec, wanted.resolved, wanted.server
-    owner = pods.owner(server)
+    owner = await pods.owner(server)
     name = object_name(server)
     pod = pod_manifest(name, owner, spec, resolved.image, command, secret=bool(resolved.env))
     manifests = [("pods", pod)]

@@ -77,7 +77,7 @@ class Pods:
         self._swept: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Task[None]] = set()
 
-    def owner(self, server: str) -> Owner:
+    async def owner(self, server: str) -> Owner:
         """Return whose pods these are, and learn how the API is reached.
 
         Raises:
@@ -89,8 +89,9 @@ class Pods:
                 raise PodFailure(
                     "LEASEWAY_POD_NAME and LEASEWAY_POD_UID do not say which pod this worker is"
                 )
-            if self._access is None:
-                self._access = find_access(self._environ.get("LEASEWAY_POD_NAMESPACE"))
+            if self._access is None:  # loading the library takes a while
+                namespace = self._environ.get("LEASEWAY_POD_NAMESPACE")
+                self._access = await asyncio.to_thread(find_access, namespace)
         except (PodFailure, OSError) as failure:
             raise Fault(
                 Reason.SERVER_NOT_READY,
