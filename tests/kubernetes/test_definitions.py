@@ -63,11 +63,11 @@ def test_a_name_that_is_no_server_id_is_refused(cluster: Cluster, namespace: str
             cluster.apply("MCPServer", name, _STDIO, namespace=namespace)
 
 
-def test_a_tenant_may_set_parameters_and_not_what_runs(cluster: Cluster, namespace: str) -> None:
+def test_a_tenant_may_set_what_a_server_may_open_to_it(cluster: Cluster, namespace: str) -> None:
     spec = {"servers": {"files": {"enabled": False}, "search": {"call_timeout": "5s", "warm": 1}}}
 
     assert cluster.apply("MCPTenant", "acme", spec, namespace=namespace)["spec"] == spec
-    wrong = {"servers": {"files": {"command": "sh"}}}
+    wrong = {"servers": {"files": {"transport": "sse", "domain_may": ["command"]}}}
     kept = cluster.apply("MCPTenant", "other", wrong, namespace=namespace)
     assert kept["spec"] == {"servers": {"files": {}}}  # the API drops a field that it does not know
 

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import yaml
 
-from leaseway.control_plane.config.layers.combine import DOMAIN_KEYS
 from leaseway.control_plane.config.schema.json_schema import native_schema
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.spec.model import TRANSPORTS
@@ -32,6 +31,8 @@ _KEPT: Final = (
     *("minimum", "maximum", "minItems", "maxItems", "enum"),
 )
 _LONGEST_TEXT: Final = 65_536
+_NEVER_OPENED: Final = ("transport", "domain_may")
+"""Keys that no server opens to tenants; which of the others it does, its layer says."""
 _DEFAULTS: Final = {"enabled": True, "truely-stateless": False}
 _ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -142,7 +143,9 @@ def _cel_name(name: str) -> str:
 def _tenant_schema() -> Schema:
     server = native_schema()["$defs"]["server"]
     fields = {
-        name: structural(each) for name, each in server["properties"].items() if name in DOMAIN_KEYS
+        name: structural(each)
+        for name, each in server["properties"].items()
+        if name not in _NEVER_OPENED
     }
     return {
         "description": "A domain layer: what this tenant gets of the servers that are declared.",
