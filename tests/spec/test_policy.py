@@ -84,7 +84,7 @@ _POLICIES = st.builds(
         max_size=3,
     ),
     limits=st.dictionaries(
-        _NAMES, st.builds(TenantLimits, _RATES, st.none() | st.integers(1, 9)), max_size=2
+        _NAMES, st.builds(TenantLimits, _RATES, *[st.none() | st.integers(1, 9)] * 3), max_size=2
     ),
     risks=st.lists(st.tuples(_NAMES, st.sampled_from(RISKS)), max_size=3).map(tuple),
     rate=_RATES,

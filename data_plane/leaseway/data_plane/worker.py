@@ -55,6 +55,7 @@ from leaseway.v1 import catalog_pb2
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Fault
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ class Worker:
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
+        self.artifacts.space_of = self._artifact_space
         self.artifacts.on_disk = self._artifacts_on_disk
         self.executor.artifacts = self.artifacts
         self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
@@ -258,6 +260,14 @@ class Worker:
                 "leaseway.registry.version": lambda: pool.registry_version,
             },
         )
+
+    def _artifact_space(self, server_id: str, tenant: str) -> int | None:
+        """Return how many bytes of artifacts a tenant may keep here, or None for any number."""
+        try:
+            limits = self.pool.find(server_id, tenant).variant.spec.policy.limits_of(tenant)
+        except Fault:  # the server has gone since
+            return None
+        return limits.artifact_bytes if limits is not None else None
 
     def _artifacts_on_disk(self, why: str) -> None:
         message = (

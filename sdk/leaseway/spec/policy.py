@@ -66,6 +66,8 @@ class TenantLimits:
 
     calls: Rate | None = None
     concurrent: int | None = None
+    leases: int | None = None
+    artifact_bytes: int | None = None
 
 
 @dataclass(frozen=True)

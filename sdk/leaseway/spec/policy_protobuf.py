@@ -37,7 +37,10 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
     for tenant, limits in policy.limits.items():
         message.limits[tenant].CopyFrom(
             spec_pb2.TenantLimits(
-                calls=_rate_to_wire(limits.calls), concurrent=limits.concurrent or 0
+                calls=_rate_to_wire(limits.calls),
+                concurrent=limits.concurrent or 0,
+                leases=limits.leases or 0,
+                artifact_bytes=limits.artifact_bytes or 0,
             )
         )
     return message
@@ -51,7 +54,12 @@ def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
     return ServerPolicy(
         grants=grants,
         limits={
-            tenant: TenantLimits(_rate_from_wire(limits.calls), limits.concurrent or None)
+            tenant: TenantLimits(
+                _rate_from_wire(limits.calls),
+                limits.concurrent or None,
+                limits.leases or None,
+                limits.artifact_bytes or None,
+            )
             for tenant, limits in message.limits.items()
         },
         risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),

@@ -873,8 +873,14 @@ class TenantLimits(_message.Message):
 
     CALLS_FIELD_NUMBER: _builtins.int
     CONCURRENT_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    ARTIFACT_BYTES_FIELD_NUMBER: _builtins.int
     concurrent: _builtins.int
     """Calls under way at once. Zero means no bound."""
+    leases: _builtins.int
+    """Leases held at once. Zero means no bound of its own."""
+    artifact_bytes: _builtins.int
+    """Bytes of artifacts that are kept. Zero means no bound of its own."""
     @_builtins.property
     def calls(self) -> Global___CallRate:
         """Calls of all its servers together. Unset means no bound."""
@@ -884,10 +890,12 @@ class TenantLimits(_message.Message):
         *,
         calls: Global___CallRate | None = ...,
         concurrent: _builtins.int = ...,
+        leases: _builtins.int = ...,
+        artifact_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "concurrent", b"concurrent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_bytes", b"artifact_bytes", "calls", b"calls", "concurrent", b"concurrent", "leases", b"leases"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -36,7 +36,7 @@ def test_grants_come_to_each_server() -> None:
 tenants:
   acme:
     servers: { files: { tools: { whitelist: [read_*] } }, web: }
-    limits: { calls: 100/m, concurrent: 5 }
+    limits: { calls: 100/m, concurrent: 5, leases: 9, artifact_bytes: 2MiB }
     agents:
       billing: { servers: [web] }
   rival: { servers: [web] }
@@ -52,7 +52,7 @@ tenants:
     assert [each.sees("rival") for each in (files, web)] == [False, True]
     assert [each.sees("staff") for each in (files, web)] == [True, True]
     assert [each.sees("stranger") for each in (files, web)] == [False, False]
-    assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5)
+    assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5, 9, 2 << 20)
     assert web.limits_of("rival") is None
 
 

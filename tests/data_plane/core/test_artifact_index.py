@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -67,3 +68,13 @@ def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> Non
         assert len(index.add(artifact(number))) == 1
     took = time.process_time() - begun
     assert took / count < 100e-6  # an index that scanned would need a hundred times as long
+
+
+def test_a_tenant_with_a_quota_makes_room_with_its_own() -> None:
+    index = ArtifactIndex(Retention())
+    index.add(replace(artifact(0), tenant="rival"))
+    assert not index.add(artifact(1, size=10), 20)
+    assert not index.add(artifact(2, size=10), 20)
+    assert names(index.add(artifact(3, size=10), 20)) == ["1"]
+    assert names(index.add(artifact(4, size=21), 20)) == ["2", "3", "4"]
+    assert len(index) == 1

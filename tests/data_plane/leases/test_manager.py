@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.spec.model import InstancePolicy
+from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
@@ -340,3 +341,14 @@ async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Ben
     other = catalog_pb2.ClientInfo(protocol_version=99)
     fault = await refused(acquire(bench, client=other))
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
+
+
+async def test_a_tenant_holds_as_many_leases_as_it_may(bench: Bench) -> None:
+    policy = ServerPolicy(limits={"acme": TenantLimits(leases=1)})
+    await bench.serve("db", shared=False, policy=policy)
+    caller = bench.caller()
+    await caller.call("db", tenant="acme", session="s1")
+    fault = await caller.refused("db", tenant="acme", session="s2")
+    assert fault.reason is Reason.CAPACITY
+    assert "tenant acme holds 1 leases" in fault.message
+    assert (await caller.call("db", tenant="rival", session="s1")).payload

@@ -65,6 +65,7 @@ class ArtifactStore:
 
     Attributes:
         failed: How many images and sounds the disk did not take.
+        space_of: Says how many bytes a tenant may keep, by the server called; None for any.
         on_disk: Told why the disk did not take something, or with an empty text that it did.
 
     """
@@ -89,6 +90,7 @@ class ArtifactStore:
         self._removing: asyncio.Task[None] | None = None
         self._readers = 0
         self.failed = 0
+        self.space_of: Callable[[str, str], int | None] = lambda _server, _tenant: None
         self.on_disk: Callable[[str], None] = lambda _why: None
 
     @property
@@ -156,7 +158,7 @@ class ArtifactStore:
             kept.byte_length,
             self._loop.time(),
         )
-        displaced = self._index.add(artifact)
+        displaced = self._index.add(artifact, self.space_of(call.server_id, artifact.tenant))
         if displaced:
             _logger.info("%d artifacts made room for newer ones.", len(displaced))
             self._forget(displaced)

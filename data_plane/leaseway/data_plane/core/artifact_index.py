@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -59,6 +59,8 @@ class ArtifactIndex:
         self._retention = retention
         self._by_ref: OrderedDict[str, Artifact] = OrderedDict()
         self._space = 0
+        self._of_tenant: dict[str, OrderedDict[str, Artifact]] = {}
+        self._space_of: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_ref)
@@ -84,16 +86,29 @@ class ArtifactIndex:
         oldest = next(iter(self._by_ref.values()), None)
         return oldest.stored_at + self._retention.age if oldest is not None else None
 
-    def add(self, artifact: Artifact) -> list[Artifact]:
-        """Add the newest artifact; return those that had to make room, the oldest first."""
+    def add(self, artifact: Artifact, tenant_space: int | None = None) -> list[Artifact]:
+        """Add the newest artifact; return those that had to make room, the oldest first.
+
+        Args:
+            artifact: The newest.
+            tenant_space: The most bytes of its tenant; its own oldest make room first.
+
+        """
+        tenant = artifact.tenant
         self._by_ref[artifact.ref] = artifact
+        self._of_tenant.setdefault(tenant, OrderedDict())[artifact.ref] = artifact
         self._space += artifact.byte_length
+        self._space_of[tenant] += artifact.byte_length
+        gone = []
+        while tenant_space is not None and self._space_of[tenant] > tenant_space:
+            gone.append(self._drop(next(iter(self._of_tenant[tenant].values()))))
         limit = self._retention
-        return list(
+        gone.extend(
             self._drop_while(
                 lambda _oldest: len(self._by_ref) > limit.count or self._space > limit.space
             )
         )
+        return gone
 
     def expire(self, now: float) -> list[Artifact]:
         """Drop what is too old; return it."""
@@ -104,6 +119,15 @@ class ArtifactIndex:
             oldest = next(iter(self._by_ref.values()))
             if not is_due(oldest):
                 return
-            del self._by_ref[oldest.ref]
-            self._space -= oldest.byte_length
-            yield oldest
+            yield self._drop(oldest)
+
+    def _drop(self, artifact: Artifact) -> Artifact:
+        del self._by_ref[artifact.ref]
+        self._space -= artifact.byte_length
+        tenant = artifact.tenant
+        own = self._of_tenant[tenant]
+        del own[artifact.ref]
+        self._space_of[tenant] -= artifact.byte_length
+        if not own:
+            del self._of_tenant[tenant], self._space_of[tenant]
+        return artifact

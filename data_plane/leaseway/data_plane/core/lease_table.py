@@ -150,6 +150,7 @@ class LeaseTable:
         agent: str = "",
         acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
+        tenant_limit: int = bounds.MAX_TENANT_LEASES,
     ) -> tuple[Lease, bool]:
         """Return the lease of a key, renewed or new, and whether it is new.
 
@@ -163,6 +164,7 @@ class LeaseTable:
             agent: Who asks.
             acquirer: How its client calls itself.
             server_limit: The most leases of this server.
+            tenant_limit: The most leases of this tenant.
 
         Raises:
             NoRoom: There is no room for a new lease.
@@ -175,7 +177,7 @@ class LeaseTable:
             lease.ttl = max(lease.ttl, ttl)
             lease.expires_at = now + lease.ttl
             return lease, False
-        self._check_room(key, server_limit)
+        self._check_room(key, server_limit, tenant_limit)
         self._counter += 1
         lease = Lease(
             id=f"{self._incarnation}-{self._counter}",
@@ -193,7 +195,7 @@ class LeaseTable:
         self._per_tenant[key.tenant] += 1
         return lease, True
 
-    def _check_room(self, key: LeaseKey, server_limit: int) -> None:
+    def _check_room(self, key: LeaseKey, server_limit: int, tenant_limit: int) -> None:
         if len(self._leases) >= self._capacity:
             raise NoRoom(
                 f"this worker holds {self._capacity} leases, as many as it may", everywhere=True
@@ -203,11 +205,15 @@ class LeaseTable:
                 f"this worker holds {server_limit} leases of server {key.server_id}, as many as "
                 "its max_instances allows"
             )
-        if self._per_tenant[key.tenant] >= bounds.MAX_TENANT_LEASES:
+        most = min(tenant_limit, bounds.MAX_TENANT_LEASES)
+        if self._per_tenant[key.tenant] >= most:
             raise NoRoom(
-                f"tenant {key.tenant} holds {bounds.MAX_TENANT_LEASES} leases on this worker "
-                "alone, as many as a tenant may"
+                f"tenant {key.tenant} holds {most} leases on this worker alone, as many as it may"
             )
+
+    def held_by(self, tenant: str) -> int:
+        """Return how many leases a tenant holds."""
+        return self._per_tenant[tenant]
 
     def renew(self, lease_id: str, now: float) -> Lease | None:
         """Renew a lease for the time to live granted; None where it is not held."""

@@ -14,6 +14,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
 from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.data_plane.metrics.instruments import lease_wait
+from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import check_caller_names
@@ -36,7 +37,7 @@ class LeaseManager:
         self._context = pool.context
         self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
         self._lives = self._instances.up
-        self._line = WaitQueue()
+        self._line = WaitQueue(table.held_by)
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._context.hooks.leased_ended = self._instance_ended
@@ -169,6 +170,7 @@ class LeaseManager:
             agent=agent,
             acquirer=acquirer,
             server_limit=generation.variant.spec.instances.max_instances,
+            tenant_limit=_limit_of(generation, key.tenant),
         )
         if created:
             self._begin(lease, generation)
@@ -334,3 +336,9 @@ class LeaseManager:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _limit_of(generation: Generation, tenant: str) -> int:
+    """Return how many leases a tenant may hold on this worker."""
+    limits = generation.variant.spec.policy.limits_of(tenant)
+    return MAX_TENANT_LEASES if limits is None or limits.leases is None else limits.leases

@@ -1,4 +1,4 @@
-"""Callers that wait for room for a lease, served in the order in which they came (DESIGN §5).
+"""Callers that wait for room for a lease: tenants take turns, each in its own order (DESIGN §5).
 
 Whoever frees a place calls `serve`, which hands it to the first who can use it before anybody
 else runs: a newcomer never overtakes those who wait, and one place wakes one caller.
@@ -13,6 +13,7 @@ from typing import Final
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, NoRoom
 from leaseway.wire.errors import Fault
+from leaseway.wire.turns import in_turn
 
 _MOST: Final = 1024
 
@@ -30,9 +31,15 @@ class _Waiter:
 
 
 class WaitQueue:
-    """A line of at most 1,024 callers."""
+    """A line of at most 1,024 callers.
 
-    def __init__(self) -> None:
+    Args:
+        held_by: How many leases a tenant has.
+
+    """
+
+    def __init__(self, held_by: Callable[[str], int] = lambda _tenant: 0) -> None:
+        self._held_by = held_by
         self._waiters: dict[_Waiter, None] = {}
 
     def __len__(self) -> int:
@@ -67,11 +74,11 @@ class WaitQueue:
         return waiter.turn.result()
 
     def serve(self) -> None:
-        """Let everybody try whom the room that there is now may suffice, the first one first."""
+        """Let everybody try whom the room that there is now may suffice, in turn."""
         full: set[tuple[str, str]] = set()
         granted: set[LeaseKey] = set()
         nowhere = False
-        for waiter in tuple(self._waiters):
+        for waiter in in_turn(self._waiters, lambda one: one.key.tenant, self._held_by):
             wanted = (waiter.key.tenant, waiter.key.server_id)
             # Who shares a lease that was granted just now needs no room of its own.
             if (nowhere or wanted in full) and waiter.key not in granted:

@@ -292,7 +292,14 @@ _GRANTED: Final[Schema] = {
 _TENANT: Final[Schema] = _object(
     {
         "servers": _GRANTED,
-        "limits": _object({"calls": _RATE, "concurrent": _whole(1, 1_000_000_000)}),
+        "limits": _object(
+            {
+                "calls": _RATE,
+                "concurrent": _whole(1, 1_000_000_000),
+                "leases": _whole(1, 1_000_000_000),
+                "artifact_bytes": {"type": ["integer", "string"]},
+            }
+        ),
         "agents": {"type": "object", "additionalProperties": _object({"servers": _GRANTED})},
     }
 )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import choice, integer, list_of, plain_text
+from leaseway.control_plane.config.schema.values import choice, integer, list_of, plain_text, size
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.policy import OTHERS, RISKS, ArgumentRule, Rate, TenantLimits
@@ -20,6 +20,7 @@ from leaseway.wire.names import is_valid_key
 MAX_TENANTS: Final = 10_000
 MAX_AGENTS: Final = 1_000
 MAX_RULES: Final = 100
+TIB: Final = 1 << 40
 _LONGEST_RULE: Final = 4_096
 _MOST_CALLS: Final = 1_000_000_000
 _RATE: Final = re.compile(r"(\d{1,9})\s*(?:/|per)\s*(s|second|m|minute|h|hour|d|day)")
@@ -201,6 +202,8 @@ _GRANT_KEYS: Final = {"tools": Key("tools", filters.tools, "tools")}
 _LIMIT_KEYS: Final = {
     "calls": Key("calls", rate, "calls"),
     "concurrent": Key("concurrent", integer(1, _MOST_CALLS), "concurrent"),
+    "leases": Key("leases", integer(1, _MOST_CALLS), "leases"),
+    "artifact_bytes": Key("artifact_bytes", size(1, TIB), "artifact_bytes"),
 }
 _AGENT_KEYS: Final = {"servers": Key("servers", _granted, "servers")}
 _TENANT_KEYS: Final = {

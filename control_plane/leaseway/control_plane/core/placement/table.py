@@ -207,6 +207,10 @@ class PlacementTable:
         """Return the units of a worker that leases of one server take."""
         return self._servers.get((worker_id, server_id), 0)
 
+    def of_tenant(self, tenant: str) -> int:
+        """Return how many leases a tenant has, reserved ones included."""
+        return self._tenants.get(tenant, 0)
+
     def has_all(self, tenant: str) -> bool:
         """Say whether a tenant has as many leases, reserved ones included, as it may."""
         return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES

@@ -14,6 +14,7 @@ from typing import Final
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.wire import bounds
+from leaseway.wire.turns import in_turn
 
 Answer = Placement | Denied
 """What ends the wait."""
@@ -85,17 +86,19 @@ class WaitQueue:
         attempt: Callable[[Waiter], Answer | None],
         now: float,
         held: Callable[[LeaseKey], bool] = lambda _key: False,
+        held_by: Callable[[str], int] = lambda _tenant: 0,
     ) -> None:
-        """Let everybody try whom the room that there is now may suffice, the first one first.
+        """Let everybody try whom the room that there is now may suffice, tenants in turn.
 
         Args:
             attempt: Returns the answer, or None where there is no room.
             now: When.
             held: Whether there is a lease of a key already, which needs no room of its own.
+            held_by: How many leases a tenant has.
         """
         full: set[tuple[str, str]] = set()
         answered: set[LeaseKey] = set()
-        for known in tuple(self._waiting.values()):
+        for known in in_turn(self._waiting.values(), lambda one: one.key.tenant, held_by):
             wanted = (known.key.tenant, known.key.server_id)
             # Of those that are passed over, too: a lapse in the past would be due without end.
             waiter = self._waiting[known.id] = known.at(now)

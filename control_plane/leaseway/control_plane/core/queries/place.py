@@ -149,7 +149,7 @@ def serve_line(state: Coordinator, now: Moment) -> None:
 
     if len(state.line):
         state.placements.expire(now.mono)
-        state.line.serve(attempt, now.mono, state.placements.knows)
+        state.line.serve(attempt, now.mono, state.placements.knows, state.placements.of_tenant)
 
 
 def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
