@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from leaseway.cli.commands.session_leases import tell_new_lease
 from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
@@ -126,6 +127,7 @@ def call(
         result: ToolResult = await caller.call_tool(
             tool, values, timeout=timeout, inline_media=session is None, **heard
         )
+        await tell_new_lease(client, session, result)
         if as_json:
             print_json(result.raw)
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leaseway.cli.commands.calls import first_line
+from leaseway.cli.commands.session_leases import tell_new_lease
 from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.errors import CliFailure
 from leaseway.cli.options.common import (
@@ -95,7 +96,9 @@ def prompt(
 
     async def question(client: AsyncClient) -> PromptResult:
         caller = client if session is None else client.session(session)
-        return await caller.get_prompt(name, values, server=server, timeout=timeout)
+        result = await caller.get_prompt(name, values, server=server, timeout=timeout)
+        await tell_new_lease(client, session, result)
+        return result
 
     result = ask(connection, question, keep_leases=session is not None)
     if as_json:
@@ -164,7 +167,9 @@ def resource(
 
     async def question(client: AsyncClient) -> ResourceResult:
         caller = client if session is None else client.session(session)
-        return await caller.read_resource(uri, server=server, timeout=timeout)
+        result = await caller.read_resource(uri, server=server, timeout=timeout)
+        await tell_new_lease(client, session, result)
+        return result
 
     result = ask(connection, question, keep_leases=session is not None)
     if as_json:

@@ -1,0 +1,77 @@
+"""What a command says of the lease of its session."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from leaseway.cli.commands.session_leases import tell_new_lease
+from leaseway.sdk import ControlPlaneUnavailable
+from leaseway.sdk.operators import observe
+
+LEASE = SimpleNamespace(id="i-2", server_id="files", worker="w1")
+LOST = "Lease i-1 was lost: its process ended. Acquire a new one to go on."
+
+
+def event(lease_id: str, action: str, message: str, session: str = "k", tenant: str = "t") -> Any:
+    return SimpleNamespace(
+        lease_id=lease_id, action=action, message=message, session=session, tenant=tenant
+    )
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    events: list[Any] | Exception,
+    session: str | None = "k",
+    lease: Any = LEASE,
+) -> list[str]:
+    async def fetch(*_: Any, **__: Any) -> list[Any]:
+        if isinstance(events, Exception):
+            raise events
+        return events
+
+    monkeypatch.setattr(observe, "fetch_events", fetch)
+    client: Any = None
+    asyncio.run(tell_new_lease(client, session, SimpleNamespace(new_lease=lease)))
+    return capsys.readouterr().err.splitlines()
+
+
+BEGAN = (
+    "leaseway: This began lease i-2 of server 'files' for session 'k', on worker w1: the server"
+    " starts afresh."
+)
+
+
+def test_a_new_lease_is_said_with_how_the_one_before_it_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        event("i-0", "released", "Lease i-0 was released."),
+        event("i-1", "lost", LOST),
+        event("i-9", "revoked", "of another tenant", tenant="other"),
+        event("i-8", "revoked", "of another session", session="other"),
+        event("i-2", "granted", "Lease i-2 was granted."),
+    ]
+    said = told(monkeypatch, capsys, events)
+    assert said == [BEGAN, f"leaseway: The session's lease before it had ended: {LOST}"]
+
+
+@pytest.mark.parametrize("events", [[], ControlPlaneUnavailable("It is gone.")])
+def test_where_nothing_is_known_of_a_lease_before_only_the_new_one_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], events: Any
+) -> None:
+    assert told(monkeypatch, capsys, events) == [BEGAN]
+
+
+@pytest.mark.parametrize(("session", "lease"), [(None, LEASE), ("k", None)])
+def test_nothing_is_said_outside_of_a_session_and_of_a_lease_that_was_held(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    session: str | None,
+    lease: Any,
+) -> None:
+    assert told(monkeypatch, capsys, [], session, lease) == []
