@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data_plane.conftest import Bench
 
+from leaseway.data_plane.calls.call import past_call
 from leaseway.data_plane.calls.recent import OK, PastCall, RecentCalls
 
 _TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -131,3 +133,28 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
         traffic = calls.traffic["time"]
         assert traffic.calls == sum(traffic.buckets) == len(ended)
         assert traffic.failed == sum(outcome != OK for _, outcome in ended)
+
+
+async def test_a_success_is_told_as_any_other_call(bench: Bench) -> None:
+    recent = bench.worker.executor.recent = RecentCalls(whole=past_call)
+    await bench.serve("time")
+    caller = bench.caller()
+    context = f"00-{'1' * 32}-{'2' * 16}-01"
+    for state in ("", "k=" + "v" * 3_000):  # the second one's message is too long to be kept
+        await caller.call(
+            "time", agent="a", session="s1", traceparent=context, tracestate=state,
+            arguments=b'{"text": "not-kept"}',
+        )  # fmt: skip
+    second, first = recent.select("recent", limit=10, now=0.0)
+    assert b"not-kept" not in repr(list(recent._recent)).encode()
+    for call in (first, second):
+        assert (call.server_id, call.tool, call.tenant, call.agent) == (
+            "time", "echo", "default", "a",
+        )  # fmt: skip
+        assert (call.session, call.trace_id, call.outcome) == ("s1", "1" * 32, OK)
+        assert call.instance_id
+        assert [phase.name for phase in call.phases][-1] == "the server works"
+        assert sum(phase.duration for phase in call.phases) == pytest.approx(call.duration)
+    assert recent.select("recent", limit=10, now=0.0, name="1" * 32) == [second, first]
+    assert len(recent.select("slow", limit=10, now=first.started_at)) == 2
+    assert recent.traffic["time"].calls == 2

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leaseway.data_plane.audit.record import Entry
-from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall
+from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, Facts, PastCall, RecentCalls
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.lease_table import Lease
@@ -400,40 +400,39 @@ class Run:
         if self.asks is not None:
             self.asks.refuse(ask_id, why)
 
+    def remember(self, recent: RecentCalls) -> None:
+        """Have it remembered that it ended well, at the price of a few lines.
+
+        The call's message is kept as bytes: reading its texts one by one takes three times as
+        long, and the message itself would keep all that came with it. Arguments are not kept.
+        """
+        began, call, live, lease = self.began, self.call, self.live, self.lease
+        took = time.perf_counter() - began
+        call.ClearField("arguments")
+        call.ClearField("input")
+        said = call.SerializeToString()
+        if live is None or len(said) > _LONGEST_KEPT:
+            recent.note(self.past(None, False))
+            return
+        lease_id = lease.id if lease is not None else ""
+        rest = (said, lease_id, live.instance.id, began, self.sent_at, self.marks)
+        recent.note_success(live.spec.key.server_id, (self.number, time.time() - took, took, rest))
+
     def past(self, fault: Fault | None, is_error: bool) -> PastCall:
         """Return what is remembered of the call, now that it has ended."""
         took = time.perf_counter() - self.began
-        call, live, lease = self.call, self.live, self.lease
-        facts = (
+        lease, live = self.lease, self.live
+        return _past(
             self.number,
             time.time() - took,
             took,
-            call.server_id,
-            call.tool,
-            call.method,
-            call.tenant or DEFAULT_TENANT,
-            call.agent,
-            call.session,
+            self.call,
             lease.id if lease is not None else "",
             live.instance.id if live is not None else "",
-            call.traceparent,
             fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
             fault.message if fault is not None else "",
-            self._parts(),
+            _parts(self.began, self.sent_at, self.marks),
         )
-        return tuple.__new__(PastCall, facts)  # as PastCall(...), at half the price
-
-    def _parts(self) -> tuple[tuple[str, float], ...]:
-        began, sent_at = self.began, self.sent_at
-        if self.marks is None:  # as nearly always
-            if not sent_at:
-                return _ADMITTED
-            return _ADMISSION, ("the server works", sent_at - began)
-        marks = list(self.marks)
-        if sent_at:
-            marks.append(("the server works", sent_at))
-            marks.sort(key=_second)
-        return _ADMISSION, *((name, at - began) for name, at in marks)
 
     def _end(self, fault: Fault | None, is_error: bool) -> None:
         self.over = True
@@ -445,6 +444,8 @@ class Run:
 
 
 _second = itemgetter(1)
+_LONGEST_KEPT: Final = 2_048
+"""Bytes of a call's message that are kept as they are; of a longer one only its names are."""
 _ADMISSION: Final = ("the worker admits it", 0.0)
 _ADMITTED: Final = (_ADMISSION,)
 
@@ -460,3 +461,48 @@ class RunOwner(Protocol):
 
     def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended, and how."""
+
+
+def past_call(facts: Facts) -> PastCall:
+    """Return what `Run.remember` noted, as whoever asks for it sees it."""
+    number, started_at, took, (said, lease_id, instance_id, began, sent_at, marks) = facts
+    call = execution_pb2.Call.FromString(said)
+    parts = _parts(began, sent_at, marks)
+    return _past(number, started_at, took, call, lease_id, instance_id, OK, "", parts)
+
+
+def _past(
+    number: int, started_at: float, took: float, call: execution_pb2.Call, lease_id: str,
+    instance_id: str, outcome: str, message: str, parts: tuple[tuple[str, float], ...],
+) -> PastCall:  # fmt: skip
+    return PastCall(
+        number,
+        started_at,
+        took,
+        call.server_id,
+        call.tool,
+        call.method,
+        call.tenant or DEFAULT_TENANT,
+        call.agent,
+        call.session,
+        lease_id,
+        instance_id,
+        call.traceparent,
+        outcome,
+        message,
+        parts,
+    )
+
+
+def _parts(
+    began: float, sent_at: float, marks: list[tuple[str, float]] | None
+) -> tuple[tuple[str, float], ...]:
+    if marks is None:  # as nearly always
+        if not sent_at:
+            return _ADMITTED
+        return _ADMISSION, ("the server works", sent_at - began)
+    marks = list(marks)
+    if sent_at:
+        marks.append(("the server works", sent_at))
+        marks.sort(key=_second)
+    return _ADMISSION, *((name, at - began) for name, at in marks)

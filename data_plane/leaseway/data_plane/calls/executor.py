@@ -214,6 +214,7 @@ class Executor:
         if request.method == SUBSCRIBE and isinstance(plan, Asked):
             if self.draining:  # by now: it would go on for as long as its caller likes
                 raise self.leaving()
+            run.began = 0.0  # how long it goes on is up to its caller
             self._following.begin(run, live, plan)
             return
         self._admission.permit(run)
@@ -323,8 +324,12 @@ class Executor:
         if self.meters is not None:
             recorded = run.recorded_trace()
             self.meters.call_ended(run.timer, run.sent_at, fault, is_error, recorded)
-        if self.recent is not None and run.call.method != SUBSCRIBE:  # that one lasts by design
-            self.recent.note(run.past(fault, is_error))
+        if self.recent is not None:
+            if fault is not None or is_error:
+                if run.call.method != SUBSCRIBE:  # that one lasts by design
+                    self.recent.note(run.past(fault, is_error))
+            elif run.began:
+                run.remember(self.recent)
         if run.live is not None:
             run.live.end_call()
         if run.lease is not None:

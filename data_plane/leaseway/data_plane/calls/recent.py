@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
@@ -91,6 +91,11 @@ class PastCall(NamedTuple):
             yield Phase(name, began, max(0.0, ended - began))
 
 
+Facts = tuple[int, float, float, Any]
+"""A call that ended well, as briefly as it can be noted: number, start, duration, and whatever
+whoever notes it needs to tell the rest."""
+
+
 class Traffic:
     """What one server had to do since the worker started."""
 
@@ -109,19 +114,40 @@ class RecentCalls:
     Args:
         kept: How many of the newest calls, and how many of the newest that failed.
         kept_slow: How many of the slowest.
+        whole: Makes a call of its facts, when somebody asks for it.
 
     Attributes:
         traffic: How much there was, by server.
     """
 
-    def __init__(self, kept: int = RECENT_CALLS, kept_slow: int = _KEPT_SLOW) -> None:
+    def __init__(
+        self,
+        kept: int = RECENT_CALLS,
+        kept_slow: int = _KEPT_SLOW,
+        whole: Callable[[Facts], PastCall] | None = None,
+    ) -> None:
+        self._whole = whole
         self.traffic: dict[str, Traffic] = {}
-        self._recent: deque[PastCall] = deque(maxlen=kept)
+        self._recent: deque[PastCall | Facts] = deque(maxlen=kept)
         self._failed: deque[PastCall] = deque(maxlen=kept)
         self._slow: list[tuple[float, int, PastCall]] = []  # the slowest is the last
         self._kept_slow = kept_slow
         self._prune_at = 0.0
         self._slow_from = -1.0
+
+    def note_success(self, server_id: str, facts: Facts) -> None:
+        """Remember a call that has just ended well; this is on the path of every call."""
+        self._recent.append(facts)
+        _number, started_at, took, _rest = facts
+        if took > self._slow_from or started_at > self._prune_at:
+            self._keep_slow(self._made(facts))
+        traffic = self.traffic.get(server_id)
+        if traffic is None:
+            traffic = self._new_traffic(server_id)
+        traffic.calls += 1
+        traffic.seconds += took
+        bucket = int(took * 1_000).bit_length()
+        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
 
     def note(self, call: PastCall) -> None:
         """Remember a call that has just ended."""
@@ -167,7 +193,8 @@ class RecentCalls:
     def _named(self, name: str) -> Iterator[PastCall]:
         seen: set[int] = set()
         slow = (call for _took, _number, call in self._slow)
-        for call in (*reversed(self._recent), *reversed(self._failed), *slow):
+        recent = map(self._made, reversed(self._recent))
+        for call in (*recent, *reversed(self._failed), *slow):
             if name in (call.trace_id, str(call.number)) and call.number not in seen:
                 seen.add(call.number)
                 yield call
@@ -176,9 +203,15 @@ class RecentCalls:
         if selection == "failed":
             return reversed(self._failed)
         if selection == "recent":
-            return reversed(self._recent)
+            return map(self._made, reversed(self._recent))
         self._forget_slow(now)
         return [call for _took, _number, call in reversed(self._slow)]
+
+    def _made(self, noted: PastCall | Facts) -> PastCall:
+        if isinstance(noted, PastCall):
+            return noted
+        assert self._whole is not None
+        return self._whole(noted)
 
     def _keep_slow(self, call: PastCall) -> None:
         if call.started_at > self._prune_at:
