@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import msgspec
+import pytest
 
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, VariantKey
@@ -287,3 +289,54 @@ async def test_a_removed_server_ends_with_what_served_before_it(bench: Bench) ->
     await bench.push(removals=[key_to_wire(spec.key)])
     await bench.until(lambda: not bench.servers.live)
     assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
+
+
+async def test_a_leased_server_that_cannot_start_anew_is_leased_as_it_was(bench: Bench) -> None:
+    quick = InstancePolicy(restart=Backoff(0.01, 0.01))
+    old = await bench.serve("db", shared=False, instances=quick)
+    first = (await acquire(bench)).lease
+    bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
+    new = await bench.serve("db", shared=False, args=("--new",), instances=quick)
+    for number in range(2):  # the first of them tries the new launch, the other need not
+        lease = (await acquire(bench, f"later-{number}")).lease
+        assert lease.launch_hash == old.launch_hash
+    report = await bench.plane.expect_report(
+        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
+    )
+    [said] = [each for each in report.problems if each.reason == "CHANGED_LAUNCH_FAILED"]
+    assert "no such command" in said.message
+    table = bench.worker.leases.leases
+    assert all(lease.ends_by is None for lease in table)  # what they stand on is still good
+    bench.servers.failing.clear()
+    await bench.plane.expect_report(
+        lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
+    )
+    assert (await acquire(bench, "newest")).lease.launch_hash == new.launch_hash
+    await bench.until(
+        lambda: all(
+            (lease.ends_by is None) == (lease.launch_hash == new.launch_hash)
+            for lease in bench.worker.leases.leases
+        )
+    )
+    caller = bench.caller()
+    assert (await caller.call("db", lease_id=first.id, session="s1")).payload
+
+
+async def test_a_leased_server_that_was_never_up_here_has_nothing_to_go_on_with(
+    bench: Bench,
+) -> None:
+    await bench.serve("db", shared=False)
+    bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
+    await bench.serve("db", shared=False, args=("--new",))
+    with pytest.raises(grpc.aio.AioRpcError, match="no such command"):
+        await acquire(bench)
+
+
+async def test_an_old_launch_ends_with_a_leased_server_that_is_removed(bench: Bench) -> None:
+    spec = await bench.serve("db", shared=False)
+    await acquire(bench)
+    bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
+    await bench.serve("db", shared=False, args=("--new",))
+    await acquire(bench, "later")
+    await bench.push(removals=[key_to_wire(spec.key)])
+    await bench.until(lambda: not bench.servers.live and not bench.worker.leases.leases)

@@ -241,6 +241,10 @@ class LeaseTable:
         if lease.ends_by is None or at < lease.ends_by:
             lease.ends_by, lease.why = at, why
 
+    def made_from(self, lease: Lease, launch_hash: str) -> None:
+        """Record which version of its server the instance of a lease was made from."""
+        lease.launch_hash = launch_hash
+
     def keep(self, lease: Lease) -> None:
         """Take `end_by` back: what the lease stands on is in force again."""
         lease.ends_by, lease.why = None, ""

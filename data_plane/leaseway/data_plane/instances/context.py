@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,6 +66,7 @@ class Hooks:
         instance_ended: An instance that was up is closed, or ended by itself; `live.up_since` says
             since when it was up and `live.fault` why it ended where nobody asked it to.
         reference_missed: A probe has failed because a reference does not resolve.
+        taken_over: A generation that did not start at first serves instead of the one before it.
 
     """
 
@@ -74,6 +76,7 @@ class Hooks:
     instance_started: InstanceStarted = lambda _live, *, again: None
     instance_ended: InstanceEnded = lambda _live, _how: None
     reference_missed: ReferenceMissed = lambda _spec: None
+    taken_over: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ class Generation:
         self.launch_hash = variant.launch_hash
         self._context = context
         self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
-        self._lives = LiveInstances(variant, context, self, self._problems)
-        self._keeper = SharedSupervisor(self._lives, context, self._shared_up, self._shared_failed)
+        self._lives = LiveInstances(variant, context, self, self._problems, self._came_up)
+        self._keeper = SharedSupervisor(self._lives, context, self._take_over, self._not_taken_over)
         self._spares = Spares(self._lives, context)
         self._upkeep = Expiry(self._lives, context.hooks)
         self._predecessor: Generation | None = None
@@ -67,24 +67,37 @@ class Generation:
         return self._keeper.live
 
     @property
+    def was_up(self) -> bool:
+        """Whether an instance of this generation has come up, or was taken over from a probe."""
+        return self._lives.was_up
+
+    @property
     def predecessor(self) -> Generation | None:
-        """The older generation that serves shared calls until an instance of this one is up."""
+        """The older generation that serves on until an instance of this one has been up."""
         return self._predecessor
 
     def can_follow(self, older: Generation) -> bool:
         """Say whether an older generation can serve until an instance of this one is up."""
-        return (
-            self.is_shared
-            and not self.variant.spec.hidden
-            and self.shared is None
-            and older.is_shared
-            and older.shared is not None
-        )
+        if self.variant.spec.hidden or self.is_shared != older.is_shared:
+            return False
+        if self.is_shared:
+            return self.shared is None and older.shared is not None
+        return not self.was_up and older.was_up
 
     def follow_on(self, older: Generation) -> None:
-        """Leave shared calls to an older generation until an instance of this one is up."""
+        """Leave shared calls to an older generation until an instance of this one is up.
+
+        New leases try this one first; where it does not start, the older one has them.
+        """
         self._predecessor = older
-        self._keeper.want()
+        if self.is_shared:
+            self._keeper.want()
+        elif not spares_wanted(self.variant.spec.instances):
+            older.stop_spares()
+
+    def stop_spares(self) -> None:
+        """Close what no lease uses, and keep none; leases can still be had."""
+        self._spares.stop()
 
     def part_with_predecessor(self) -> Generation | None:
         """Return the older generation that serves on, for whoever takes over instead."""
@@ -275,13 +288,18 @@ class Generation:
         """
         return self.shared_for(tool) or await self._keeper.wait()
 
-    def _shared_up(self) -> None:
+    def _came_up(self) -> None:
+        if not self.is_shared:
+            self._take_over()
+
+    def _take_over(self) -> None:
         older = self.part_with_predecessor()
         if older is not None:
             self.mend(_NOT_TAKEN_OVER)
             older.drain()
+            self._context.hooks.taken_over()
 
-    def _shared_failed(self, fault: Fault) -> None:
+    def _not_taken_over(self, fault: Fault) -> None:
         if self._predecessor is not None:
             self.report(
                 _NOT_TAKEN_OVER,
@@ -290,19 +308,30 @@ class Generation:
                 f"again: {fault.message}",
             )
 
-    async def take_for_lease(self, lease_id: str) -> LiveInstance:
-        """Return an instance of its own for a lease: a spare, else a new one.
+    async def take_for_lease(self, lease_id: str) -> tuple[LiveInstance, Generation]:
+        """Return an instance of its own for a lease, and whose it is: a spare, else a new one.
+
+        It is the older generation's where this one has never been up and does not start.
 
         Raises:
             Fault: It did not come up, and why; SERVER_NOT_READY also where starts have failed so
                 often that none is tried now.
 
         """
+        failure = self._lives.last_fault
         try:
-            return await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
+            if failure is None or self._predecessor is None:
+                live = await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
+                return live, self
+        except Fault as fault:
+            if self._predecessor is None or fault.reason is Reason.CAPACITY:
+                raise
+            failure = fault
         finally:
             self._spares.settle()
             self._upkeep.settle()
+        self._not_taken_over(failure)
+        return await self._predecessor.take_for_lease(lease_id)
 
     async def _start_for_lease(self, lease_id: str) -> LiveInstance:
         if not self._lives.restart.admits(asyncio.get_running_loop().time()):

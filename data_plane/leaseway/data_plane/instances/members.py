@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -25,6 +25,7 @@ class LiveInstances:
         variant: What is exposed now; its launch hash never changes.
         restart: How starts have gone, and when the next one may be.
         draining: Whether a newer generation has taken over.
+        was_up: Whether an instance has come up.
         starts: Starts so far.
         last_id: The id of the newest instance; empty before the first.
         last_fault: Why the newest start failed, or the newest instance ended by itself; None once
@@ -40,6 +41,7 @@ class LiveInstances:
         context: WorkerContext,
         owner: LiveOwner,
         problems: ServerProblems,
+        on_up: Callable[[], None],
     ) -> None:
         self.variant = variant
         self.restart = CircuitBreaker()
@@ -53,6 +55,8 @@ class LiveInstances:
         self._problems = problems
         self._loop = asyncio.get_running_loop()
         self._all: dict[str, LiveInstance] = {}
+        self._on_up = on_up
+        self.was_up = False
 
     def __len__(self) -> int:
         return len(self._all)
@@ -154,6 +158,8 @@ class LiveInstances:
         self._problems.compared(live, self.all, self.variant.toolset)
         self._problems.started(live)
         self._context.reports.instances_changed()
+        self.was_up = True
+        self._on_up()
 
     def ended(self, live: LiveInstance, fault: Fault) -> None:
         """Note that an instance ended by itself, and that no lease's use of it was the cause."""

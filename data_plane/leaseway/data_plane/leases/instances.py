@@ -85,7 +85,7 @@ class LeaseInstances:
 
     async def _start(self, lease: Lease, generation: Generation) -> None:
         try:
-            live = await generation.take_for_lease(lease.id)
+            live, owner = await generation.take_for_lease(lease.id)
         except BaseException as error:
             start = self._starting.pop(lease.id, None)
             if start is not None:
@@ -95,7 +95,7 @@ class LeaseInstances:
             if not isinstance(error, Fault):
                 raise
         else:
-            self._started(lease, generation, live)
+            self._started(lease, owner, live)
 
     def _started(self, lease: Lease, generation: Generation, live: LiveInstance) -> None:
         start = self._starting.pop(lease.id, None)

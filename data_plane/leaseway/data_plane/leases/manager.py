@@ -41,6 +41,7 @@ class LeaseManager:
         self._leaving: Fault | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._context.hooks.leased_ended = self._instance_ended
+        self._context.hooks.taken_over = self._follow_soon
         self._context.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
 
     @property
@@ -193,6 +194,7 @@ class LeaseManager:
         self._schedule()
 
     def _is_up(self, lease: Lease, generation: Generation) -> None:
+        self._table.made_from(lease, generation.launch_hash)
         self.end_call(lease)
         self._context.reports.lease_gained(lease)
         key = lease.key
@@ -268,6 +270,9 @@ class LeaseManager:
         for lease in self._table.leases:
             self.end(lease.id, "revoked", why)
 
+    def _follow_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self.follow)  # whoever calls is in the middle of it
+
     def follow(self) -> None:
         """Compare what is held and waited for with what is served now: after each update."""
         now = self._clock()
@@ -276,6 +281,10 @@ class LeaseManager:
                 current = self._pool.find(lease.key.server_id, lease.key.tenant)
             except Fault:
                 self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
+                continue
+            older = current.predecessor
+            if older is not None and older.launch_hash == lease.launch_hash:
+                self._table.keep(lease)  # what is configured now has not been up here yet
                 continue
             what = "the configuration"
             if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):

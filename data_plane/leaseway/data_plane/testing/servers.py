@@ -44,6 +44,7 @@ class MemoryServers:
         tools: What the next listing of each instance finds.
         holds: Whether calls wait to be answered instead of echoing.
         faults: What the next starts fail with, one each.
+        failing: What starts with certain arguments fail with.
         gate: Starts wait until it is set.
         warnings: What the next instances say does not hold.
         offers: What the next listing of prompts and resources finds.
@@ -54,6 +55,7 @@ class MemoryServers:
     tools: Mapping[str, bytes] = field(default_factory=lambda: dict(ECHO))
     holds: bool = False
     faults: list[Fault] = field(default_factory=list)
+    failing: dict[tuple[str, ...], Fault] = field(default_factory=dict)
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()
     offers: Offers = NO_OFFERS
@@ -243,6 +245,9 @@ class MemoryInstance:
         if self._servers.faults:
             self.state = "failed"
             raise self._servers.faults.pop(0)
+        if self.spec.args in self._servers.failing:
+            self.state = "failed"
+            raise self._servers.failing[self.spec.args]
         self.tools = dict(self._servers.tools)
         self.state = "ready"
 
