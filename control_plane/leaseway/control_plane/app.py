@@ -26,7 +26,7 @@ from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
-from leaseway.telemetry.diagnostics import census_on_signal
+from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.telemetry.setup import measuring
@@ -107,7 +107,7 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     check_listen(options.listen, None if authenticator.is_open else authenticator)
     telemetry = configure_telemetry(_NAME)
     process = _Process(options, authenticator)
-    with census_on_signal(
+    with diagnostics_on_signal(
         process.plane.counts
     ):  # first: an unhandled SIGUSR1 would end the process
         try:

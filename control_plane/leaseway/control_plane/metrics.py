@@ -138,7 +138,7 @@ class PlaneMeters:
 
     def _before(self) -> None:
         state = self._state
-        known = {*(state.servers.desired or {}), *state.servers.goods}
+        known = {*(state.servers.desired or {}), *state.servers.last_known_good}
         present = {key.server_id for key in known}
         wanted = self._retention.wanted(present, self._clock())
         self._durations.keep(Attr.SERVER, wanted)

@@ -32,7 +32,7 @@ from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
-from leaseway.telemetry.diagnostics import census_on_signal
+from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.setup import measuring
 from leaseway.wire.auth import check_listen
 from leaseway.wire.serving import bind, make_server
@@ -65,7 +65,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     worker: Worker | None = None
     audit = _audit(options)
     # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
-    with census_on_signal(lambda: worker.counts() if worker is not None else {}):
+    with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
         async with (

@@ -136,7 +136,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def uninterrupted(task: asyncio.Task[None]) -> None:
+async def shielded(task: asyncio.Task[None]) -> None:
     """Wait for a bounded task however often the waiter is cancelled; then be cancelled."""
     cancelled = False
     while not task.done():

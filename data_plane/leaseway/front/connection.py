@@ -337,7 +337,7 @@ class Connections:
         return len(self._open)
 
     def add(self, inner: Any, connection: Connection) -> None:
-        """Take note of one more."""
+        """Note one more."""
         self._open[inner] = connection
 
     def discard(self, inner: Any) -> None:

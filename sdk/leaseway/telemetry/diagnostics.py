@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 _MOST_KINDS: Final = 40
 
 
-def census(facts: Mapping[str, int]) -> str:
+def diagnostics(facts: Mapping[str, int]) -> str:
     """Return a line of `name=count` with the tasks of the running loop, the most frequent first.
 
     Args:
@@ -47,8 +47,8 @@ def census(facts: Mapping[str, int]) -> str:
 
 
 @contextmanager
-def census_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[None]:
-    """Log a census at each SIGUSR1, in the running loop, as long as the context lasts.
+def diagnostics_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[None]:
+    """Log diagnostics at each SIGUSR1, in the running loop, as long as the context lasts.
 
     Args:
         facts: Counts what else is to be said, at that moment.
@@ -56,7 +56,7 @@ def census_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(signal.SIGUSR1)
-    loop.add_signal_handler(signal.SIGUSR1, lambda: _logger.info("Now: %s", census(facts())))
+    loop.add_signal_handler(signal.SIGUSR1, lambda: _logger.info("Now: %s", diagnostics(facts())))
     try:
         yield
     finally:

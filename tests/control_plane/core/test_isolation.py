@@ -59,7 +59,7 @@ class System:
         self.state.config_loaded({each.key: each for each in specs}, rejected, (), now)
         self._settle(trouble, now)
         if trouble == "not listing again":
-            good = self.state.servers.goods[CULPRIT]
+            good = self.state.servers.last_known_good[CULPRIT]
             problem = Problem("server", "LIST_FAILED", "It did not answer.")
             self.state.relisted(CULPRIT, good.launch_hash, problem, now)
         self.state.tick(Moment(now.mono + 0.1, now.unix + 0.1))

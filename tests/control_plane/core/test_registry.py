@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
-from leaseway.control_plane.core.catalog.variants import Good, make_good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, make_good
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -14,13 +14,13 @@ from leaseway.control_plane.core.workers.subscription import Refusal, Subscripti
 from leaseway.spec.model import VariantKey
 
 
-def goods(*names: str) -> dict[VariantKey, Good]:
+def last_known_good(*names: str) -> dict[VariantKey, LastKnownGood]:
     return {VariantKey(name): make_good(spec(name), listing(f"{name}_t"))[0] for name in names}
 
 
 def registry(*names: str) -> Registry:
     made = Registry(ProblemTable(), 1)
-    made.commit(goods(*names), at(0))
+    made.commit(last_known_good(*names), at(0))
     return made
 
 
@@ -76,7 +76,7 @@ def test_a_new_commit_is_listed_when_it_is_held_and_not_before() -> None:
     served, only = registry("a"), worker("w1")
     take(only, served)
     served.reveal([only])
-    served.commit(goods("a", "b"), at(1))
+    served.commit(last_known_good("a", "b"), at(1))
     served.reveal([only])
     assert listed(served) == ["a"]
     take(only, served)
@@ -85,11 +85,11 @@ def test_a_new_commit_is_listed_when_it_is_held_and_not_before() -> None:
 
 
 def test_what_has_not_changed_is_the_same_object_in_the_next_commit() -> None:
-    made = goods("a", "b")
+    made = last_known_good("a", "b")
     served = Registry(ProblemTable(), 1)
     served.commit(made, at(0))
     before = served.committed
-    served.commit(made | goods("b", "c"), at(1))
+    served.commit(made | last_known_good("b", "c"), at(1))
     assert served.committed.served[VariantKey("a")] is before.served[VariantKey("a")]
     assert served.committed.served.keys() - before.served.keys() == {VariantKey("c")}
 
@@ -99,15 +99,15 @@ def test_the_version_that_was_committed_is_no_reason_for_another_of_equal_conten
     before = served.committed
     assert not served.outrun(before.version, foreign=False)
     assert not served.outrun(before.version - 1, foreign=True)
-    served.commit(goods("a"), at(1))
+    served.commit(last_known_good("a"), at(1))
     assert served.committed is before
 
 
 def test_a_version_of_another_epoch_and_one_above_are_outrun() -> None:
     served = registry("a")
     assert served.outrun(served.committed.version, foreign=True)
-    served.commit(goods("a"), at(1))
+    served.commit(last_known_good("a"), at(1))
     assert served.committed.version == 2
     assert served.outrun(7, foreign=False)
-    served.commit(goods("a"), at(2))
+    served.commit(last_known_good("a"), at(2))
     assert served.committed.version == 8

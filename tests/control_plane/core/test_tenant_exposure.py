@@ -221,7 +221,7 @@ class OneTenant(RuleBasedStateMachine):
         tools = seen(self.state, "acme")
         if self.wanted is None:
             return
-        good = self.state.servers.goods.get(ACME)
+        good = self.state.servers.last_known_good.get(ACME)
         if good is not None and self.since and good.launch_hash == self.wanted.launch_hash:
             del self.since[:-1]  # an entry applies whole, once its launch comes up
         allowed = {tool for spec in self.since for tool in TOOLS if spec.tools.passes(tool)}

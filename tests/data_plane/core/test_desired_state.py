@@ -20,12 +20,12 @@ def keys(variants: tuple[HeldVariant, ...]) -> list[str]:
 
 
 def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
-    holdings, changes = apply(
+    desired_state, changes = apply(
         DesiredState(), Update(1, 5, (variant("a"), variant("b"), variant("c")))
     )
     assert keys(changes.launched) == ["a", "b", "c"]
     _, changes = apply(
-        holdings,
+        desired_state,
         Update(1, 6, (variant("a"), variant("b", "l2"), variant("c", exposure="e2"))),
     )
     assert changes.removed == ()
@@ -34,36 +34,39 @@ def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
 
 
 def test_a_removal_names_what_was_held_and_ignores_the_rest() -> None:
-    holdings, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
-    holdings, changes = apply(
-        holdings, Update(1, 6, removals=(VariantKey("a"), VariantKey("a"), VariantKey("ghost")))
+    desired_state, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
+    desired_state, changes = apply(
+        desired_state,
+        Update(1, 6, removals=(VariantKey("a"), VariantKey("a"), VariantKey("ghost"))),
     )
     assert keys(changes.removed) == ["a"]
-    assert not holdings.variants
+    assert not desired_state.variants
 
 
 def test_an_upsert_wins_over_a_removal_of_the_same_delta() -> None:
-    holdings, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
-    holdings, changes = apply(holdings, Update(1, 6, (variant("a"),), (VariantKey("a"),)))
+    desired_state, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
+    desired_state, changes = apply(desired_state, Update(1, 6, (variant("a"),), (VariantKey("a"),)))
     assert changes == Changes()
-    assert VariantKey("a") in holdings.variants
+    assert VariantKey("a") in desired_state.variants
 
 
 def test_a_tenant_gets_its_own_variant_else_the_common_one() -> None:
     own, common = variant("a", tenant="acme"), variant("a")
-    holdings, _ = apply(DesiredState(), Update(1, 5, (own, common, variant("b", tenant="acme"))))
-    assert holdings.find("a", "acme") is own
-    assert holdings.find("a", "other") is common
-    assert holdings.find("b", "other") is None
-    assert [each.key.server_id for each in holdings.visible_to("acme")] == ["a", "b"]
-    assert list(holdings.visible_to("other")) == [common]
+    desired_state, _ = apply(
+        DesiredState(), Update(1, 5, (own, common, variant("b", tenant="acme")))
+    )
+    assert desired_state.find("a", "acme") is own
+    assert desired_state.find("a", "other") is common
+    assert desired_state.find("b", "other") is None
+    assert [each.key.server_id for each in desired_state.visible_to("acme")] == ["a", "b"]
+    assert list(desired_state.visible_to("other")) == [common]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99))))
 def test_versions_and_epochs_never_fall(deltas: list[tuple[int, int]]) -> None:
-    holdings = DesiredState()
+    desired_state = DesiredState()
     for epoch, version in deltas:
-        before = holdings
-        holdings, _ = apply(holdings, Update(epoch, version))
-        assert holdings.registry_version == max(before.registry_version, version)
-        assert holdings.epoch == max(before.epoch, epoch)
+        before = desired_state
+        desired_state, _ = apply(desired_state, Update(epoch, version))
+        assert desired_state.registry_version == max(before.registry_version, version)
+        assert desired_state.epoch == max(before.epoch, epoch)

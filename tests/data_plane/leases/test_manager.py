@@ -309,7 +309,7 @@ async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Benc
     async with asyncio.timeout(BOUND):
         assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)
-        await bench.until(lambda: not bench.worker.pool.context.population.count("db"))
+        await bench.until(lambda: not bench.worker.pool.context.quota.count("db"))
 
 
 async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:

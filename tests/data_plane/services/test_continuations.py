@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict
 
 from leaseway.data_plane.services.continuations import MAX_PARKED, Continuations
-from leaseway.data_plane.services.unary import Collector
+from leaseway.data_plane.services.unary import UnarySink
 from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -250,7 +250,7 @@ async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
 async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     parking = held.worker.execution.parking = Continuations("w1", "i1")
     for _ in range(MAX_PARKED):
-        parking.park(Collector(keep_events=False))
+        parking.park(UnarySink(keep_events=False))
     reply, call = await begin(held)
     call.ask(ELICIT)
     with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -215,7 +215,7 @@ async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
             raise asyncio.CancelledError
 
     for has_ended in (False, True):
-        sink = replies.Replies(Gone(), None, lambda lease: lease, None)  # type: ignore[arg-type]
+        sink = replies.StreamWriter(Gone(), None, lambda lease: lease, None)  # type: ignore[arg-type]
         if has_ended:
             with pytest.raises(asyncio.CancelledError):
                 await sink.write(catalog_pb2.WorkerRef())

@@ -91,7 +91,9 @@ def _server_rows(plane: Plane) -> list[Json]:
     state = plane.state
     errors = answers.errors_by_server(state)
     now = plane.clock()
-    keys = sorted({*(state.servers.desired or {}), *state.servers.goods, *state.servers.refused})
+    keys = sorted(
+        {*(state.servers.desired or {}), *state.servers.last_known_good, *state.servers.refused}
+    )
     return [_server_row(answers.server(state, key, now, (), errors)) for key in keys]
 
 
@@ -118,7 +120,11 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     """Return one server with all that is known of it; None where there is none."""
     state = plane.state
     key = VariantKey(server_id, tenant)
-    if key not in {*(state.servers.desired or {}), *state.servers.goods, *state.servers.refused}:
+    if key not in {
+        *(state.servers.desired or {}),
+        *state.servers.last_known_good,
+        *state.servers.refused,
+    }:
         found = variants_of(state, tenant or DEFAULT_TENANT).get(server_id)
         if found is None:
             return None

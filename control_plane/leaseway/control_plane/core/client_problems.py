@@ -44,7 +44,7 @@ class _Met:
     until: float
 
 
-class MetProblems:
+class ClientProblems:
     """What callers have reported. Its owner is the coordinator.
 
     Args:

@@ -18,7 +18,7 @@ from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
 from leaseway.control_plane.core.catalog.variants import Served
-from leaseway.control_plane.core.client_problems import MetProblems
+from leaseway.control_plane.core.client_problems import ClientProblems
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import PlacementTable
 from leaseway.control_plane.core.placement.wait_queue import WaitQueue
@@ -71,12 +71,12 @@ class Coordinator:
         self.epoch = epoch
         self._elected = elected
         self.problems = ProblemTable()
-        self.met = MetProblems(self.problems)
+        self.client_problems = ClientProblems(self.problems)
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
         self.line = WaitQueue()
-        self.force = Visibility()
+        self.visibility = Visibility()
         self.config_known = False
         self.config_loaded_at: float | None = None
         self.settled = False
@@ -211,7 +211,7 @@ class Coordinator:
 
     def problem_met(self, problem: Problem, now: Moment) -> None:
         """Take a problem that a caller met."""
-        self.met.report(problem, self.visible, now)
+        self.client_problems.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
         """Have a worker take no more work and end; False where there is none of that id."""
@@ -232,7 +232,7 @@ class Coordinator:
         self._give_up_content(now)
         self._settle(now)
         self.servers.give_up_overdue(now)
-        self.met.expire(now)
+        self.client_problems.expire(now)
         if self._replan:
             self._replan = False
             self.servers.plan(self.roster.owed, self._trace, now)
@@ -246,12 +246,12 @@ class Coordinator:
             self._commit(now)
         moved, self.roster.moved = self.roster.moved, {}
         self._push(moved, now)
-        self.force.follow(self.visible.version, self.workers, moved)
+        self.visibility.follow(self.visible.version, self.workers, moved)
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
-        times += [*self.roster.deadlines(), self.met.next_expiry()]
+        times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
         times += [each.asked_at + _CONTENT_WITHIN for each in self.workers.values() if each.owed]
         if not self.settled:
             times.append(self._settled_at)
@@ -288,7 +288,7 @@ class Coordinator:
     @property
     def in_force(self) -> InForce:
         """What watchers are told of when it changes; another object only then."""
-        return self.force.now
+        return self.visibility.now
 
     @property
     def waiting(self) -> set[VariantKey]:
@@ -299,7 +299,7 @@ class Coordinator:
             served, desired = self.visible.served, self.servers.desired or {}
             waiting |= {
                 key
-                for key in self.servers.goods
+                for key in self.servers.last_known_good
                 if key not in served or is_stand_in(served[key], desired)
             }
         return waiting
@@ -331,12 +331,12 @@ class Coordinator:
 
     def _ask_for_content(self, record: WorkerRecord, now: Moment) -> None:
         known = self.committed.hashes
-        goods = self.servers.goods
+        last_known_good = self.servers.last_known_good
         wanted = {
             key
             for key, hashes in record.hello.held.items()
             if known.get(key) != hashes
-            and (key not in goods or goods[key].launch_hash != hashes.launch)
+            and (key not in last_known_good or last_known_good[key].launch_hash != hashes.launch)
         }
         record.owed, record.asked_at = wanted, now.mono
         if wanted:
@@ -385,7 +385,7 @@ class Coordinator:
         self.registry.commit_at = None
         if self.config_known and not self.roster.owed:
             # Else what is not known yet would look as if it were gone.
-            self.registry.commit(self.servers.goods, now, self.servers.kept_out)
+            self.registry.commit(self.servers.last_known_good, now, self.servers.kept_out)
 
     def _reveal(self, now: Moment) -> None:
         if self.registry.complete and self._revealed == self.roster.generation:
@@ -394,7 +394,7 @@ class Coordinator:
         before = self.visible
         self.registry.reveal(self.workers.values())
         if self.visible is not before:
-            self.met.follow(self.visible, now)
+            self.client_problems.follow(self.visible, now)
 
     def _push(self, moved: Iterable[str], now: Moment) -> None:
         """Have workers told what they lack: all after a commit, else those who may be ready now."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from leaseway.control_plane.core.catalog.name_moves import Move, MoveKey, followed
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, acknowledged, build_snapshot
-from leaseway.control_plane.core.catalog.variants import Good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.workers.records import WorkerRecord
@@ -79,7 +79,7 @@ class Registry:
 
     def commit(
         self,
-        goods: Mapping[VariantKey, Good],
+        last_known_good: Mapping[VariantKey, LastKnownGood],
         now: Moment,
         kept_out: Collection[VariantKey] = (),
     ) -> None:
@@ -90,7 +90,7 @@ class Registry:
         """
         outrun = self._version > self.committed.version
         version = max(self._version, self.committed.version + 1)
-        snapshot, problems = build_snapshot(version, goods, kept_out)
+        snapshot, problems = build_snapshot(version, last_known_good, kept_out)
         self._problems.replace("clashes", problems, now.unix)
         if not outrun and snapshot.hashes == self.committed.hashes:
             return

@@ -144,23 +144,23 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
     async def WatchTools(  # noqa: N802
         self, request: catalog_pb2.WatchToolsRequest, context: _WatchContext
     ) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
-        """Stream what is in force: at once, then whenever tools or their workers change."""
+        """Stream what is in now_visible: at once, then whenever tools or their workers change."""
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
         seen = InForce()
         before: Mapping[str, str] | None = None
         while True:
-            force = await self._plane.in_force(seen)
-            if not force.version:
-                seen = force
+            now_visible = await self._plane.in_force(seen)
+            if not now_visible.version:
+                seen = now_visible
                 continue
             now = self._plane.state.visible.view(tenant).toolsets
             yield catalog_pb2.WatchToolsResponse(
-                registry_version=force.version,
+                registry_version=now_visible.version,
                 changed_servers=[] if before is None else _changed(before, now),
-                workers_changed=before is not None and force.workers != seen.workers,
+                workers_changed=before is not None and now_visible.workers != seen.workers,
             )
-            seen, before = force, now
+            seen, before = now_visible, now
             # A fleet takes a change one worker after the other: what follows soon is told together.
             await asyncio.sleep(_TOGETHER)
 
@@ -174,7 +174,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         state, now = self._plane.state, self._plane.clock()
         tenant = tenant_of(request.tenant)
         keys = (
-            {*(state.servers.desired or ()), *state.servers.goods, *state.servers.refused}
+            {*(state.servers.desired or ()), *state.servers.last_known_good, *state.servers.refused}
             if tenant == ALL_TENANTS
             else set(variants_of(state, tenant).values())
         )

@@ -18,7 +18,7 @@ from leaseway.control_plane.core.catalog.definition import (
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
-from leaseway.control_plane.core.catalog.variants import Good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.moment import Moment
@@ -173,7 +173,7 @@ def server(
     if is_stand_in(served, desired):
         served = None
     spec = served.spec if served else desired.get(key)
-    good = state.servers.goods.get(key)
+    good = state.servers.last_known_good.get(key)
     failure = state.servers.failures.get(key)
     problem = failure.message if failure else ""
     if not problem and stands.state not in ("ready", "pending"):
@@ -219,7 +219,7 @@ def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:
     status.description = spec.description
 
 
-def _name_generation(status: catalog_pb2.ServerStatus, good: Good) -> None:
+def _name_generation(status: catalog_pb2.ServerStatus, good: LastKnownGood) -> None:
     status.launch_hash = good.launch_hash
     status.exposure_hash = good.exposure_hash
     status.protocol_version = good.listing.protocol_version

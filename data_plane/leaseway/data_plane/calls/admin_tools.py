@@ -99,7 +99,7 @@ class AdminTools:
     def _why_none(self, key: LeaseKey) -> str:
         known = {
             variant.key.server_id: variant.spec
-            for variant in self._pool.holdings.visible_to(key.tenant)
+            for variant in self._pool.desired_state.visible_to(key.tenant)
             if not variant.spec.hidden
         }
         spec = known.get(key.server_id)

@@ -1,1 +1,1 @@
-"""What a worker decides: holdings, toolsets, arguments, leases. No IO, no clock, no protobuf."""
+"""What a worker decides: desired state, tools, arguments, leases. No IO, no clock, no protobuf."""

@@ -59,7 +59,7 @@ class Batching:
         return True
 
     def waited(self, gained: int) -> None:
-        """Take note of how many frames came while a message waited."""
+        """Note how many frames came while a message waited."""
         self._at_once = 0 if gained else min(max(2, 2 * self._at_once), _MOST_AT_ONCE)
         self._left = self._at_once
 

@@ -1,6 +1,6 @@
 """What a worker holds, and what a delta changes about it (DESIGN §8).
 
-Pure: holdings are immutable; `apply` returns the next ones and what is to be done about them.
+Pure: it is immutable; `apply` returns the next one and what is to be done about it.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ class DesiredState:
         ]
 
 
-def apply(holdings: DesiredState, update: Update) -> tuple[DesiredState, Changes]:
-    """Return the holdings after an update, and what it changed.
+def apply(desired_state: DesiredState, update: Update) -> tuple[DesiredState, Changes]:
+    """Return the desired state after an update, and what it changed.
 
     An upsert wins over a removal of the same variant. What is equal in all hashes changes nothing.
     """
-    variants = dict(holdings.variants)
+    variants = dict(desired_state.variants)
     upserted = {variant.key for variant in update.upserts}
     removed = tuple(
         variants.pop(key)
@@ -128,9 +128,9 @@ def apply(holdings: DesiredState, update: Update) -> tuple[DesiredState, Changes
         ):
             exposed.append(variant)
     after = replace(
-        holdings,
+        desired_state,
         variants=variants,
-        registry_version=max(holdings.registry_version, update.registry_version),
-        epoch=max(holdings.epoch, update.epoch),
+        registry_version=max(desired_state.registry_version, update.registry_version),
+        epoch=max(desired_state.epoch, update.epoch),
     )
     return after, Changes(tuple(launched), tuple(exposed), removed)

@@ -90,7 +90,7 @@ class WorkerContext:
         reports: Where problems and changes go.
         logs: Keeps what ended instances wrote.
         hooks: Who else hears.
-        population: Counts the instances of each server.
+        quota: Counts the instances of each server.
         meters: What is measured, or None where nobody wants that.
 
     """
@@ -101,5 +101,5 @@ class WorkerContext:
     reports: Reports
     logs: StderrHistory
     hooks: Hooks = field(default_factory=Hooks)
-    population: Quota = field(default_factory=Quota)
+    quota: Quota = field(default_factory=Quota)
     meters: WorkerMeters | None = None

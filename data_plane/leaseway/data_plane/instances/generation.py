@@ -337,7 +337,7 @@ class Generation:
         if not self._lives.restart.admits(asyncio.get_running_loop().time()):
             raise self._lives.refusal(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
-        self._context.population.make_room(self.key.server_id, limit)
+        self._context.quota.make_room(self.key.server_id, limit)
         live = self._lives.open(lease_id)
         await self._lives.bring_up(live)
         return live

@@ -79,7 +79,7 @@ class LiveInstances:
     @property
     def room(self) -> int:
         """How many more instances of the server this worker may have; negative where too many."""
-        return self.policy.max_instances - self._context.population.count(self.key.server_id)
+        return self.policy.max_instances - self._context.quota.count(self.key.server_id)
 
     def outdates(self, live: LiveInstance) -> bool:
         """Say whether an instance was started with other values than the newest ones are."""
@@ -129,7 +129,7 @@ class LiveInstances:
         self._all[live.instance.id] = live
         self.last_id = live.instance.id
         self.starts += 1
-        self._context.population.add(live)
+        self._context.quota.add(live)
         self._context.reports.instances_changed()
 
     def _did_not_come_up(self, live: LiveInstance, error: BaseException, trial: bool) -> None:
@@ -191,7 +191,7 @@ class LiveInstances:
                 else f"An instance of server {self.key} ended: {how}.",
                 why.reason.value if why is not None else "",
             )
-        self._context.population.remove(live)
+        self._context.quota.remove(live)
         self._context.logs.keep(self.key, live.instance, how)
         self._context.reports.instances_changed()
 

@@ -72,7 +72,7 @@ class _Probed:
 
 
 class Pool:
-    """What a worker serves: holdings, and the generations behind them.
+    """What a worker serves: the desired state, and the generations behind it.
 
     Attributes:
         registry_version: What callers may ask for.
@@ -95,7 +95,7 @@ class Pool:
         self.registry_version = 0
 
     @property
-    def holdings(self) -> DesiredState:
+    def desired_state(self) -> DesiredState:
         """What is held now."""
         return self._holdings
 
@@ -155,7 +155,7 @@ class Pool:
                 metadata={"server": server_id},
                 retry_delay=_TRIED_AGAIN,
             )
-        known = [each.key.server_id for each in self.holdings.visible_to(tenant, agent)]
+        known = [each.key.server_id for each in self.desired_state.visible_to(tenant, agent)]
         near = nearest(server_id[:64], known)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(

@@ -60,7 +60,7 @@ class Spares:
         """Keep spares from now on."""
         if not self._running:
             self._running = True
-            self._context.population.join(self._lives.key.server_id, self)
+            self._context.quota.join(self._lives.key.server_id, self)
             self.settle()
 
     def add(self, live: LiveInstance) -> None:
@@ -211,7 +211,7 @@ class Spares:
     def stop(self) -> None:
         """Close the spares, and begin nothing new; what a lease has claimed still comes up."""
         self._alarm.clear()
-        self._context.population.leave(self._lives.key.server_id, self)
+        self._context.quota.leave(self._lives.key.server_id, self)
         self._running = False
         self.shrink(0)
         if self._start is not None and self._start.claim is None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from google.protobuf.struct_pb2 import Struct
 
-from leaseway.data_plane.services.unary import Collector
+from leaseway.data_plane.services.unary import UnarySink
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -42,7 +42,7 @@ _MOST_REMEMBERED: Final = 256
 @dataclass(frozen=True)
 class _Parked:
     tenant: str
-    collector: Collector
+    collector: UnarySink
     expiry: asyncio.TimerHandle
 
 
@@ -86,7 +86,7 @@ class Continuations:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, collector: Collector) -> str:
+    def park(self, collector: UnarySink) -> str:
         """Have a call wait for its caller; return the state that continues it, once.
 
         Raises:
@@ -107,7 +107,7 @@ class Continuations:
         self._plan_room()
         return state
 
-    def resume(self, state: str, tenant: str, answers: Mapping[str, Struct]) -> Collector:
+    def resume(self, state: str, tenant: str, answers: Mapping[str, Struct]) -> UnarySink:
         """Return the call that waits under a state, with its caller's answers given.
 
         Raises:
@@ -146,7 +146,7 @@ class Continuations:
             self._changed.clear()
             await self._changed.wait()
 
-    def _take(self, state: str) -> Collector:
+    def _take(self, state: str) -> UnarySink:
         parked = self._parked.pop(state)
         parked.expiry.cancel()
         parked.collector.on_growth = None

@@ -20,7 +20,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.services.leases import renew_all
-from leaseway.data_plane.services.replies import Context, Replies
+from leaseway.data_plane.services.replies import Context, StreamWriter
 from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
@@ -51,7 +51,7 @@ class ExchangeStream:
         self._executor = executor
         self._leases = leases
         self._worker = worker
-        self._replies = Replies(context, leases, lease_message, executor.meters, on_growth)
+        self._replies = StreamWriter(context, leases, lease_message, executor.meters, on_growth)
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()

@@ -23,7 +23,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.stderr_history import KeptLog
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
-from leaseway.data_plane.services.unary import Collector, arguments_of, typed_response
+from leaseway.data_plane.services.unary import UnarySink, arguments_of, typed_response
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
@@ -137,7 +137,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> execution_pb2.CallToolResponse:
         """Execute one call."""
         try:
-            sink = await self._open(request, context, Collector(keep_events=False))
+            sink = await self._open(request, context, UnarySink(keep_events=False))
             try:
                 await sink.turn()
                 return await self._reply(sink)
@@ -151,7 +151,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
         """Execute one call with progress and log messages before its result."""
         try:
-            sink = Collector(keep_events=True)
+            sink = UnarySink(keep_events=True)
             sink = await self._open(request.call, context, sink, log_level=request.log_level)
             try:
                 async for event in sink.events():
@@ -167,9 +167,9 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self,
         request: execution_pb2.CallToolRequest,
         context: Context,
-        sink: Collector,
+        sink: UnarySink,
         log_level: str = "",
-    ) -> Collector:
+    ) -> UnarySink:
         """Begin a call, or go on with one that waits for these answers; return its sink."""
         if request.request_state:
             tenant = request.tenant or DEFAULT_TENANT
@@ -183,7 +183,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         sink.run = self._executor.begin(call, await arguments_of(request), sink)
         return sink
 
-    async def _reply(self, sink: Collector) -> execution_pb2.CallToolResponse:
+    async def _reply(self, sink: UnarySink) -> execution_pb2.CallToolResponse:
         """Return how a call ended, or what its server asks; then it waits for the next request."""
         questions = sink.questions
         if not questions:
@@ -241,7 +241,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
             return ADMIN_TOOLSET, request.tool
         known: list[str] = []
         tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
-        for variant in self._pool.holdings.visible_to(tenant, agent):
+        for variant in self._pool.desired_state.visible_to(tenant, agent):
             exists = partial(variant.judge.exists, tenant, agent)
             plan = variant.toolset.by_exposed_name.get(request.tool)
             if plan is not None and exists(plan.original_name):

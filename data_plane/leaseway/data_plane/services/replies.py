@@ -117,7 +117,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 """What gRPC gives a stream."""
 
 
-class Replies:
+class StreamWriter:
     """The sink of one stream's calls, and the writer behind it.
 
     Args:

@@ -155,7 +155,7 @@ _MOST_EVENTS: Final = 1024
 _MOST_EVENT_BYTES: Final = 4 * bounds.MIB
 
 
-class Collector:
+class UnarySink:
     """The sink of one call: its result as a future, its events as a bounded queue.
 
     A caller without an exchange gets one of two things for each of its requests: the end of the

@@ -37,7 +37,7 @@ async def apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refusa
         slice_end = loop.time() + _SLICE
         for upsert in delta.upserts:
             key = key_from_wire(upsert.spec.key)
-            held = pool.holdings.variants.get(key)
+            held = pool.desired_state.variants.get(key)
             try:
                 variants.append(convert.held_variant(upsert, held.toolset if held else None))
             except convert.Unrepresentable as error:

@@ -79,7 +79,7 @@ class WorkerStatus:
             highest_epoch: The highest that it has seen, or 0.
 
         """
-        holdings = self._pool.holdings
+        desired_state = self._pool.desired_state
         self._reports.start_over()
         # A control plane that has just started knows nothing of this worker's leaving. It would
         # take the leases that end here for the older twins of those that took their place.
@@ -92,16 +92,16 @@ class WorkerStatus:
             worker=self._me.worker,
             capacity=capacity,
             labels=self._me.labels,
-            highest_registry_version=holdings.registry_version,
+            highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
-            held=[convert.hashes(variant) for variant in holdings.variants.values()],
+            held=[convert.hashes(variant) for variant in desired_state.variants.values()],
             leases=[self._lease_message(lease) for lease in leases],
             instances=self._instances(),
         )
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
         """Return the content that is asked for, as far as it is held."""
-        variants = self._pool.holdings.variants
+        variants = self._pool.desired_state.variants
         held = sync_pb2.Held()
         for key in map(key_from_wire, want.keys):
             if key in variants:

@@ -260,7 +260,7 @@ class Caller:
         result: execution_pb2.Result,
         at: float,
     ) -> Lease | None:
-        """Take note of what a result says about the session's lease."""
+        """Note what a result says about the session's lease."""
         key = Key(state.session, target.server_id)
         if result.HasField("new_lease"):
             held = self._leases.granted(key, result.new_lease, link.worker, at, owned=True)

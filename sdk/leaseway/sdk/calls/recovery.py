@@ -95,7 +95,7 @@ class Recovery:
         )
 
     def cancelled(self, state: CallState) -> None:
-        """Take note of a call that its caller cancelled; it may have acquired a lease."""
+        """Note a call that its caller cancelled; it may have acquired a lease."""
         if state.span is not None:
             tracing.cancelled(state.span)
         target, link = state.target, state.link

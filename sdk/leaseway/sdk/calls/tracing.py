@@ -71,7 +71,7 @@ class CallTracer:
         return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=about)
 
     def _follow(self, provider: object) -> None:
-        """Take note that the program set up OpenTelemetry, before or after making the client."""
+        """Note that the program set up OpenTelemetry, before or after making the client."""
         if provider is not _UNKNOWN:
             self._provider = provider
         public = trace.get_tracer_provider()

@@ -30,7 +30,7 @@ class Follower(Protocol):
     """Who wants to know of changes."""
 
     def moved(self, version: int, *, workers_changed: bool = False) -> None:
-        """Take note of the registry's version, and whether other workers serve it."""
+        """Note the registry's version, and whether other workers serve it."""
 
 
 async def follow_registry(follower: weakref.ref[Follower], control: ControlPlane) -> None:
@@ -83,7 +83,7 @@ class RegistryVersion:
         self._news = asyncio.Event()
 
     def told(self, version: int) -> None:
-        """Take note of a version; versions only grow, also over restarts."""
+        """Note a version; versions only grow, also over restarts."""
         if version > self.version:
             self.version = version
             self._wake()

@@ -121,7 +121,7 @@ class Resolver:
             target.refresh_at = 0.0
 
     def moved(self, version: int, *, workers_changed: bool = False) -> None:
-        """Take note of a registry version: what was resolved at an older one is asked again.
+        """Note a registry version: what was resolved at an older one is asked again.
 
         Args:
             version: The version now in force.

@@ -48,7 +48,7 @@ class Keepers:
         self._wakes: dict[Worker, asyncio.Event] = {}
 
     def watch(self, worker: Worker) -> None:
-        """Take note of a new or shorter lease on a worker."""
+        """Note a new or shorter lease on a worker."""
         wake = self._wakes.get(worker)
         if wake is not None:
             wake.set()

@@ -131,7 +131,7 @@ class LeaseManager:
         return held
 
     def failed(self, key: Key, worker: Worker, fault: Fault | None) -> None:
-        """Take note of how a first call of a key failed; None means that it was cancelled."""
+        """Note how a first call of a key failed; None means that it was cancelled."""
         if fault is not None:
             self.book.unplace(key, worker)
             if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
@@ -139,7 +139,7 @@ class LeaseManager:
         return self._firsts.give_up(key, worker)
 
     def called(self, held: Held, at: float) -> None:
-        """Take note of a call on a lease that was answered: it renewed the lease."""
+        """Note a call on a lease that was answered: it renewed the lease."""
         now = self._loop.time()
         since = max(at, now - held.ttl / 3)
         held.renew(held.ttl, since, time.time() - (now - since))
@@ -255,7 +255,7 @@ class LeaseManager:
         return worker_from_wire(answer.worker) if answer.HasField("worker") else None
 
     def released(self, key: Key, lease_id: str) -> None:
-        """Take note of a lease that was released by a call: the session may begin anew."""
+        """Note a lease that was released by a call: the session may begin anew."""
         self.book.released(key, lease_id)
 
     async def release(self, key: Key) -> bool:

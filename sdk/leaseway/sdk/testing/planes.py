@@ -177,7 +177,7 @@ class Planes:
                 lambda state, now: state.config_loaded(specs, frozenset(), (), now)
             )
         for key, listing in self._listings().items():
-            good = self.plane.state.servers.goods.get(key)
+            good = self.plane.state.servers.last_known_good.get(key)
             if good is not None and good.listing.digest != listing.digest:
                 self.plane.act(partial(_relisted, key, good.launch_hash, listing))
 
@@ -185,11 +185,11 @@ class Planes:
         if self._stop.asked.is_set():  # it was drained, and serves nothing any more
             return True
         state = self.plane.state
-        goods = state.servers.goods
+        last_known_good = state.servers.last_known_good
         if self._specs() != self._configured:
             return False
         listed = all(
-            key in goods and goods[key].listing.digest == listing.digest
+            key in last_known_good and last_known_good[key].listing.digest == listing.digest
             for key, listing in self._listings().items()
         )
         served = state.ready and state.registry.commit_at is None and state.registry.complete

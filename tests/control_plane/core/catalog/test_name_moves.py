@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tests.control_plane.core.builders import START, listing, spec
 
-from leaseway.control_plane.core.catalog.variants import Good, make_good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, make_good
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.spec.model import VariantKey
@@ -21,11 +21,11 @@ class Told:
 
     def commit(self, **servers: Iterable[str]) -> dict[str, str]:
         """Commit servers with these names; return who is told to have each name that moved."""
-        goods: dict[VariantKey, Good] = {}
+        last_known_good: dict[VariantKey, LastKnownGood] = {}
         for server_id, names in servers.items():
             good, _ = make_good(spec(server_id, prefix=""), listing(*names))
-            goods[VariantKey(server_id)] = good
-        self._registry.commit(goods, START)
+            last_known_good[VariantKey(server_id)] = good
+        self._registry.commit(last_known_good, START)
         return {
             one.problem.subject: one.problem.server_id
             for one in self._problems.open()

@@ -26,7 +26,7 @@ def fleet(shared: bool = True) -> Coordinator:
 
 def tell(state: Coordinator, worker_id: str, how: str, failures: int = 0, role: str = "") -> None:
     """Have a worker report its one instance of `a`."""
-    launch = state.servers.goods[VariantKey("a")].launch_hash
+    launch = state.servers.last_known_good[VariantKey("a")].launch_hash
     one = InstanceInfo(
         "i", worker_id, VariantKey("a"), how, launch_hash=launch, role=role, failures=failures
     )

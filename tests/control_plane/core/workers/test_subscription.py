@@ -13,10 +13,10 @@ from leaseway.spec.model import VariantKey
 
 
 def snapshot(version: int, **tools: str) -> Snapshot:
-    goods = {
+    last_known_good = {
         VariantKey(name): make_good(spec(name), listing(tool))[0] for name, tool in tools.items()
     }
-    return build_snapshot(version, goods)[0]
+    return build_snapshot(version, last_known_good)[0]
 
 
 def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:

@@ -15,8 +15,8 @@ from leaseway.control_plane.core.catalog.listing import Recorded
 from leaseway.control_plane.core.catalog.tenant_hiding import common_of, nothing_for
 from leaseway.control_plane.core.catalog.variants import (
     Exposed,
-    Good,
     Hashes,
+    LastKnownGood,
     Served,
     granted_to,
     settle,
@@ -198,20 +198,20 @@ class Delta:
 
 
 def build_snapshot(
-    version: int, works: Mapping[VariantKey, Good], kept_out: Collection[VariantKey] = ()
+    version: int, works: Mapping[VariantKey, LastKnownGood], kept_out: Collection[VariantKey] = ()
 ) -> tuple[Snapshot, tuple[Problem, ...]]:
-    """Settle the clashes between goods and return what is served, with a problem for each.
+    """Settle the clashes between all that works and return what is served, with a problem for each.
 
     Args:
         version: The version of what is served.
-        works: The goods.
+        works: The last_known_good.
         kept_out: Variants of tenants that have no good: their servers are hidden from them.
     """
-    goods = {**works, **{key: nothing_for(key) for key in kept_out}}
+    last_known_good = {**works, **{key: nothing_for(key) for key in kept_out}}
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
-    for tenant in sorted({key.tenant for key in goods} | {""}):
-        seen = _seen_by(goods, tenant)
+    for tenant in sorted({key.tenant for key in last_known_good} | {""}):
+        seen = _seen_by(last_known_good, tenant)
         skipped: list[frozenset[tuple[str, str]]] = []
         for kind in (TOOLS, PROMPTS):
             names = {key.server_id: good.names(kind) for key, good in seen.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.variants import Good, Served, make_good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served, make_good
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 
 
@@ -26,11 +26,11 @@ class TenantSpecs:
         """Return those of one server."""
         return self._by_server.get(server_id, ())
 
-    def kept_out(self, goods: Container[VariantKey]) -> Iterator[VariantKey]:
+    def kept_out(self, last_known_good: Container[VariantKey]) -> Iterator[VariantKey]:
         """Yield those that were never up, of servers whose common variant was."""
         for server_id, specs in self._by_server.items():
-            if VariantKey(server_id) in goods:
-                yield from (spec.key for spec in specs if spec.key not in goods)
+            if VariantKey(server_id) in last_known_good:
+                yield from (spec.key for spec in specs if spec.key not in last_known_good)
 
 
 def common_of(key: VariantKey) -> VariantKey:
@@ -38,7 +38,7 @@ def common_of(key: VariantKey) -> VariantKey:
     return VariantKey(key.server_id)
 
 
-def nothing_for(key: VariantKey) -> Good:
+def nothing_for(key: VariantKey) -> LastKnownGood:
     """Return what hides a server from a tenant: workers have it too, and run nothing for it."""
     good, _ = make_good(hidden_from(key), Listing())
     return good

@@ -44,7 +44,7 @@ class Exposed:
 
 
 @dataclass(frozen=True)
-class Good:
+class LastKnownGood:
     """A variant that has listed once, and what its rules make of the listing.
 
     The hashes are kept beside the spec because a spec that came back from a worker lacks the
@@ -142,12 +142,12 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     )
 
 
-def make_good(spec: ServerSpec, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
+def make_good(spec: ServerSpec, listing: Listing) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Apply a spec's rules to a listing."""
     tools = expose_recorded(spec, listing.tools, TOOLS)
     prompts = expose_recorded(spec, listing.prompts, PROMPTS)
     problems = tools.problems + prompts.problems + resource_problems(spec, listing)
-    good = Good(
+    good = LastKnownGood(
         spec,
         spec.launch_hash,
         spec.exposure_hash,
@@ -159,9 +159,9 @@ def make_good(spec: ServerSpec, listing: Listing) -> tuple[Good, tuple[Problem, 
     return good, problems
 
 
-def adopt(served: Served) -> Good:
+def adopt(served: Served) -> LastKnownGood:
     """Make a good of what a worker holds, without the rules that it was made by."""
-    return Good(
+    return LastKnownGood(
         served.spec,
         served.hashes.launch,
         served.hashes.exposure,
@@ -173,7 +173,7 @@ def adopt(served: Served) -> Good:
     )
 
 
-def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
+def settle(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
     """Make what is served of a good, once it is known which of its names others have.
 
     Args:
@@ -190,7 +190,9 @@ def settle(good: Good, skipped: Skipped, skipped_prompts: Skipped = frozenset())
     return _serve(good, exposed, prompts)
 
 
-def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]) -> Served:
+def _serve(
+    good: LastKnownGood, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]
+) -> Served:
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
     state.update(_in_words(exposed))
@@ -201,12 +203,12 @@ def _serve(good: Good, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...
     return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
 
 
-def renew(good: Good, spec: ServerSpec) -> tuple[Good, tuple[Problem, ...]]:
+def renew(good: LastKnownGood, spec: ServerSpec) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Give a good the exposure rules of a newer spec with the same launch hash."""
     return make_good(spec, good.listing)
 
 
-def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
+def relist(good: LastKnownGood, listing: Listing) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Give a good a newer listing of the same generation.
 
     Where the rules are not known (the configuration could not be read since the control plane
@@ -220,7 +222,9 @@ def relist(good: Good, listing: Listing) -> tuple[Good, tuple[Problem, ...]]:
     return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
 
 
-def _settled(good: Good, kind: NamedKind, skipped: Skipped = frozenset()) -> tuple[Exposed, ...]:
+def _settled(
+    good: LastKnownGood, kind: NamedKind, skipped: Skipped = frozenset()
+) -> tuple[Exposed, ...]:
     server_id = good.spec.key.server_id
     return tuple(
         Exposed(original, name, (server_id, original) in skipped)

@@ -168,13 +168,13 @@ def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
 
 def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
     """Return which variant of each configured server a tenant has, hidden ones left out."""
-    desired, goods = state.servers.desired or {}, state.servers.goods
+    desired, last_known_good = state.servers.desired or {}, state.servers.last_known_good
     chosen = {
         key.server_id: key
-        for key in sorted({*desired, *goods, *state.servers.refused})
+        for key in sorted({*desired, *last_known_good, *state.servers.refused})
         if key.tenant in ("", tenant)
     }  # the tenant's own sorts after the common one
-    specs = {key: good.spec for key, good in goods.items()} | dict(desired)
+    specs = {key: good.spec for key, good in last_known_good.items()} | dict(desired)
     return {
         name: key
         for name, key in chosen.items()
@@ -210,7 +210,7 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
     if key is not None and failure is not None:
         outlook = state.servers.probes.outlook(key, now.mono)
         return _not_ready(server_id, failure.message, outlook)
-    if key in state.servers.goods:
+    if key in state.servers.last_known_good:
         return not_served(server_id)
     own = VariantKey(server_id, tenant)
     refused = server_id in state.servers.rejected and not state.visible.is_restricted

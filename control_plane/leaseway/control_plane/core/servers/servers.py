@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.catalog.tenant_hiding import TenantSpecs, common_of
 from leaseway.control_plane.core.catalog.variants import (
-    Good,
+    LastKnownGood,
     Served,
     adopt,
     make_good,
@@ -34,9 +34,9 @@ class Servers:
         refused: Variants of tenants whose overrides have an error: they keep what they last had,
             or are hidden; the tenant does not get the common variant in their place. Those that
             had the common one are not among them: they keep that.
-        goods: What each variant last was when it worked.
+        last_known_good: What each variant last was when it worked.
         failures: Why the newest try of a variant failed.
-        changed: Whether goods have changed since the owner last looked.
+        changed: Whether that has changed since the owner last looked.
         withdrawn: Probes to take back, for the owner to send.
         troubled: Variants that have an open problem of a try or a listing that failed.
     """
@@ -45,7 +45,7 @@ class Servers:
     desired: dict[VariantKey, ServerSpec] | None = None
     rejected: frozenset[str] = frozenset()
     refused: frozenset[VariantKey] = frozenset()
-    goods: dict[VariantKey, Good] = field(default_factory=dict)
+    last_known_good: dict[VariantKey, LastKnownGood] = field(default_factory=dict)
     failures: dict[VariantKey, Problem] = field(default_factory=dict)
     probes: ProbeSchedule = field(default_factory=ProbeSchedule)
     changed: bool = False
@@ -58,7 +58,7 @@ class Servers:
     @property
     def kept_out(self) -> frozenset[VariantKey]:
         """Variants of tenants that were never up; the common one does not take their place."""
-        return frozenset(self._of_tenants.kept_out(self.goods))
+        return frozenset(self._of_tenants.kept_out(self.last_known_good))
 
     def configure(
         self,
@@ -83,7 +83,7 @@ class Servers:
             for key in refused
             if key in self._on_common
             or (
-                key not in {*before, *servers, *self.goods, *self.refused}
+                key not in {*before, *servers, *self.last_known_good, *self.refused}
                 and common_of(key) in before
             )
         }
@@ -95,7 +95,7 @@ class Servers:
         self.refused = refused
 
     def plan(self, owed: Collection[VariantKey], trace: str, now: Moment) -> None:
-        """Bring goods and probes in line with what is desired (DESIGN §3.3).
+        """Bring what works and probes in line with what is desired (DESIGN §3.3).
 
         Args:
             owed: Variants whose content a worker is about to send: not tried yet.
@@ -105,14 +105,14 @@ class Servers:
         if self.desired is None:
             return
         self._forget_undesired(now)
-        unknown = (self.refused - self.desired.keys()) - self.goods.keys() - set(owed)
+        unknown = (self.refused - self.desired.keys()) - self.last_known_good.keys() - set(owed)
         hidden = [hidden_from(key) for key in sorted(unknown)]
         for spec in (*self.desired.values(), *hidden):
             key = spec.key
             if not spec.hidden:
                 self._show(key)
                 self._take_common_listing(spec, now)
-            good = self.goods.get(key)
+            good = self.last_known_good.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
                 self._expose_anew(good, spec, now)
             elif spec.hidden:
@@ -127,7 +127,7 @@ class Servers:
 
     def adopt(self, served: Served) -> None:
         """Take what a worker holds, if it is nearer to what is desired than what is known."""
-        good = self.goods.get(served.key)
+        good = self.last_known_good.get(served.key)
         wanted = (self.desired or {}).get(served.key)
         stood_in = good is not None and good.spec.hidden and served.key in self.refused
         nearer = (good is None or stood_in) or (
@@ -136,7 +136,7 @@ class Servers:
             and served.hashes.launch == wanted.launch_hash
         )
         if nearer:
-            self.goods[served.key] = adopt(served)
+            self.last_known_good[served.key] = adopt(served)
             self.changed = True
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
@@ -158,7 +158,7 @@ class Servers:
         self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
     ) -> None:
         """Take a new listing of a live shared instance; a failed one changes no tool."""
-        good = self.goods.get(key)
+        good = self.last_known_good.get(key)
         if good is None or good.launch_hash != launch_hash:
             return
         if isinstance(outcome, Listing):
@@ -183,18 +183,22 @@ class Servers:
     def without_result(self) -> set[VariantKey]:
         """Return the variants whose first try has not ended."""
         return {
-            key for key in self.desired or {} if key not in self.failures and key not in self.goods
+            key
+            for key in self.desired or {}
+            if key not in self.failures and key not in self.last_known_good
         }
 
     def _forget_undesired(self, now: Moment) -> None:
         desired = self.desired or {}
-        for key in [key for key in self.goods if key not in desired and not self._keeps(key)]:
-            del self.goods[key]
+        for key in [
+            key for key in self.last_known_good if key not in desired and not self._keeps(key)
+        ]:
+            del self.last_known_good[key]
             self.problems.replace(f"exposure:{key}", (), now.unix)
             self.changed = True
         for key in [key for key in self.probes.jobs if key not in desired]:
             self._withdraw(self.probes.drop(key))
-        known = self.failures.keys() | (self.troubled - self.goods.keys())
+        known = self.failures.keys() | (self.troubled - self.last_known_good.keys())
         for key in known - desired.keys():
             self._forgive(key, now)
 
@@ -209,22 +213,22 @@ class Servers:
 
     def _show(self, key: VariantKey) -> None:
         """Forget that a server was hidden from a tenant that is to have it now."""
-        good = self.goods.get(key)
+        good = self.last_known_good.get(key)
         if good is not None and good.spec.hidden:
-            del self.goods[key]
+            del self.last_known_good[key]
             self.changed = True
 
     def _take_common_listing(self, spec: ServerSpec, now: Moment) -> None:
         """Give a tenant's variant that was never up what the common one of equal launch listed."""
-        common = self.goods.get(common_of(spec.key))
-        if not spec.key.tenant or spec.key in self.goods or common is None:
+        common = self.last_known_good.get(common_of(spec.key))
+        if not spec.key.tenant or spec.key in self.last_known_good or common is None:
             return
         if common.launch_hash == spec.launch_hash:
             self._withdraw(self.probes.drop(spec.key))
             self._forgive(spec.key, now)
             self._listed(spec.key, make_good(spec, common.listing), now)
 
-    def _expose_anew(self, good: Good, spec: ServerSpec, now: Moment) -> None:
+    def _expose_anew(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.drop(spec.key))
         self._forgive(spec.key, now)  # the change that failed was undone
         if good.rules_known and good.spec == spec:
@@ -237,19 +241,23 @@ class Servers:
             self.failures.pop(spec.key, None)  # what failed was another spec
         self._withdraw(self.probes.want(spec, trace))
 
-    def _listed(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+    def _listed(
+        self, key: VariantKey, made: tuple[LastKnownGood, tuple[Problem, ...]], now: Moment
+    ) -> None:
         self._take(key, made, now)
         self._end_trouble(key, now)
 
-    def _take(self, key: VariantKey, made: tuple[Good, tuple[Problem, ...]], now: Moment) -> None:
+    def _take(
+        self, key: VariantKey, made: tuple[LastKnownGood, tuple[Problem, ...]], now: Moment
+    ) -> None:
         good, problems = made
-        self.changed = self.changed or good != self.goods.get(key)
-        self.goods[key] = good
+        self.changed = self.changed or good != self.last_known_good.get(key)
+        self.last_known_good[key] = good
         self.problems.replace(f"exposure:{key}", problems, now.unix)
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
-        if key in self._of_tenants.kept_out(self.goods):
+        if key in self._of_tenants.kept_out(self.last_known_good):
             problem = replace(problem, message=f"{problem.message} {_lacking(key.tenant)}")
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
         self._show_trouble(key, self.failures[key], now)

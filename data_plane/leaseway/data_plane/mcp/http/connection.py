@@ -18,7 +18,7 @@ from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
-from leaseway.data_plane.background import uninterrupted
+from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.calls import ToolRequest
 from leaseway.data_plane.core.problems import UNREACHABLE
 from leaseway.data_plane.mcp.http import errors as answers
@@ -107,7 +107,7 @@ class HttpConnection(Peer):
         if self._closing is None:
             self._end(self.fault)
             self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
-        await uninterrupted(self._closing)
+        await shielded(self._closing)
 
     # Sending.
 

@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import IO, Final
 
-from leaseway.data_plane.background import uninterrupted
+from leaseway.data_plane.background import shielded
 from leaseway.data_plane.mcp.process.exit_status import describe_container, describe_status
 from leaseway.data_plane.mcp.process.launch import Launch, command_fault
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
@@ -130,7 +130,7 @@ class ServerProcess:
         """
         if self._stopping is None:
             self._stopping = self._loop.create_task(self._stop(patience))
-        await uninterrupted(self._stopping)
+        await shielded(self._stopping)
 
     async def _stop(self, patience: float) -> None:
         try:

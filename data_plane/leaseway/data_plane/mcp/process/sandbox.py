@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.background import DiskThreads, uninterrupted
+from leaseway.data_plane.background import DiskThreads, shielded
 from leaseway.data_plane.mcp.process.exit_status import describe_status
 from leaseway.spec.model import Sandbox
 from leaseway.wire.errors import Fault, Reason
@@ -61,7 +61,7 @@ async def try_command(command: Sequence[str]) -> Tried:
         return await asyncio.shield(end)
     except asyncio.CancelledError:
         trial.give_up()
-        await uninterrupted(asyncio.ensure_future(_over(end)))
+        await shielded(asyncio.ensure_future(_over(end)))
         raise
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from leaseway.data_plane.background import uninterrupted
+from leaseway.data_plane.background import shielded
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt, Receiver, Transport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -69,7 +69,7 @@ class Pulled(Transport):
         self._over = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
-        await uninterrupted(self._closing)
+        await shielded(self._closing)
 
     def waiting(self) -> int:
         """Return how many bytes wait here, the message that is being sent included."""

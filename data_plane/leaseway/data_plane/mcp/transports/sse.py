@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from leaseway.data_plane.background import uninterrupted
+from leaseway.data_plane.background import shielded
 from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.get_stream import BROKEN
@@ -87,7 +87,7 @@ class SseTransport(Transport):
         self._over = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
-        await uninterrupted(self._closing)
+        await shielded(self._closing)
 
     # Sending.
 
