@@ -1,9 +1,14 @@
-"""Which names of variables and headers look like those of credentials. Pure."""
+"""Which names look like those of credentials, and how a secret value may be written. Pure."""
 
 from __future__ import annotations
 
+import base64
+import html
+import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 _SECRET: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|AUTHORIZATION|COOKIE)S?(_|-|$)"
@@ -16,6 +21,70 @@ _SECRET: Final = re.compile(
 )
 
 
+_ORDINARY: Final = re.compile(
+    r"HOME|PWD|USER(NAME)?|LOGNAME|SHELL|LANG|LC_[A-Z]+|TZ|TERM|TMPDIR|TE?MP|DISPLAY"
+    r"|([A-Z0-9_]*_)?(HOST|HOSTNAME|PORT|PATH|DIR|HOME|REGION)",
+    re.IGNORECASE,
+)
+_LEAST_UNNAMED: Final = 8
+"""Characters of a secret in a variable whose name does not look like one."""
+_LEAST_ENCODED: Final = 6
+"""Bytes; the base64 of less is found in ordinary text."""
+
+
 def looks_secret(name: str) -> bool:
     """Say whether a variable's or header's name looks like that of a credential."""
     return _SECRET.search(name) is not None
+
+
+def holds_secret(name: str, text: str) -> bool:
+    """Say whether a variable that a server is given is to be hidden.
+
+    One need not look secret: `DATABASE_URL` has a password, though nothing in its name says so.
+    Short texts, and what names say are places, users and locales, stay: messages need them.
+    """
+    if looks_secret(name):
+        return True
+    return len(text) >= _LEAST_UNNAMED and _ORDINARY.fullmatch(name) is None
+
+
+def secret_forms(values: Iterable[str]) -> frozenset[str]:
+    """Return values with what is secret inside of them, in each encoding that servers use.
+
+    Inside are the lines of a value, the token behind `Bearer`, and the password in a URL. The
+    encodings are JSON, Python and HTML strings, percent encoding and base64.
+    """
+    return frozenset(
+        form for value in values for part in _secret_parts(value) for form in _encodings(part)
+    )
+
+
+def _secret_parts(value: str) -> Iterator[str]:
+    yield value
+    yield from (line.strip() for line in value.splitlines())
+    scheme, _, token = value.partition(" ")
+    if scheme.lower() in ("bearer", "basic", "token"):
+        yield token.strip()
+    if "://" in value:
+        try:
+            password = urlsplit(value).password
+        except ValueError:
+            return
+        if password:
+            yield from (password, unquote(password))
+
+
+def _encodings(part: str) -> Iterator[str]:
+    raw = part.encode(errors="replace")
+    yield part
+    yield json.dumps(part)[1:-1]
+    yield json.dumps(part, ensure_ascii=False)[1:-1]
+    yield repr(part)[1:-1]
+    yield html.escape(part)
+    yield quote(raw)
+    yield quote(raw, safe="")
+    yield quote_plus(raw)
+    if len(raw) >= _LEAST_ENCODED:
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            whole = len(raw) - len(raw) % 3  # the rest depends on what follows it
+            yield encode(raw[:whole]).decode()

@@ -17,6 +17,7 @@ from google.rpc.status_pb2 import Status
 from leaseway.v1 import execution_pb2
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.redaction import redact
 
 DOMAIN: Final = "leaseway"
 _DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -92,12 +93,14 @@ def code_of(fault: Fault) -> grpc.StatusCode:
 
 
 def status_from_fault(fault: Fault) -> Status:
-    """Return the `google.rpc.Status` that carries all of a fault."""
-    status = Status(code=code_of(fault).value[0], message=fault.message)
+    """Return the `google.rpc.Status` that carries a fault, without this process's secrets."""
+    status = Status(code=code_of(fault).value[0], message=redact(fault.message))
     details: list[AnyMessage] = [AnyMessage(), AnyMessage()]
     details[0].Pack(
         error_details_pb2.ErrorInfo(
-            reason=fault.reason.value, domain=DOMAIN, metadata=dict(fault.metadata)
+            reason=fault.reason.value,
+            domain=DOMAIN,
+            metadata={name: redact(value) for name, value in fault.metadata.items()},
         )
     )
     details[1].Pack(execution_pb2.CallFate(started=_STARTED_TO_WIRE[fault.started]))
@@ -108,7 +111,7 @@ def status_from_fault(fault: Fault) -> Status:
     if fault.violations:
         request = error_details_pb2.BadRequest()
         for path, description in fault.violations:
-            request.field_violations.add(field=path, description=description)
+            request.field_violations.add(field=path, description=redact(description))
         details.append(AnyMessage())
         details[-1].Pack(request)
     status.details.extend(details)
@@ -152,12 +155,12 @@ async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> NoReturn:  #
         context.set_trailing_metadata(((_DETAILS_KEY, details),))
     else:
         slim = Fault(
-            fault.reason, fault.message[:1024], fault.started, retry_delay=fault.retry_delay
+            fault.reason, redact(fault.message)[:1024], fault.started, retry_delay=fault.retry_delay
         )
         context.set_trailing_metadata(
             ((_DETAILS_KEY, status_from_fault(slim).SerializeToString()),)
         )
-    await context.abort(code_of(fault), fault.message[:1024])
+    await context.abort(code_of(fault), redact(fault.message)[:1024])
 
 
 def fault_from_rpc_error(error: grpc.aio.AioRpcError) -> Fault | None:

@@ -87,7 +87,7 @@ def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     root.setLevel(level)
 
 
-def test_the_workers_log_shows_no_secret_while_its_reading_is_in_use(
+def test_the_workers_log_shows_no_secret_in_use_nor_for_a_while_after(
     line: Callable[[str], str],
 ) -> None:
     server = spec(env={"DB": Value("secret", "db")})
@@ -98,6 +98,9 @@ def test_the_workers_log_shows_no_secret_while_its_reading_is_in_use(
     del reading
     newest = resolve(server, {}, Drawer(db="third-31ee"))
     assert line("second-77ab, third-31ee").endswith("said: [redacted], [redacted]")
+    assert line("first-9d1c").endswith("said: [redacted]")
+    for number in range(256):
+        resolve(server, {}, Drawer(db=f"other-{number}"))
     assert line("first-9d1c").endswith("said: first-9d1c")
     assert (newer.env["DB"], newest.env["DB"]) == ("second-77ab", "third-31ee")
 
@@ -113,17 +116,26 @@ def test_values_are_in_no_representation() -> None:
     [
         ({"env": {"A": Value("env", "API_TOKEN")}}, True),
         ({"env": {"API_TOKEN": Value("env", "A")}}, True),
-        ({"env": {"A": Value("env", "A")}}, False),
+        ({"env": {"A": Value("env", "A")}}, True),
+        ({"env": {"A": Value("env", "DATA_DIR")}}, False),
+        ({"env": {"API_TOKEN": Value("literal", "value-one")}}, True),
+        ({"env": {"A": Value("literal", "value-one")}}, False),
+        ({"headers": {"Authorization": Value("literal", "Bearer value-one")}}, True),
+        ({"headers": {"Accept": Value("literal", "value-one")}}, False),
+        ({"env": {"U": Value("env", "DATABASE")}}, True),
         ({"env": {"A": Value("secret", "A")}}, True),
         ({"headers": {"X": Value("env", "A")}}, True),
         ({"env": {"U": Value("literal", "http://${API_TOKEN}@host")}}, True),
-        ({"env": {"U": Value("literal", "http://${A}")}}, False),
+        ({"env": {"U": Value("literal", "http://${A}")}}, True),
+        ({"env": {"U": Value("literal", "http://${DATA_DIR}")}}, False),
     ],
 )
 def test_values_that_look_like_credentials_are_to_be_hidden(
     more: dict[str, object], secret: bool
 ) -> None:
-    resolved = resolve(spec(**more), {"A": "value-one", "API_TOKEN": "value-one"})
+    environment = dict.fromkeys(("A", "API_TOKEN", "DATA_DIR"), "value-one")
+    environment["DATABASE"] = "postgres://user:value-one@host/db"
+    resolved = resolve(spec(**more), environment)
     assert ("value-one" in resolved.secrets) is secret
 
 
@@ -230,7 +242,8 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
         "deep": [{"token": "secret-token"}, {"ca": "certificate"}, None],
         "text": 'a "quoted" "x"',
     }
-    assert resolved.secrets == {"secret-token", "certificate"}
+    assert resolved.secrets >= {"secret-token", "certificate"}
+    assert not any("http://a" in secret for secret in resolved.secrets)
     with pytest.raises(Fault, match=r"config\.deep\[0\]\.token refers to the secret t") as caught:
         resolve(python, {"QUOTED": ""})
     assert caught.value.metadata["problem"] == "MISSING_REFERENCE"

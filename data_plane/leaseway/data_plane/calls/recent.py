@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple
 
+from leaseway.wire.redaction import redact
+
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"
 
@@ -153,6 +155,7 @@ class RecentCalls:
         """Remember a call that has just ended."""
         failed = call.outcome != OK
         if failed:
+            call = call._replace(message=redact(call.message))
             if len(call.message) > _LONGEST_MESSAGE:
                 call = call._replace(message=call.message[: _LONGEST_MESSAGE - 1] + "…")
             self._failed.append(call)

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.lease_table import How, Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 from leaseway.spec.model import VariantKey
 from leaseway.wire.events import Event, History
+from leaseway.wire.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MOST_ENDS: Final = 4096
@@ -115,7 +117,7 @@ class Reports:
         )
 
     def _happened(self, event: Event) -> None:
-        self._history.add(event)
+        self._history.add(replace(event, message=redact(event.message)))
         self._changed.set()
 
     def take_events(self) -> list[Event]:

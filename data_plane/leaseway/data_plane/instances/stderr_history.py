@@ -8,6 +8,7 @@ from typing import Final
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.spec.model import VariantKey
+from leaseway.wire.redaction import redact
 
 _KEPT_PER_SERVER: Final = 4
 _MOST_SERVERS: Final = 1024
@@ -35,7 +36,7 @@ class StderrHistory:
         if not lines:
             return
         ended = self._kept.setdefault(key, deque(maxlen=_KEPT_PER_SERVER))
-        ended.append(KeptLog(instance.id, lines, how))
+        ended.append(KeptLog(instance.id, lines, redact(how)))
         self._kept.move_to_end(key)
         if len(self._kept) > _MOST_SERVERS:
             self._kept.popitem(last=False)

@@ -9,12 +9,14 @@ import asyncio
 from typing import Literal
 
 from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
 
 from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
 from leaseway.data_plane.mcp.protocol.listing import ListingFailed
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.redaction import redact
 
 Phase = Literal["connect", "negotiate", "list"]
 _DOING = {
@@ -71,16 +73,22 @@ def _describe(
             text = f"{head} within {spec.startup_timeout:g} s. Look at what it writes to stderr, "
             return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
         case MCPError(error=answer):
-            text = (
-                f"{head}: it answered with error {answer.code}: {answer.message[:500].rstrip('.')}."
-            )
+            said = redact(answer.message)[:500].rstrip(".")
+            text = f"{head}: it answered with error {answer.code}: {said}."
             return failed, text, {"code": str(answer.code)}
+        case ValidationError():  # its own words quote what the server sent
+            wrong = "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+                for each in cause.errors(include_input=False, include_url=False)[:3]
+            )
+            return failed, f"{head}: its answer is not what MCP asks for ({wrong:.300}).", {}
         case ListingFailed():
             return failed, f"{head}: {cause}.", {}
         case asyncio.CancelledError():
             return "START_FAILED", f"{head}: the start was called off.", {}
         case _:
-            return failed, f"{head}: its answer is not what MCP asks for ({cause!s:.300}).", {}
+            why = redact(str(cause))[:300]
+            return failed, f"{head}: its answer is not what MCP asks for ({why}).", {}
 
 
 def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:

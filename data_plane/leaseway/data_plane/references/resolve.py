@@ -10,11 +10,12 @@ import asyncio
 import base64
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import quote
 
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
@@ -24,8 +25,8 @@ from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.redaction import hide
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.redaction import Hidden, hide
+from leaseway.wire.secret_names import holds_secret, looks_secret, secret_forms
 
 _MAX_FILE: Final = 1 << 20
 _MAX_CONFIG: Final = 120 << 10
@@ -33,6 +34,9 @@ _MAX_CONFIG: Final = 120 << 10
 
 CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
 """What `leaseway.server` takes a class's config from."""
+_KEPT_HIDDEN: Final = 256
+"""Readings whose secrets stay hidden after their use: last words come when a server has ended."""
+_hidden_lately: Final[deque[Hidden]] = deque(maxlen=_KEPT_HIDDEN)
 _disk: Final = DiskThreads(MOST_HUNG)
 _hung: Final[set[str]] = set()
 """Files that keep a thread each, because they do not answer; nobody else waits for one of them."""
@@ -75,15 +79,24 @@ class _Resolver:
     def value(self, key: str, value: Value, secret: bool) -> str:
         """Return what a value stands for; note what is missing under its key."""
         try:
-            if value.kind == "literal":
-                return self._literal(value.text)
-            text = self._reference(value)
+            literal = value.kind == "literal"
+            text = self._literal(value.text) if literal else self._reference(value)
         except _Missing as missing:
             self.missing.append((key, str(missing)))
             return ""
-        if secret or value.kind != "env" or looks_secret(value.text):
+        if secret or self._is_secret(value, text):
             self.secrets.add(text)
         return text
+
+    @staticmethod
+    def _is_secret(value: Value, text: str) -> bool:
+        match value.kind:
+            case "literal":
+                return False  # whoever wrote it where no credential belongs meant it to be seen
+            case "env":
+                return holds_secret(value.text, text)
+            case _:
+                return True
 
     def text(self, key: str, text: str) -> str:
         """Return a plain string with its `${NAME}` replaced."""
@@ -99,8 +112,11 @@ class _Resolver:
                 f"environment, or write ${{{error.name}:-default}}"
             ) from None
         for name, default in references(text):
-            if looks_secret(name):
-                self.secrets.add(self._environment.get(name) or default or "")
+            found = self._environment.get(name)
+            if found is not None and holds_secret(name, found):
+                self.secrets.add(found)
+            elif default and looks_secret(name):  # other defaults stand in the configuration
+                self.secrets.add(default)
         return expanded
 
     def _reference(self, value: Value) -> str:
@@ -133,7 +149,7 @@ class _Resolver:
         return found
 
     def variables(self, key: str, path: str) -> dict[str, str]:
-        """Return the variables of a file; those whose names look secret are."""
+        """Return the variables of a file."""
         try:
             found = read_env_file(self._file(path))
         except _Missing as missing:
@@ -142,7 +158,7 @@ class _Resolver:
         except BadEnvFile as error:
             self.missing.append((key, f"refers to the file {path}, {error}"))
             return {}
-        self.secrets.update(text for name, text in found.items() if looks_secret(name))
+        self.secrets.update(text for name, text in found.items() if holds_secret(name, text))
         return found
 
     def _file(self, path: str) -> str:
@@ -205,17 +221,21 @@ def resolve(
             **_config(spec, resolver),
         },
         headers={
-            name: resolver.value(f"headers.{name}", value, True)
+            name: resolver.value(
+                f"headers.{name}", value, value.kind != "literal" or looks_secret(name)
+            )
             for name, value in spec.headers.items()
         }
         | credentials,
         query=query,
-        secrets=frozenset(resolver.secrets),
-        hidden=hide(resolver.secrets),
     )
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
-    return resolved
+    secrets = secret_forms(resolver.secrets)
+    hidden = hide(secrets)
+    if hidden not in _hidden_lately:
+        _hidden_lately.append(hidden)
+    return replace(resolved, secrets=secrets, hidden=hidden)
 
 
 async def read_references(
@@ -334,12 +354,11 @@ def _credentials(spec: ServerSpec, resolver: _Resolver) -> tuple[dict[str, str],
             case "basic":
                 pair = f"{one.name}:{text}" if one.name else text
                 encoded = base64.b64encode(pair.encode(errors="replace")).decode()
-                resolver.secrets.add(encoded)
+                resolver.secrets.add(f"Basic {encoded}")
                 headers["Authorization"] = f"Basic {encoded}"
             case "header":
                 headers[one.name] = text
             case "query":
-                resolver.secrets.add(quote(text, safe="", errors="replace"))
                 query[one.name] = text
             case "cookie":
                 cookies.append(f"{one.name}={text}")

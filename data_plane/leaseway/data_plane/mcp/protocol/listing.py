@@ -23,6 +23,7 @@ from leaseway.data_plane.core.ports import NO_OFFERS, Offers
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.wire.bounds import MAX_LISTED, MIB
+from leaseway.wire.redaction import redact
 
 _MAX_BYTES: Final = 16 * MIB
 _NAMED: Final = 20
@@ -205,8 +206,8 @@ def _why(error: Exception, timeout: float) -> str:
     if isinstance(error, TimeoutError):
         return f"there was no answer within {timeout:g} s"
     if isinstance(error, ConnectionLost | Unanswered):
-        return error.fault.message[:_MAX_WHY].rstrip(". ")
+        return redact(error.fault.message)[:_MAX_WHY].rstrip(". ")
     if isinstance(error, MCPError):
         said = f"the server answered with error {error.error.code}: {error.error.message}"
-        return said[:_MAX_WHY].rstrip(". ")
+        return redact(said)[:_MAX_WHY].rstrip(". ")
     return str(error)

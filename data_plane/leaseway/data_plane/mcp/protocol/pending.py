@@ -24,6 +24,7 @@ from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
@@ -222,7 +223,7 @@ def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
 
 def _fault_of_error(server: str, request: ToolRequest, error: RpcError) -> Fault:
     """Return the fault that a JSON-RPC error means."""
-    message = error.message[:_MAX_TEXT]
+    message = redact(error.message)[:_MAX_TEXT]
     metadata = {"server": server, "code": str(error.code), "message": message}
     data = bytes(error.data)
     if data and len(data) <= _MAX_TEXT:
