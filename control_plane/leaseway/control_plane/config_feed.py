@@ -135,7 +135,7 @@ class _FollowedFiles:
         self._seen = {path: _signature(path) for path in paths}
 
     def changed(self) -> bool:
-        """Say whether one of them is another file, or has other content, by its times."""
+        """Return whether one of them is another file, or has other content, by its times."""
         return any(_signature(path) != seen for path, seen in self._seen.items())
 
 

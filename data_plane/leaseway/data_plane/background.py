@@ -131,7 +131,7 @@ class Background:
 
 
 def _is_cancelled() -> bool:
-    """Say whether somebody cancels this task; a CancelledError may come from what it waits for."""
+    """Return whether somebody cancels this task, and not only what it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -32,13 +32,13 @@ _numbers = itertools.count(1)
 
 
 def can_ask(listener: Listener, error: ConfirmationRequired) -> bool:
-    """Say whether a client's user can be asked about a call."""
+    """Return whether a client's user can be asked about a call."""
     reaches = listener.passes_input or listener.ask is not None
     return error.may_approve and reaches and ELICIT in listener.answers
 
 
 def continues(state: str | None) -> bool:
-    """Say whether a modern call brings its user's answer to `asking`."""
+    """Return whether a modern call brings its user's answer to `asking`."""
     return state is not None and state.startswith(_STATE)
 
 

@@ -95,7 +95,7 @@ def tool_definition(tool: Tool) -> dict[str, Any]:
 
 
 def wants_headers(tool: Tool) -> bool:
-    """Say whether a modern client repeats arguments of a tool in headers."""
+    """Return whether a modern client repeats arguments of a tool in headers."""
     schema = tool.input_schema
     return find_invalid_x_mcp_header(schema) is None and bool(x_mcp_header_map(schema))
 

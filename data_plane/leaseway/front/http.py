@@ -503,7 +503,7 @@ async def _body(http: web.BaseRequest) -> bytes:
 
 
 def _accepts(http: web.BaseRequest) -> bool:
-    """Say whether a client takes streams; one that takes no JSON is refused."""
+    """Return whether a client takes streams; one that takes no JSON is refused."""
     accept = http.headers.get("Accept", "*/*")
     if "application/json" not in accept and "*/*" not in accept and "application/*" not in accept:
         raise _Refused(406, "Accept application/json and text/event-stream.")

@@ -426,7 +426,7 @@ def _honored(wanted: ListenFilter) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _traced(meta: dict[str, Any]) -> Iterator[None]:
-    """Have what runs in the block join the client's trace, where it named one."""
+    """Join what runs in the block to the client's trace, where it named one."""
     if "traceparent" not in meta:
         yield
         return

@@ -97,7 +97,7 @@ class Relayed(CallEvents):
         )
 
     def take_question(self, question: Question) -> None:
-        """Have the client asked."""
+        """Ask the client."""
         ask = self._listener.ask
         if ask is None or question.method not in self.answers:
             question.refuse(f"This client does not answer {question.method}.")
@@ -108,7 +108,7 @@ class Relayed(CallEvents):
             ask(question)
 
     def withdraw_question(self, ask_id: int) -> None:
-        """Tell the client that its server has taken a question back."""
+        """Notify the client that its server has withdrawn a question."""
         question = self._open.pop(ask_id, None)
         if question is not None and self._listener.withdraw is not None:
             self._listener.withdraw(question)

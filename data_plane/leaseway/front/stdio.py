@@ -225,14 +225,14 @@ class _Writer:
         self._thread.start()
 
     def write(self, message: bytes) -> None:
-        """Have a message written."""
+        """Queue a message."""
         if b"\n" in message or b"\r" in message:
             message = message.replace(b"\n", b" ").replace(b"\r", b" ")
         self._size += len(message)
         self._waiting.put(message + b"\n")
 
     def offer(self, message: bytes) -> bool:
-        """Have a message written unless too much waits; say whether it is."""
+        """Queue a message unless too much waits; return whether it is."""
         if self._size > _MOST_WAITING:
             self._dropped += 1
             return False

@@ -49,7 +49,7 @@ class EventStream:
         self._wake = asyncio.Event()
 
     def put(self, message: bytes, *, keep: bool = False) -> bool:
-        """Have a message sent; say whether it found room.
+        """Queue a message; return whether it found room.
 
         Args:
             message: A JSON-RPC message.
@@ -69,7 +69,7 @@ class EventStream:
         return True
 
     def end(self) -> None:
-        """Have the stream end behind what waits."""
+        """End the stream behind what waits."""
         self._ended = True
         self._wake.set()
 

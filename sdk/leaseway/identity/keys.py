@@ -81,7 +81,7 @@ Keys = Mapping[str, KeyRecord]
 
 
 def is_api_key(credential: str) -> bool:
-    """Say whether a credential is one of these keys, good or not."""
+    """Return whether a credential is one of these keys, good or not."""
     return credential.startswith(PREFIX)
 
 

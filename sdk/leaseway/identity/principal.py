@@ -69,11 +69,11 @@ class Principal:
         return claimed if self.agent is None else self.agent
 
     def sees_tenant(self, tenant: str) -> bool:
-        """Say whether what belongs to a tenant is this one's to see."""
+        """Return whether what belongs to a tenant is this one's to see."""
         return self.tenant is None or self.tenant == tenant
 
     def has(self, roles: Iterable[Role]) -> bool:
-        """Say whether it has one of some roles."""
+        """Return whether it has one of some roles."""
         return not self.roles.isdisjoint(roles)
 
 

@@ -83,7 +83,7 @@ class Issuer:
 
 
 def looks_like_token(credential: str) -> bool:
-    """Say whether a credential has the shape of a signed token."""
+    """Return whether a credential has the shape of a signed token."""
     return credential.startswith("eyJ") and credential.count(".") == 2
 
 

@@ -66,12 +66,12 @@ def check_fork() -> None:
 
 
 def refused() -> bool:
-    """Say whether this process was forked from one that had used gRPC."""
+    """Return whether this process was forked from one that had used gRPC."""
     return _refusal is not None
 
 
 def register(after_in_child: Callable[[], None]) -> None:
-    """Have a function called in each forked child, once it is known whether clients are refused."""
+    """Call a function in each forked child, once it is known whether clients are refused."""
 
     def in_child() -> None:
         global _refusal

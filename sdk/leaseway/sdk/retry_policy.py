@@ -124,7 +124,7 @@ def more_telling(known: Fault | None, fault: Fault) -> Fault:
 
 
 def _is_busy(fault: Fault) -> bool:
-    """Say whether a call was not taken, and told when to come back.
+    """Return whether a call was not taken, and told when to come back.
 
     By an MCP server (429, 503), or by a worker whose limits are reached.
     """

@@ -150,7 +150,7 @@ class Fault:
 
 
 def holds_bytes(schema: object) -> bool:
-    """Say whether a schema is of a text that is base64 of bytes."""
+    """Return whether a schema is of a text that is base64 of bytes."""
     return isinstance(schema, dict) and (
         schema.get("format") == "binary" or schema.get("contentEncoding") == "base64"
     )
@@ -162,7 +162,7 @@ def placeholders(endpoint: str) -> tuple[str, ...]:
 
 
 def sets(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
-    """Say whether a parameter is a header (in small letters) or a pair of the query of these."""
+    """Return whether a parameter is a header (in small letters) or a pair of the query of these."""
     if parameter.position == "header":
         return parameter.sent_as.lower() in headers
     return parameter.position == "query" and parameter.sent_as in query

@@ -11,7 +11,7 @@ from typing import Final
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Say whether a name matches a pattern: `*` is any run, everything else is itself."""
+    """Return whether a name matches a pattern: `*` is any run, everything else is itself."""
     first, *rest = pattern.split("*")
     if not rest:
         return name == pattern
@@ -31,7 +31,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def passes(name: str, whitelist: Sequence[str], blacklist: Sequence[str]) -> bool:
-    """Say whether a filter lets a name pass.
+    """Return whether a filter lets a name pass.
 
     Args:
         name: An original name, or a URI.
@@ -62,7 +62,7 @@ class NameFilter:
         return bool(self.whitelist or self.blacklist or self.also)
 
     def passes(self, name: str) -> bool:
-        """Say whether a name or URI passes."""
+        """Return whether a name or URI passes."""
         mine = passes(name, self.whitelist, self.blacklist)
         return mine and (self.also is None or self.also.passes(name))
 

@@ -41,7 +41,7 @@ class ArgumentRule:
     tools: tuple[str, ...] = ()
 
     def is_for(self, tool: str) -> bool:
-        """Say whether it looks at calls of a tool."""
+        """Return whether it looks at calls of a tool."""
         return not self.tools or passes(tool, self.tools, ())
 
 
@@ -93,12 +93,12 @@ class ServerPolicy:
         return self != NO_POLICY
 
     def sees(self, tenant: str, agent: str = "") -> bool:
-        """Say whether the server exists for a caller."""
+        """Return whether the server exists for a caller."""
         grant = self._grant(tenant)
         return grant is not None and grant.agents.get(agent, NO_FILTER) is not None
 
     def allows(self, tenant: str, agent: str, tool: str) -> bool:
-        """Say whether a tool, by its original name, exists for a caller."""
+        """Return whether a tool, by its original name, exists for a caller."""
         grant = self._grant(tenant)
         if grant is None or not grant.tools.passes(tool):
             return False

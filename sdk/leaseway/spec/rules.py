@@ -18,7 +18,7 @@ class Expression(Protocol):
     """A compiled rule."""
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
-        """Say whether a call is denied; what cannot be evaluated denies."""
+        """Return whether a call is denied; what cannot be evaluated denies."""
 
 
 class RuleNotCompiled(ValueError):

@@ -31,12 +31,12 @@ def registered_transports() -> Mapping[str, tuple[EntryPoint, ...]]:
 
 
 def is_registered(name: str) -> bool:
-    """Say whether a package of this environment registers a transport."""
+    """Return whether a package of this environment registers a transport."""
     return name not in TRANSPORTS and name in registered_transports()
 
 
 def is_known(name: object) -> bool:
-    """Say whether `transport:` may say this here."""
+    """Return whether `transport:` may say this here."""
     return isinstance(name, str) and (name in TRANSPORTS or is_registered(name))
 
 

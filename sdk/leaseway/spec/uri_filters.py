@@ -64,7 +64,7 @@ class UriFilter:
         return cls(rules.whitelist, rules.blacklist, also)
 
     def allows(self, uri: str) -> bool:
-        """Say whether callers may use a URI."""
+        """Return whether callers may use a URI."""
         if self._also is not None and not self._also.allows(uri):
             return False
         if not self._whitelist and not self._blacklist:
@@ -175,7 +175,7 @@ def standard_reading(uri: str) -> str | None:
 
 
 def _is_plain(scheme: str, address: str) -> bool:
-    """Say whether every reader takes the same host and port from what follows `//`."""
+    """Return whether every reader takes the same host and port from what follows `//`."""
     if scheme == "file":
         return address.lower() in ("", "localhost")  # most readers pass over any other host
     found = _ADDRESS.fullmatch(address)

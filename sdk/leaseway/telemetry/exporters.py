@@ -69,7 +69,7 @@ def _wanted(signal: Signal) -> list[str]:
 
 
 def _otlp_is_possible(signal: Signal) -> bool:
-    """Say whether the protocol that is asked for is the one that there is; if not, log it."""
+    """Return whether the protocol that is asked for is the one that there is; if not, log it."""
     protocol = os.environ.get(f"{_OTLP}_{signal}_PROTOCOL") or os.environ.get(
         f"{_OTLP}_PROTOCOL", "grpc"
     )

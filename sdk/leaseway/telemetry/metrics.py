@@ -281,7 +281,7 @@ class Meter:
         *labels: str,
         kind: Literal["gauge", "counter"] = "gauge",
     ) -> None:
-        """Have a number read from the process's state whenever somebody looks.
+        """Read a number from the process's state whenever somebody looks.
 
         Numbers with the same label values are added up.
         """
@@ -296,7 +296,7 @@ class Meter:
         self._register(name, family)
 
     def before_collecting(self, work: Callable[[], None]) -> None:
-        """Have something done before each reading, such as dropping what is gone."""
+        """Do something before each reading, such as dropping what is gone."""
         self._before.append(work)
 
     def collect(self) -> tuple[Family, ...]:

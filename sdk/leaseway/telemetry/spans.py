@@ -120,7 +120,7 @@ class SpanQueue(SpanProcessor):
             self._start()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Have all that waits exported; return whether that was done within the time."""
+        """Export all that waits; return whether that was done within the time."""
         flushed = threading.Event()
         with self._lock:
             if self._thread is None or self._closed:
@@ -313,7 +313,7 @@ class LeanSpan(ReadableSpan, trace.Span):
         return self._context
 
     def is_recording(self) -> bool:
-        """Say whether the span has not ended."""
+        """Return whether the span has not ended."""
         return self._end_time is None
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:

@@ -168,7 +168,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _is_torn(path: Path) -> bool:
-    """Say whether a file ends in the middle of a line, where a disk was full, say."""
+    """Return whether a file ends in the middle of a line, where a disk was full, say."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return False

@@ -89,7 +89,7 @@ _active = False
 
 
 def tracing_active() -> bool:
-    """Say whether this process has a tracer provider, so that spans are worth making.
+    """Return whether this process has a tracer provider, so that spans are worth making.
 
     Cheap enough for every call. True stays true: a provider is installed once a process.
     """
@@ -128,7 +128,7 @@ def context_from(traceparent: str, tracestate: str = "") -> Context:
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Say whether a `traceparent` asks for its spans to be recorded, without making a context."""
+    """Return whether a `traceparent` asks for recorded spans, without making a context."""
     if len(traceparent) < _TRACEPARENT_LENGTH:
         return False
     try:

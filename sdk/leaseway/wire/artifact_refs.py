@@ -100,7 +100,7 @@ def artifact_reference(
 
 
 def is_reference(text: str) -> bool:
-    """Say whether a text is a reference as workers make them."""
+    """Return whether a text is a reference as workers make them."""
     return reference_mark(text) is not None
 
 

@@ -40,7 +40,7 @@ class Deadlines:
         self._wake_at = float("inf")
 
     def add(self, deadline: float, call_id: int) -> None:
-        """Have a live call expire at a time of the event loop."""
+        """Schedule the expiry of a live call at a time of the event loop."""
         heap = self._heap
         heappush(heap, (deadline, call_id))
         if deadline < self._wake_at:

@@ -119,7 +119,7 @@ class History:
 
 
 def concerns(event: Event, *, server_id: str, kinds: frozenset[str]) -> bool:
-    """Say whether an event is of a server and one of some kinds, where those are named."""
+    """Return whether an event is of a server and one of some kinds, where those are named."""
     return server_id in ("", event.server_id) and (not kinds or event.kind in kinds)
 
 

@@ -36,17 +36,17 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def is_valid_name(name: str) -> bool:
-    """Say whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (DESIGN §2)."""
+    """Return whether a tool name or server id satisfies `^[a-zA-Z0-9_-]{1,64}$` (DESIGN §2)."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_valid_key(key: str) -> bool:
-    """Say whether a session key, a tenant or an agent satisfies `KEY_RULE`; empty ones do."""
+    """Return whether a session key, a tenant or an agent satisfies `KEY_RULE`; empty ones do."""
     return len(key) <= LONGEST_KEY and _CONTROL.search(key) is None
 
 
 def is_text(value: str) -> bool:
-    """Say whether UTF-8 can hold a string, and so whether it can be sent at all.
+    """Return whether UTF-8 can hold a string, and so whether it can be sent at all.
 
     Python's strings may have lone surrogates, halves of characters: JSON can name them, and the
     bytes of a command line that are not UTF-8 become such.

@@ -75,7 +75,7 @@ class Outbox:
         return ticket
 
     def holds(self, ticket: int) -> bool:
-        """Say whether a frame is still here: no batch has taken it."""
+        """Return whether a frame is still here: no batch has taken it."""
         return ticket in self._small or ticket in self._large
 
     def withdraw(self, ticket: int) -> bool:

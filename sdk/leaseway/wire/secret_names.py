@@ -33,7 +33,7 @@ _LEAST_ENCODED: Final = 6
 
 
 def looks_secret(name: str) -> bool:
-    """Say whether a variable's or header's name looks like that of a credential."""
+    """Return whether a variable's or header's name looks like that of a credential."""
     return _SECRET.search(name) is not None
 
 

@@ -120,12 +120,12 @@ _LOOKED_AT: Final = 1 << 20
 
 
 def names_a_secret(name: str) -> bool:
-    """Say whether a key, a variable, a header or a flag is named like what holds a secret."""
+    """Return whether a key, a variable, a header or a flag is named like what holds a secret."""
     return _NAME.search(name.strip("-")) is not None
 
 
 def holds_secret(text: str) -> bool:
-    """Say whether a text holds what looks like a secret."""
+    """Return whether a text holds what looks like a secret."""
     lower = text.lower()
     if not any(mark in lower for mark in _SHAPE_MARKS):
         return False
@@ -133,7 +133,7 @@ def holds_secret(text: str) -> bool:
 
 
 def may_hold_secret(json: bytes) -> bool:
-    """Say whether JSON is worth a closer look; False only where it certainly has nothing.
+    """Return whether JSON is worth a closer look; False only where it certainly has nothing.
 
     A backslash may hide anything.
     """

@@ -176,7 +176,7 @@ class _Files:
         self._seen: object = self._stamps()
 
     def changed(self) -> bool:
-        """Say whether they have."""
+        """Return whether they have."""
         with self._lock:
             stamps = self._stamps()
             differ = stamps != self._seen
@@ -184,7 +184,7 @@ class _Files:
             return differ
 
     def forget(self) -> None:
-        """Have the next question answered with yes."""
+        """Answer the next question with yes."""
         self._seen = None
 
     def _stamps(self) -> tuple[object, ...]:

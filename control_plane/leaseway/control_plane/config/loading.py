@@ -101,7 +101,7 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
 
 
 def _stands_in(source: Source, found: Mapping[Source, Found]) -> bool:
-    """Say whether the file of the same name in the user's home is there for one that is not."""
+    """Return whether the file of the same name in the user's home is there for one that is not."""
     return source.kind == "native" and any(
         other.kind == "global" and isinstance(content, str) for other, content in found.items()
     )

@@ -111,7 +111,7 @@ class Approvals:
         self._number = 0
 
     def ask(self, question: Question, now: Moment, *, use: bool) -> tuple[Verdict, Approval | None]:
-        """Say whether a call may run; what nobody was asked about yet begins to wait.
+        """Return whether a call may run; what nobody was asked about yet begins to wait.
 
         Args:
             question: The call.

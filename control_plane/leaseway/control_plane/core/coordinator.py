@@ -107,7 +107,7 @@ class Coordinator:
         self._config_seen(problems, now)
 
     def config_failed(self, problems: Iterable[Problem], now: Moment) -> None:
-        """Take word that the configuration cannot be used: nothing changes (DESIGN §3.2)."""
+        """Record that the configuration cannot be used: nothing changes (DESIGN §3.2)."""
         self._config_seen(problems, now)
 
     def _config_seen(self, problems: Iterable[Problem], now: Moment) -> None:
@@ -144,7 +144,7 @@ class Coordinator:
         self.tick(now)
 
     def worker_left(self, worker_id: str, now: Moment) -> None:
-        """Take word that a worker's stream has ended."""
+        """Record that a worker's stream has ended."""
         record = self.workers.get(worker_id)
         if record is None:
             return
@@ -155,7 +155,7 @@ class Coordinator:
         self.tick(now)
 
     def heard(self, worker_id: str) -> None:
-        """Take word that a worker has said anything at all."""
+        """Record a sign of life of a worker."""
         self.placements.heard(worker_id)
 
     def content_received(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
@@ -214,14 +214,14 @@ class Coordinator:
         self.client_problems.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
-        """Have a worker take no more work and end; False where there is none of that id."""
+        """Drain a worker: it takes no more work and ends; False where there is none of that id."""
         found = self.roster.drain(worker_id)
         if found:
             self.tick(now)
         return found
 
     def revoke_lease(self, lease_id: str, reason: str) -> bool:
-        """Have a lease ended; False where no worker has reported it."""
+        """End a lease; False where no worker has reported it."""
         return self.roster.revoke(lease_id, reason)
 
     # Time.
@@ -397,7 +397,7 @@ class Coordinator:
             self.client_problems.follow(self.visible, now)
 
     def _push(self, moved: Iterable[str], now: Moment) -> None:
-        """Have workers told what they lack: all after a commit, else those who may be ready now."""
+        """Push to workers what they lack: all after a commit, else those who may be ready now."""
         if self.committed.version == 0:
             return
         everybody = self._pushed is not self.committed

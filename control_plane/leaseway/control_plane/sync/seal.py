@@ -41,7 +41,7 @@ class Seal:
         return upsert
 
     def holds(self, upsert: sync_pb2.Upsert) -> bool:
-        """Say whether a variant is as a control plane with the same key has sent it."""
+        """Return whether a variant is as a control plane with the same key has sent it."""
         return hmac.compare_digest(upsert.seal, self._signature(upsert))
 
     def _signature(self, upsert: sync_pb2.Upsert) -> bytes:

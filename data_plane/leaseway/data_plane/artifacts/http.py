@@ -86,7 +86,7 @@ class _Site:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Want to know who asks, and say why a request fails."""
+        """Authenticate the sender, and answer why a request fails."""
         try:
             if self._admit is not None:
                 request[_WHO] = await self._admit(request.headers.get("Authorization"))

@@ -41,7 +41,7 @@ class Redactor:
         self._names = frozenset(_secret_properties(schema))
 
     def passes(self, arguments: bytes) -> bool:
-        """Say whether a JSON object certainly has nothing to leave out, without parsing it."""
+        """Return whether a JSON object certainly has nothing to leave out, without parsing it."""
         return not self._names and len(arguments) <= LONGEST_TEXT and not may_hold_secret(arguments)
 
     def redacted(self, arguments: bytes, parsed: dict[str, Any]) -> Arguments:

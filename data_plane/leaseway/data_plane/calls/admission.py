@@ -108,7 +108,7 @@ class Admission:
         self._counts.ended(run.call.tenant or DEFAULT_TENANT)
 
     def may_know(self, run: Run, uri: str) -> bool:
-        """Say whether a resource passes its server's filter as it is now."""
+        """Return whether a resource passes its server's filter as it is now."""
         call = run.call
         try:
             generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT, call.agent)

@@ -401,7 +401,7 @@ class Run:
             self.asks.refuse(ask_id, why)
 
     def remember(self, recent: RecentCalls) -> None:
-        """Have it remembered that it ended well, at the price of a few lines.
+        """Record that it ended well, at the price of a few lines.
 
         The call's message is kept as bytes: reading its texts one by one takes three times as
         long, and the message itself would keep all that came with it. Arguments are not kept.

@@ -63,7 +63,7 @@ class Following:
             run.fail(fault)
 
     def allows(self, run: Run, uri: str) -> bool:
-        """Say whether a change is passed on; that a subscription holds always is."""
+        """Return whether a change is passed on; that a subscription holds always is."""
         return not uri or self._allows(run, uri)
 
     def ended(self, followed: _Followed) -> None:

@@ -23,7 +23,7 @@ _tracer = tracer("leaseway.data_plane")
 
 
 def wants_trace(call: execution_pb2.Call) -> bool:
-    """Say whether a call's caller, or else this process's sampler, is to decide for spans."""
+    """Return whether a call's caller, or else this process's sampler, is to decide for spans."""
     return not call.traceparent or is_sampled(call.traceparent)
 
 

@@ -55,7 +55,7 @@ class ArgumentCheck:
             raise SchemaNotCompiled(first_line[:_LONGEST_MESSAGE]) from error
         self._schema = schema
         self.accepts = self._validator.is_valid
-        """Say whether parsed arguments satisfy the schema; the way of most calls."""
+        """Return whether parsed arguments satisfy the schema; the way of most calls."""
 
     def without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return arguments as they count where a null stands for a property that is left out.
@@ -86,7 +86,7 @@ def _violation(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
 
 
 def _is_small(arguments: dict[str, Any]) -> bool:
-    """Say whether arguments have few values and short texts; looks at no more than those."""
+    """Return whether arguments have few values and short texts; looks at no more than those."""
     values, length = 0, 0
     rest: list[Any] = [arguments]
     while rest:
@@ -175,7 +175,7 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
 
 
 def has_many_values(document: bytes) -> bool:
-    """Say whether JSON has more values and keys than may be parsed while calls wait.
+    """Return whether JSON has more values and keys than may be parsed while calls wait.
 
     Counts what stands between them, outside of texts, at the pace of memory: what a short text
     costs to parse is known before it is parsed.

@@ -38,11 +38,11 @@ class Batching:
         self._left = 0
 
     def is_enough(self, ready: int) -> bool:
-        """Say whether a message with so many frames answers half of the quick calls."""
+        """Return whether a message with so many frames answers half of the quick calls."""
         return ready >= len(self._calls) - self._slow
 
     def pays(self, ready: int, now: float) -> bool:
-        """Say whether the next message is to wait for more.
+        """Return whether the next message is to wait for more.
 
         Args:
             ready: How many frames it would carry now.

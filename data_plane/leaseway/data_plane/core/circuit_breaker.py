@@ -57,11 +57,11 @@ class CircuitBreaker:
         return "half_open" if self.trial else "open"
 
     def admits(self, now: float) -> bool:
-        """Say whether somebody who needs an instance may have one started."""
+        """Return whether somebody who needs an instance may have one started."""
         return not self.is_open or (not self.trial and now >= self.retry_at)
 
     def is_due(self, now: float) -> bool:
-        """Say whether the background may start an instance: never before the backoff is over."""
+        """Return whether the background may start an instance: never before the backoff is over."""
         return now >= self.retry_at and self.admits(now)
 
     def began(self) -> CircuitBreaker:

@@ -68,7 +68,7 @@ class Lease:
     why: str = ""
 
     def is_due(self, now: float) -> bool:
-        """Say whether nothing but a call in flight can keep it."""
+        """Return whether nothing but a call in flight can keep it."""
         return now >= self.expires_at or (self.ends_by is not None and now >= self.ends_by)
 
 

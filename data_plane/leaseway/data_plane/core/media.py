@@ -93,7 +93,7 @@ class Keep(Protocol):
 
 
 def may_hold_media(payload: bytes) -> bool:
-    """Say whether a result is worth looking into, from its bytes alone."""
+    """Return whether a result is worth looking into, from its bytes alone."""
     # `find`, for `in` tries whether the mark is a number first, which costs three times as much.
     if payload.find(DATA_MARK) < 0:
         return False

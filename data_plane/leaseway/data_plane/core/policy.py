@@ -75,7 +75,7 @@ class Judge:
         self._known: dict[tuple[str, str, str], ToolPolicy | None] = {}
 
     def exists(self, tenant: str, agent: str, tool: str) -> bool:
-        """Say whether a tool, by its original name, exists for a caller."""
+        """Return whether a tool, by its original name, exists for a caller."""
         return not self.is_needed or self._policy.allows(tenant, agent, tool)
 
     def names(self, tenant: str, agent: str) -> list[str]:

@@ -47,7 +47,7 @@ class StderrPort(Protocol):
         """Return them, the oldest first."""
 
     def watch(self, heard: Callable[[str], None]) -> None:
-        """Have each line told, as it is kept, from now on; it must not block."""
+        """Notify of each line, as it is kept, from now on; must not block."""
 
 
 class InstancePort(Protocol):
@@ -112,7 +112,7 @@ class InstancePort(Protocol):
         """Send a call; `done` gets its outcome once, unless it is cancelled before."""
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Tell of a resource's changes until cancelled; `done` says why there will be no more.
+        """Notify of a resource's changes until cancelled; `done` says why there will be no more.
 
         Args:
             uri: The resource.

@@ -47,7 +47,7 @@ class Offered:
     def lists_other(
         self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
     ) -> bool:
-        """Say whether a server lists anything else than what was recorded."""
+        """Return whether a server lists anything else than what was recorded."""
         recorded = (self.recorded_prompts, self.recorded_resources, self.recorded_templates)
         return recorded != (tuple(prompts), tuple(resources), tuple(templates))
 

@@ -53,7 +53,7 @@ class Resolved:
         return text
 
     def differs(self, other: Resolved | None) -> bool:
-        """Say whether another reading is there and has other values."""
+        """Return whether another reading is there and has other values."""
         return other is not None and other.digest != self.digest
 
 

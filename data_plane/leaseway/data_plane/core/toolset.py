@@ -206,7 +206,7 @@ def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> fr
 
 
 def has_other_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> bool:
-    """Say whether an instance lists anything else than what was recorded, exposed or not."""
+    """Return whether an instance lists anything else than what was recorded, exposed or not."""
     contract = toolset.contract
     return contract.keys() != listed.keys() or not all(
         _same(definition, listed[name]) for name, definition in contract.items()

@@ -77,7 +77,7 @@ class Generation:
         return self._predecessor
 
     def can_follow(self, older: Generation) -> bool:
-        """Say whether an older generation can serve until an instance of this one is up."""
+        """Return whether an older generation can serve until an instance of this one is up."""
         if self.variant.spec.hidden or self.is_shared != older.is_shared:
             return False
         if self.is_shared:
@@ -191,16 +191,16 @@ class Generation:
             self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
 
     def outdates(self, live: LiveInstance) -> bool:
-        """Say whether an instance was started with other values than the newest ones are."""
+        """Return whether an instance was started with other values than the newest ones are."""
         return self._lives.outdates(live)
 
     def lags(self, reading: Resolved) -> bool:
-        """Say whether anything here has other values than these."""
+        """Return whether anything here has other values than these."""
         held = [self.reading, *(live.instance.reading for live in self.lives)]
         return any(reading.differs(each) for each in held)
 
     def read_anew(self) -> None:
-        """Have the next start read the references again."""
+        """Read the references again at the next start."""
         self._lives.reading = None
 
     def begin(self) -> None:
@@ -395,26 +395,26 @@ class Generation:
         self._context.hooks.tools_changed(self.key, live)
 
     def live_disconnected(self, live: LiveInstance) -> None:
-        """Have the state of an instance reported that is about to end."""
+        """Report the state of an instance that is about to end."""
         self._context.reports.instances_changed()
 
     def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
-        """Tell operators what the server can't do as it is configured."""
+        """Report what the server can't do as it is configured."""
         if not self.draining:
             self.report(
                 reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"
             )
 
     def live_mended(self, live: LiveInstance, reason: str) -> None:
-        """Tell operators that it is over."""
+        """Clear such a report."""
         self._problems.mend(reason)
 
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
     ) -> None:
-        """Tell operators of a problem of this server, until it is mended or replaced."""
+        """Report a problem of this server, until it is mended or replaced."""
         self._problems.report(reason, message, severity)
 
     def mend(self, *reasons: str) -> None:
-        """Tell operators that problems are over; those that were not reported are not touched."""
+        """Clear problems; those that were not reported are not touched."""
         self._problems.mend(*reasons)

@@ -151,7 +151,7 @@ class LiveInstance:
         self.differing = differing_tools(toolset, self.instance.tools)
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
-        """Say whether it lists anything else than what was recorded, exposed or not."""
+        """Return whether it lists anything else than what was recorded, exposed or not."""
         offers = self.instance.offers
         return has_other_tools(toolset, self.instance.tools) or (
             offers is not None
@@ -159,7 +159,7 @@ class LiveInstance:
         )
 
     def has(self, toolset: CompiledToolset, tool: str) -> bool:
-        """Say whether its own tool of that name is as a contract has it; empty is any."""
+        """Return whether its own tool of that name is as a contract has it; empty is any."""
         if self._toolset is not toolset:
             self.compare(toolset)
         return tool not in self.differing
@@ -236,22 +236,22 @@ class LiveInstance:
             self.owner.live_ended(self, fault)
 
     def instance_tools_changed(self, instance: object) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_tools_changed(self)
 
     def instance_disconnected(self, instance: object) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_disconnected(self)
 
     def instance_warned(self, instance: object, reason: str, text: str) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_warned(self, reason, text)
 
     def instance_mended(self, instance: object, reason: str) -> None:
-        """Tell the owner."""
+        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_mended(self, reason)
 

@@ -82,7 +82,7 @@ class LiveInstances:
         return self.policy.max_instances - self._context.quota.count(self.key.server_id)
 
     def outdates(self, live: LiveInstance) -> bool:
-        """Say whether an instance was started with other values than the newest ones are."""
+        """Return whether an instance was started with other values than the newest ones are."""
         return self.reading is not None and self.reading.differs(live.instance.reading)
 
     def adopt(self, live: LiveInstance) -> None:

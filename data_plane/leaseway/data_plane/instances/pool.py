@@ -48,7 +48,7 @@ class _Probed:
         live.owner = self
 
     def give_up(self) -> None:
-        """Hear of the instance no more."""
+        """Ignore the instance from now on."""
         self._timer.cancel()
         self.live.owner = None
 
@@ -235,7 +235,7 @@ class Pool:
     def _hand_over(
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
-        """Have an older generation drain, at once or when the fresh one has an instance."""
+        """Drain an older generation, at once or when the fresh one has an instance."""
         if serving is not None and fresh.can_follow(serving):
             fresh.follow_on(serving)
             if serving is replaced:
@@ -246,7 +246,7 @@ class Pool:
         self._drain(replaced)
 
     def replace(self, old: Generation, live: LiveInstance | None = None) -> bool:
-        """Have a new generation of the same definition take over (DESIGN §3, local generations).
+        """Replace a generation by a new one of the same definition (DESIGN §3, local generations).
 
         Args:
             old: What is replaced; it drains.

@@ -36,12 +36,12 @@ class ServerProblems:
     def report(
         self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
     ) -> None:
-        """Tell operators of a problem, until it is mended or its generation replaced."""
+        """Report a problem, until it is mended or its generation replaced."""
         self._open.add(reason)
         self._reports.see(Problem("server", reason, message, self._key, severity))
 
     def fault(self, fault: Fault) -> None:
-        """Tell operators of a fault, until the next start that succeeds."""
+        """Report a fault, until the next start that succeeds."""
         reason = fault.metadata.get("problem", fault.reason.value)
         self._until_start.add(reason)
         self.report(reason, fault.message)
@@ -71,14 +71,14 @@ class ServerProblems:
             )
 
     def mend(self, *reasons: str) -> None:
-        """Tell operators that problems are over; those that were not reported are not touched."""
+        """Clear problems; those that were not reported are not touched."""
         for reason in reasons:
             if reason in self._open:
                 self._open.discard(reason)
                 self._reports.clear(Problem("server", reason, "", self._key))
 
     def mend_all(self) -> None:
-        """Tell operators that nothing is wrong with this generation any more."""
+        """Clear all problems of this generation."""
         self.mend(*tuple(self._open))
 
     def changed(self, how: str) -> None:

@@ -51,7 +51,7 @@ class Quota:
         return len(self._lives.get(server_id, ()))
 
     def join(self, server_id: str, holder: Evictable) -> None:
-        """Have somebody asked to give way, and told when there may be room."""
+        """Register somebody who can give way, and is notified when there may be room."""
         self._holders.setdefault(server_id, {})[holder] = None
 
     def leave(self, server_id: str, holder: Evictable) -> None:
@@ -62,7 +62,7 @@ class Quota:
             self._holders.pop(server_id, None)
 
     def make_room(self, server_id: str, limit: int) -> None:
-        """Have spares given up until one more instance is within a limit, if there are any."""
+        """Evict spares until one more instance is within a limit, if there are any."""
         for holder in tuple(self._holders.get(server_id, ())):
             while self.count(server_id) >= limit and holder.shed():
                 pass

@@ -213,7 +213,7 @@ class ReferenceWatch:
                 self._seen.pop(spec.key, None)
 
     def _find_missed(self, fresh: Mapping[VariantKey, _Seen]) -> None:
-        """Have servers that were never up tried at once where nothing is missing any more."""
+        """Try at once servers that were never up, where nothing is missing any more."""
         for key in fresh.keys() & self._missed.keys():
             seen = self._seen[key] = fresh[key]
             launch = self._missed[key].launch_hash
@@ -239,7 +239,7 @@ class ReferenceWatch:
             )
 
     def _follow(self, generation: Generation) -> None:
-        """Have a generation replaced that has other values than the newest."""
+        """Replace a generation that has other values than the newest."""
         key, seen = generation.key, self._seen.get(generation.key)
         if seen is None or seen.marks[0] != generation.launch_hash:
             return
@@ -322,5 +322,5 @@ def _values(spec: ServerSpec) -> tuple[Value, ...]:
 
 
 def _can_change(spec: ServerSpec) -> bool:
-    """Say whether what a server's references are read from can change while the worker runs."""
+    """Return whether what a server's references are read from can change while the worker runs."""
     return any(value.kind in ("file", "secret") for value in _values(spec))

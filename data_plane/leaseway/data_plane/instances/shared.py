@@ -54,7 +54,7 @@ class SharedSupervisor:
         self._attempt: asyncio.Future[None] | None = None
 
     def want(self) -> None:
-        """Have an instance kept up from now on."""
+        """Keep an instance up from now on."""
         if not self._wanted:
             self._wanted, self.rests = True, False
             self.settle()

@@ -194,7 +194,7 @@ class Spares:
             self.settle()
 
     def _is_wanted(self, live: LiveInstance) -> bool:
-        """Say whether to keep an instance that may only have shown that the server starts again."""
+        """Return whether to keep an instance that may only have shown that the server starts."""
         return live.spec.outlives_probe or spares_wanted(self._lives.policy) > len(self._ready)
 
     def _start_ended(self, start: _Start) -> None:

@@ -38,7 +38,7 @@ _NEVER: Final[tuple[Network, ...]] = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Say whether an address is one of the public internet."""
+    """Return whether an address is one of the public internet."""
     if address.is_multicast or address.is_reserved or not address.is_global:
         return False
     return not any(address in network for network in _NEVER if network.version == address.version)
@@ -61,7 +61,7 @@ class Hosts:
         return ", ".join((*names, *map(str, self.networks)))
 
     def permits_name(self, host: str) -> bool:
-        """Say whether a URL's host may be asked at all; its addresses are another question."""
+        """Return whether a URL's host may be asked at all; its addresses are another question."""
         address = as_address(host)
         if address is not None:
             return self._is_named(address) or (not self.names and is_public(address))
@@ -69,7 +69,7 @@ class Hosts:
         return not self.names or any(_matches(host, pattern) for pattern in self.names)
 
     def permits_address(self, address: Address) -> bool:
-        """Say whether an address may be connected to."""
+        """Return whether an address may be connected to."""
         return is_public(address) or self._is_named(address)
 
     def _is_named(self, address: Address) -> bool:

@@ -98,7 +98,7 @@ class Roots:
         return ", ".join(str(root) for root in self._roots)
 
     def contain(self, path: str) -> bool:
-        """Say whether a real path lies below one of the folders."""
+        """Return whether a real path lies below one of the folders."""
         return any(PurePosixPath(path).is_relative_to(root) for root in self._roots)
 
     @contextlib.contextmanager

@@ -83,7 +83,7 @@ class LeaseManager:
         return lease
 
     def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
-        """See to it that a lease, if it is held, is its caller's.
+        """Check that a lease, if it is held, is its caller's.
 
         Args:
             lease_id: The lease.

@@ -74,7 +74,7 @@ class WaitQueue:
         return waiter.turn.result()
 
     def serve(self) -> None:
-        """Let everybody try whom the room that there is now may suffice, in turn."""
+        """Retry the waiters for whom the room that there is now may suffice, in turn."""
         full: set[tuple[str, str]] = set()
         granted: set[LeaseKey] = set()
         nowhere = False

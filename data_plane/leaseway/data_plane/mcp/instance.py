@@ -158,7 +158,7 @@ class Instance:
         return refuse(done, self._not_open())
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Tell of a resource's changes (see `Subscriptions.follow`); from any task."""
+        """Notify of a resource's changes (see `Subscriptions.follow`); from any task."""
         if self.state == "ready" and self._subscriptions is not None:
             return self._subscriptions.follow(uri, on_update, done)
         return refuse(done, self._not_open())

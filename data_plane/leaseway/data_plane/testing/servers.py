@@ -154,7 +154,7 @@ class MemoryAsk:
             self._ask.refuse(METHOD_NOT_FOUND, nobody_answers(method))
 
     def withdraw(self) -> None:
-        """Want no answer any more."""
+        """Withdraw the question."""
         self._ask.withdraw()
 
     def _take(self, result: bytes) -> None:

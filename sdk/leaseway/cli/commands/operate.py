@@ -80,7 +80,7 @@ async def _find(client: AsyncClient, server: str, session: str) -> str:
 @timeout_option("Seconds to wait at most.", 60)
 @client_options
 def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) -> None:
-    """Have WORKER end without a failed call.
+    """Drain WORKER: it ends without a failed call.
 
     It gets no new work, finishes the calls in flight, revokes its leases and ends.
     """

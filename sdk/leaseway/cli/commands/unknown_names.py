@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> None:
-    """See to it that servers exist, and name on stderr those that never came up.
+    """Check that servers exist, and name on stderr those that never came up.
 
     Raises:
         CliFailure: One does not; names the nearest ids.

@@ -58,7 +58,7 @@ class Output:
         return self.path is not None and self.path.is_dir()
 
     def check(self) -> None:
-        """See to it that writing can work, before anything is asked for.
+        """Check that writing can work, before anything is asked for.
 
         Raises:
             click.UsageError: The file is there, and may not be replaced.

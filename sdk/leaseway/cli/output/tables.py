@@ -117,7 +117,7 @@ def _print_drawn(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _fits(columns: Sequence[Sequence[str]], width: int) -> bool:
-    """Say whether all columns fit without being cut, the wide ones wrapped."""
+    """Return whether all columns fit without being cut, the wide ones wrapped."""
     needed = [min(_width(column), _WRAPPED) for column in columns]
     return sum(needed) + _GAP * (len(columns) - 1) <= width
 

@@ -166,7 +166,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         return background().run(lambda: self._inner.revoke_lease(lease, reason, timeout=timeout))
 
     def drain_worker(self, worker: str, *, timeout: float | None = None) -> None:
-        """Have a worker finish its calls and end; see `AsyncClient.drain_worker`."""
+        """Drain a worker: it finishes its calls and ends; see `AsyncClient.drain_worker`."""
         background().run(lambda: self._inner.drain_worker(worker, timeout=timeout))
 
     def approvals(self, *, timeout: float | None = None) -> list[Approval]:

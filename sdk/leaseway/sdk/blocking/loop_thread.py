@@ -142,7 +142,7 @@ class Background:
             self._begin()
 
     def _tell(self, callback: Callable[[], object]) -> bool:
-        """Have the loop call something; say whether there is a loop."""
+        """Call something in the loop; return whether there is a loop."""
         loop = self._loop
         if loop is None:
             return False

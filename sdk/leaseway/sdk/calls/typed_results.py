@@ -197,7 +197,7 @@ def _is_installed(package: str) -> bool:
 
 
 def _is_struct(result_type: object) -> bool:
-    """Say whether a type is msgspec's own, which only an import of it can have made."""
+    """Return whether a type is msgspec's own, which only an import of it can have made."""
     msgspec = sys.modules.get("msgspec")
     return (
         msgspec is not None

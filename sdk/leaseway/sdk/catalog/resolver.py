@@ -107,7 +107,7 @@ class Resolver:
                     raise fault from None
 
     def doubt(self, target: Target, *, at_once: bool) -> None:
-        """Have a name asked again, since what it led to has failed.
+        """Resolve a name again, since what it led to has failed.
 
         Args:
             target: Where it led.

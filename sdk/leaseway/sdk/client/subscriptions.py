@@ -193,7 +193,7 @@ class AsyncResourceUpdates:
             await asyncio.sleep(_AGAIN.delay(failures - 1))
 
     def _passes(self, fault: Fault) -> bool:
-        """Say whether to subscribe anew; what a lease's server kept is gone with the lease."""
+        """Return whether to subscribe anew; what a lease's server kept is gone with the lease."""
         target = self._request.target
         if not self._changes.held.is_set() or target is None:
             return False

@@ -139,7 +139,7 @@ class LeaseBook:
         return held if held is not None and now < held.expires_at else None
 
     def knows(self, key: Key) -> bool:
-        """Say whether a lease of a key is held or has ended."""
+        """Return whether a lease of a key is held or has ended."""
         return key in self._held or key in self._ended
 
     def concerns(self, session: str, server_id: str) -> bool:
@@ -327,7 +327,7 @@ class FirstCalls:
         return self.acquired(lease, key)
 
     def acquired(self, lease: leases_pb2.Lease, key: Key) -> bool:
-        """Say whether a lease that its worker tells of is that of a key, acquired by this client.
+        """Return whether a lease that its worker reports is one of a key, acquired by this client.
 
         Another client of the session may have acquired it at the same moment: that one gives it
         back.

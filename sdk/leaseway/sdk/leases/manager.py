@@ -473,7 +473,7 @@ class LeaseManager:
 
 
 def _is_cut_off(fault: Fault, before: int) -> bool:
-    """Say whether to ask a worker again whose connection broke, or broke just before.
+    """Return whether to ask a worker again whose connection broke, or broke just before.
 
     Args:
         fault: How the newest try failed.

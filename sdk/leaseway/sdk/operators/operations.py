@@ -211,7 +211,7 @@ async def revoke_lease(runtime: Runtime, deadline: float, *, lease_id: str, reas
 
 
 async def drain_worker(runtime: Runtime, deadline: float, *, worker_id: str) -> None:
-    """Have a worker take no more work and end."""
+    """Drain a worker: it takes no more work and ends."""
     control = runtime.control
     request = admin_pb2.DrainWorkerRequest(worker_id=worker_id)
     await control.ask(control.admin.DrainWorker, request, deadline)

@@ -60,15 +60,15 @@ class Behaviour:
         self._holds: dict[str, tuple[Hold, asyncio.Event]] = {}
 
     def fail(self, tool: str, fault: Fault, times: int) -> None:
-        """Have the next calls of a tool fail."""
+        """Fail the next calls of a tool."""
         self._faults[tool].extend([fault] * times)
 
     def delay(self, tool: str, seconds: float, times: int) -> None:
-        """Have the next calls of a tool take longer."""
+        """Delay the next calls of a tool."""
         self._delays[tool].extend([seconds] * times)
 
     def hold(self, tool: str, hold: Hold) -> None:
-        """Have all calls of a tool wait.
+        """Hold all calls of a tool.
 
         Raises:
             ValueError: They are held already.
@@ -85,7 +85,7 @@ class Behaviour:
             held[1].set()
 
     async def meet(self, tool: str) -> None:
-        """Have one call meet what is meant for it.
+        """Apply to one call what is meant for it.
 
         Raises:
             Fault: It is to fail.

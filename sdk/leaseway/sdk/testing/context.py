@@ -54,7 +54,7 @@ class CallContext:
     _line: Line = field(repr=False)
 
     def progress(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Tell the caller how far the call is; nothing happens where nobody wants to know."""
+        """Report progress to the caller; nothing happens where it wants none."""
         if self._line.progress is not None:
             self._line.progress(progress, total, message)
 

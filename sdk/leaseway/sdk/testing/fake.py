@@ -184,7 +184,7 @@ class FakeLeaseway(Steering):
         return [problem_from_wire(message) for message in self._do(self._running().problems)]
 
     def _changed(self) -> None:
-        """Have a change served: at once, but for one that a tool of this very fake makes."""
+        """Serve a change: at once, but for one that a tool of this very fake makes."""
         planes = self._planes
         if planes is None:
             return

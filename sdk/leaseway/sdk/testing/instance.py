@@ -98,12 +98,12 @@ class FunctionServers:
         return FunctionInstance(self, spec, opener, instance_id, reading)
 
     def updated(self, server_id: str, uri: str) -> None:
-        """Tell all who follow a resource that it has changed."""
+        """Notify all who follow a resource that it has changed."""
         for tell in tuple(self.followers.get((server_id, uri), ())):
             tell(uri)
 
     def close(self) -> None:
-        """Let the threads of tools end."""
+        """End the threads of tools."""
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -214,7 +214,7 @@ class FunctionInstance:
         return pending
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> _Pending:
-        """Tell of a resource's changes."""
+        """Notify of a resource's changes."""
         pending = _Pending(self, done)
         followers = self._servers.followers[self._server.id, uri]
         followers.add(on_update)

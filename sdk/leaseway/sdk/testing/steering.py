@@ -40,7 +40,7 @@ class Steering(ABC):
         """Do something where the fake lives; its state has that one writer."""
 
     def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
-        """Have the next calls of a tool fail instead of running it.
+        """Fail the next calls of a tool instead of running it.
 
         Clients try again what is safe to repeat, as ever: an error that says that nothing was
         started, such as `Draining`, is met by the second try unless `times` outlasts them all.
@@ -66,7 +66,7 @@ class Steering(ABC):
         self._do(lambda: self._servers.behaviour.fail(name, fault, times))
 
     def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
-        """Have the next calls of a tool begin later.
+        """Delay the next calls of a tool.
 
         Args:
             tool: The tool's exposed name.
@@ -81,7 +81,7 @@ class Steering(ABC):
         self._do(lambda: self._servers.behaviour.delay(name, seconds, times))
 
     def hold(self, tool: str) -> Hold:
-        """Have calls of a tool wait until a `with` block ends, without any sleeping.
+        """Hold calls of a tool until a `with` block ends, without any sleeping.
 
         with fake.hold("build") as held:
             pending = threads.submit(client.call_tool, "build")

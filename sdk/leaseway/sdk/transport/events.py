@@ -118,7 +118,7 @@ class CallEvents:
         """Take a change of a resource; calls of tools have none."""
 
     def take_question(self, question: Question) -> None:
-        """Have a question answered; one that nobody here answers is refused."""
+        """Answer a question; one that nobody here answers is refused."""
         if question.method not in self.answers:
             question.refuse(f"This caller does not answer {question.method}.")
         elif self._tasks is not None:
@@ -130,7 +130,7 @@ class CallEvents:
             self._wake.set()
 
     def withdraw_question(self, ask_id: int) -> None:
-        """Have a question not answered any more: its server has taken it back."""
+        """Stop answering a question that its server has withdrawn."""
         if self._tasks is not None:
             self._tasks.withdraw(ask_id)
         for question in tuple(self._questions):

@@ -62,12 +62,12 @@ def silent_worker(worker: str, seconds: float) -> Fault:
 
 
 def is_end(error: grpc.aio.AioRpcError) -> bool:
-    """Say whether gRPC reports that it wrote to an RPC which the peer had just ended."""
+    """Return whether gRPC reports that it wrote to an RPC which the peer had just ended."""
     return error.code() is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
 
 
 def is_turned_away(error: grpc.aio.AioRpcError) -> bool:
-    """Say whether gRPC ended an RPC by itself since too many waited; nobody here cancelled it."""
+    """Return whether gRPC ended an RPC as too many waited; nobody here cancelled it."""
     bare = error.code() is _Code.CANCELLED and error.details() == _TURNED_AWAY
     return bare and fault_from_rpc_error(error) is None
 

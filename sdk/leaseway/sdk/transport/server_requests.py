@@ -176,7 +176,7 @@ class Question:
         self._send = send
 
     def cross(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the answer, given in another thread, sent in the loop."""
+        """Send an answer that another thread gave, in the loop."""
         send = self._send
 
         def send_there(answer: execution_pb2.Answer) -> None:
@@ -331,7 +331,7 @@ class AskTasks:
         self._tasks: dict[Question, asyncio.Task[None]] = {}
 
     def begin(self, question: Question) -> None:
-        """Have a question answered; one too many is refused."""
+        """Answer a question; one too many is refused."""
         if len(self._tasks) >= MAX_ASKS:
             question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")
             return
@@ -344,13 +344,13 @@ class AskTasks:
         task.add_done_callback(lambda _: self._tasks.pop(question, None))
 
     def withdraw(self, ask_id: int) -> None:
-        """Have a question not answered any more: its server has taken it back."""
+        """Stop answering a question that its server has withdrawn."""
         for question, task in self._tasks.items():
             if question.ask_id == ask_id:
                 task.cancel()
 
     def cancel(self) -> None:
-        """Have nothing answered any more: the call has ended."""
+        """Stop answering: the call has ended."""
         for task in self._tasks.values():
             task.cancel()
 

@@ -79,7 +79,7 @@ class WorkerLink:
         return self._exchange or self._open()
 
     def listen(self) -> None:
-        """Have a stream open, on which the worker will say that it goes."""
+        """Open a stream, on which the worker will say that it goes."""
         if self._exchange is None and not self._left:
             self._open()
 
@@ -214,7 +214,7 @@ class WorkerPool:
         return self.link(best)
 
     def others(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> bool:
-        """Say whether a worker is left beside those to avoid."""
+        """Return whether a worker is left beside those to avoid."""
         return self._least_loaded(workers, avoid) is not None
 
     def abort(self) -> None:

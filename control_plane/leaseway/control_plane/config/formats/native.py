@@ -69,7 +69,7 @@ def read_native(root: Table, where: Where) -> Document | None:
 
 
 def _is_foreign(root: Table) -> bool:
-    """Say whether a file has keys, and none that is known or meant to be.
+    """Return whether a file has keys, and none that is known or meant to be.
 
     Its content is repeated nowhere: whoever names a wrong file may have named a secret one.
     """

@@ -31,7 +31,7 @@ _OF_CLIENTS: Final = frozenset(
 
 
 def is_of_client(node: Tree) -> bool:
-    """Say whether a text holds a variable that only a client can fill in, or an input."""
+    """Return whether a text holds a variable that only a client can fill in, or an input."""
     if not isinstance(node, Leaf) or not isinstance(node.value, str):
         return False
     names = {match[1] for match in _VARIABLE.finditer(node.value)}

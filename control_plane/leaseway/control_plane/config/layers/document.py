@@ -57,7 +57,7 @@ Implied = Literal["always", "if_it_runs", "never"]
 
 
 def is_implied(implied: Implied, names: Collection[str]) -> bool:
-    """Say whether an entry with these keys, and no `transport`, means one all the same."""
+    """Return whether an entry with these keys, and no `transport`, means one all the same."""
     return implied == "always" or (
         implied == "if_it_runs" and ("command" in names or "url" in names)
     )

@@ -127,7 +127,7 @@ class Documents:
 
 
 def is_address(source: str) -> bool:
-    """Say whether a document is to be fetched."""
+    """Return whether a document is to be fetched."""
     return source.startswith(("http://", "https://"))
 
 

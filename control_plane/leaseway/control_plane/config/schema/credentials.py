@@ -46,7 +46,7 @@ _LOOKED_AT: Final = 4_096
 
 
 def names_a_secret(name: str) -> bool:
-    """Say whether a variable, header or flag is named like what holds a secret."""
+    """Return whether a variable, header or flag is named like what holds a secret."""
     return _SECRET_NAME.search(name.strip("-")) is not None
 
 

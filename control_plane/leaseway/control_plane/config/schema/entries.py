@@ -276,7 +276,7 @@ def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
 
 
 def _is_misplaced(name: str, transport: str | None) -> bool:
-    """Say whether a key is none of a transport's, so that its value is not judged either."""
+    """Return whether a key is none of a transport's, so that its value is not judged either."""
     key = SERVER_KEYS.get(name)
     if key is None or transport is None:
         return False

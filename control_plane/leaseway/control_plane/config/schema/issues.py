@@ -190,7 +190,7 @@ class IssueLog:
         return at.file or self._file
 
     def forbids_credentials(self, at: Position) -> bool:
-        """Say whether a literal credential at a place is an error; it is a warning otherwise."""
+        """Return whether a literal credential at a place is an error; it is a warning otherwise."""
         return self.file_of(at) in self._strict
 
     def issues(self) -> tuple[ConfigIssue, ...]:

@@ -47,7 +47,7 @@ class Key:
     instead: str = ""
 
     def is_for(self, transport: str) -> bool:
-        """Say whether a server with this transport may have it."""
+        """Return whether a server with this transport may have it."""
         if self.transports is None or transport in self.transports:
             return True
         return self.reaches_registered and is_registered(transport)

@@ -30,7 +30,7 @@ _SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600,
 
 
 def kind_of(node: Tree) -> str:
-    """Say what a value is without more_telling it."""
+    """Return what kind a value is, without repeating it."""
     if not isinstance(node, Leaf):
         return "a list" if isinstance(node, Items) else "a mapping"
     match node.value:

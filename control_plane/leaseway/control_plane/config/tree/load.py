@@ -9,7 +9,7 @@ from leaseway.control_plane.config.tree.yaml_tree import Tree, load_tree
 
 
 def is_json(path: str) -> bool:
-    """Say whether a file is called JSON."""
+    """Return whether a file is called JSON."""
     return PurePath(path).name.endswith((".json", ".jsonc"))
 
 

@@ -66,7 +66,7 @@ def parse_definition(definition: bytes) -> ToolDefinition:
 
 
 def is_task_only(definition: bytes) -> bool:
-    """Say whether a tool runs as an MCP task only, an extension, and answers no plain call."""
+    """Return whether a tool runs as an MCP task only, an extension, and answers no plain call."""
     if b'"taskSupport"' not in definition:  # as nearly all; what is escaped in JSON is no matter
         return False
     try:

@@ -54,7 +54,7 @@ class Move:
 
 
 def followed(known: Mapping[MoveKey, Move], old: Snapshot, new: Snapshot) -> dict[MoveKey, Move]:
-    """Return the moves that are worth more_telling at a new snapshot.
+    """Return the moves that are worth telling of at a new snapshot.
 
     Args:
         known: Those that were at the old one.

@@ -45,7 +45,7 @@ def nothing_for(key: VariantKey) -> LastKnownGood:
 
 
 def is_stand_in(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
-    """Say whether something hides a server from a tenant only until its own variant is up."""
+    """Return whether something hides a server from a tenant only until its own variant is up."""
     if served is None or not served.spec.hidden:
         return False
     wanted = desired.get(served.key)

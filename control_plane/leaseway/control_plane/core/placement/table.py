@@ -102,16 +102,16 @@ class Eligible(Protocol):
         """How many leases of the server in question a worker may have."""
 
     def takes(self, worker_id: str) -> bool:
-        """Say whether a worker could hold the lease."""
+        """Return whether a worker could hold the lease."""
 
     def stands(self, worker_id: str) -> bool:
-        """Say whether leases that a worker has reported stand, as they do where it takes more.
+        """Return whether leases that a worker has reported stand, as they do where it takes more.
 
         They may where it does not: a holder that is behind still holds.
         """
 
     def suspects(self, worker_id: str) -> bool:
-        """Say whether a worker is one to turn to only where there is no other with room."""
+        """Return whether a worker is one to turn to only where there is no other with room."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class PlacementTable:
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
 
     def knows(self, key: LeaseKey) -> bool:
-        """Say whether a worker has reported a lease for the key."""
+        """Return whether a worker has reported a lease for the key."""
         return key in self._by_key
 
     def places(self, key: LeaseKey) -> list[str]:
@@ -178,7 +178,7 @@ class PlacementTable:
         return lease
 
     def is_fenced(self, lease: HeldLease) -> bool:
-        """Say whether the holder of a lease was told that it is lost."""
+        """Return whether the holder of a lease was told that it is lost."""
         return self._fenced.get(lease.id) == lease.key
 
     def ending(self, key: LeaseKey) -> list[str]:
@@ -186,7 +186,7 @@ class PlacementTable:
         return [lease.worker_id for lease in self._ending.get(key, ())]
 
     def is_superseded(self, lease: HeldLease, since: float) -> bool:
-        """Say whether a lease's key has been given to another worker since a time."""
+        """Return whether a lease's key has been given to another worker since a time."""
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id != lease.worker_id:
             return True
@@ -212,7 +212,7 @@ class PlacementTable:
         return self._tenants.get(tenant, 0)
 
     def has_all(self, tenant: str) -> bool:
-        """Say whether a tenant has as many leases, reserved ones included, as it may."""
+        """Return whether a tenant has as many leases, reserved ones included, as it may."""
         return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
 
     def held_by(self, worker_id: str) -> int:

@@ -64,7 +64,7 @@ class WaitQueue:
         return len(self._waiting)
 
     def join(self, key: LeaseKey, avoided: Iterable[str], now: float) -> Waiter | None:
-        """Have a request wait; None where too many do already."""
+        """Queue a request; None where too many wait already."""
         if len(self._waiting) >= MAX_WAITING:
             return None
         self._forget_served(now)
@@ -88,7 +88,7 @@ class WaitQueue:
         held: Callable[[LeaseKey], bool] = lambda _key: False,
         held_by: Callable[[str], int] = lambda _tenant: 0,
     ) -> None:
-        """Let everybody try whom the room that there is now may suffice, tenants in turn.
+        """Retry the waiters for whom the room that there is now may suffice, tenants in turn.
 
         Args:
             attempt: Returns the answer, or None where there is no room.

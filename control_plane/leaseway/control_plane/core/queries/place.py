@@ -237,7 +237,7 @@ def try_instead(near: list[str], listing: str) -> str:
 
 
 def _stands(state: Coordinator, worker_id: str) -> bool:
-    """Say whether a worker's leases stand: whether it neither is gone nor goes."""
+    """Return whether a worker's leases stand: whether it neither is gone nor goes."""
     record = state.workers.get(worker_id)
     return record is not None and record.takes_work
 

@@ -35,7 +35,7 @@ class TooMuchEffort(Exception):
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Say whether a URI is one that a template stands for; the template's own text is, too.
+    """Return whether a URI is one that a template stands for; the template's own text is, too.
 
     Raises:
         TooMuchEffort: It would take too long to say.
@@ -70,7 +70,7 @@ class ComparedUri:
         self._end = 1 << len(uri)
 
     def matches(self, template: str) -> bool:
-        """Say whether the URI is one that a template stands for, or the template's own text.
+        """Return whether the URI is one that a template stands for, or the template's own text.
 
         Raises:
             TooMuchEffort: This and all before it cost too much.

@@ -142,11 +142,11 @@ class WorkerRecord:
         self._failing = frozenset({one.launched for one in instances if one.failures} - usable)
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:
-        """Say whether a shared instance of a launch, or a spare, waits there for callers."""
+        """Return whether a shared instance of a launch, or a spare, waits there for callers."""
         return (key, launch_hash) in self._up
 
     def is_failing(self, key: VariantKey, launch_hash: str) -> bool:
-        """Say whether the worker could not start a launch the last time that it tried."""
+        """Return whether the worker could not start a launch the last time that it tried."""
         return (key, launch_hash) in self._failing
 
     @property
@@ -170,7 +170,7 @@ class WorkerRecord:
         return self.connected and not self.draining
 
     def is_suspect(self, unanswered_since: float | None, now: float) -> bool:
-        """Say whether a worker may hang though its stream is open (DESIGN §5).
+        """Return whether a worker may hang though its stream is open (DESIGN §5).
 
         Args:
             unanswered_since: When it was first named to a caller without a word from it since.

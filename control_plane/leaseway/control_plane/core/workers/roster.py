@@ -173,7 +173,7 @@ class Roster:
     # What operators ask for.
 
     def drain(self, worker_id: str) -> bool:
-        """Have a worker take no more work and end; False where there is none of that id."""
+        """Drain a worker: it takes no more work and ends; False where there is none of that id."""
         record = self.workers.get(worker_id)
         if record is None or not record.connected:
             return False
@@ -181,7 +181,7 @@ class Roster:
         return True
 
     def revoke(self, lease_id: str, reason: str) -> bool:
-        """Have a lease ended; False where no worker has reported it."""
+        """End a lease; False where no worker has reported it."""
         lease = self.placements.leases.get(lease_id)
         if lease is None:
             return False

@@ -148,7 +148,7 @@ class Subscription:
         return True
 
     def has(self, served: Served) -> bool:
-        """Say whether the worker has acknowledged exactly this content."""
+        """Return whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
 
     def _lacks(self, snapshot: Snapshot) -> Delta:

@@ -132,7 +132,7 @@ def not_followed(server: str, target: URL, status: int) -> Fault:
 
 
 def same_origin(source: URL, target: URL) -> bool:
-    """Say whether credentials for one address may travel to another."""
+    """Return whether credentials for one address may travel to another."""
     if target.host != source.host or target.scheme not in ("http", "https"):
         return False
     upgraded = source.scheme == "http" and target.scheme == "https"

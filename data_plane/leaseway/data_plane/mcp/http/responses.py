@@ -202,5 +202,5 @@ class AnswerReader:
 
 
 def _names_session(status: int, body: bytes) -> bool:
-    """Say whether a refusal means an unknown session: 404, or 400 with words as some put it."""
+    """Return whether a refusal means an unknown session: 404, or 400 with words as some put it."""
     return status == 404 or (status == 400 and b"session id" in body[:1024].lower())

@@ -43,7 +43,7 @@ class Renewal:
         return self._endpoint.session_id
 
     async def renew(self, forgotten: str) -> None:
-        """See to it that there is another session than the forgotten one."""
+        """Open another session in place of the forgotten one."""
         if self._opening is None and self._endpoint.session_id == forgotten:
             _logger.info(
                 "The server %s has forgotten its session; another is opened.", self._server

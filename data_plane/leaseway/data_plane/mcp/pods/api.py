@@ -246,7 +246,7 @@ class Pods:
 
 
 def runs_pods(environ: Mapping[str, str]) -> bool:
-    """Say whether a worker runs images as pods: it is told to, or it is on Kubernetes itself."""
+    """Return whether a worker runs images as pods: it is told to, or it is on Kubernetes itself."""
     named = environ.get("LEASEWAY_CONTAINER_ENGINE")
     return named == "kubernetes" if named else "KUBERNETES_SERVICE_HOST" in environ
 
@@ -279,7 +279,7 @@ def find_access(namespace: str | None) -> Access:
 
 
 def is_running(status: Mapping[str, Any]) -> bool:
-    """Say whether a pod's server runs."""
+    """Return whether a pod's server runs."""
     states = [each for each in status.get("containerStatuses") or () if each["name"] == CONTAINER]
     return bool(states) and "running" in (states[0].get("state") or {})
 

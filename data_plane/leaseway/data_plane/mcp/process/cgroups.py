@@ -336,7 +336,7 @@ def _processes(folder: Path) -> list[int]:
 
 
 def _is_ours(pid: int) -> bool:
-    """Say whether a process is this one or descends from it."""
+    """Return whether a process is this one or descends from it."""
     while pid > 1 and pid != os.getpid():
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -174,7 +174,7 @@ def process_identity(pid: int) -> str:
 
 
 def is_gone(owner: str) -> bool:
-    """Say whether an owner is a process that would be seen from here and is not there."""
+    """Return whether an owner is a process that would be seen from here and is not there."""
     boot, space, pid, started, *_ = (*owner.split(":"), "", "", "", "")
     mine = process_identity(os.getpid()).split(":")
     if (boot, space) != (mine[0], mine[1]) or not pid.isdecimal():

@@ -98,7 +98,7 @@ def _shown(key: str, limits: Limits) -> str:
 
 
 def _is_privileged() -> bool:
-    """Say whether the kernel exempts this process from the limit on a user's processes."""
+    """Return whether the kernel exempts this process from the limit on a user's processes."""
     fields = (line.partition(":") for line in Path("/proc/self/status").read_text().splitlines())
     status = {name: value.split() for name, _, value in fields}
     is_root = status["Uid"][0] == "0"

@@ -191,7 +191,7 @@ def _fail(future: asyncio.Future[Popen], error: BaseException) -> None:
 
 
 def _tag(mark: str) -> tuple[int, int] | None:
-    """Have what is started from now on keep a mark though it drops its environment.
+    """Mark what is started from now on, also where it drops its environment.
 
     Returns what the limit was, where it was changed.
     """

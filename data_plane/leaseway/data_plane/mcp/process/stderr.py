@@ -67,7 +67,7 @@ class StderrTail:
         return [*self._lines, self._shown()] if self._partial else list(self._lines)
 
     def watch(self, heard: Callable[[str], None]) -> None:
-        """Have each line told, as it is kept, from now on."""
+        """Notify of each line, as it is kept, from now on."""
         self._heard = heard
 
     def last(self, lines: int, size: int) -> str:

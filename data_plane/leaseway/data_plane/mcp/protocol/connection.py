@@ -76,11 +76,11 @@ class Peer(Requester):
         raise NotImplementedError
 
     def _refusal(self, size: int) -> Fault | None:
-        """Say why no call of this size can be taken now."""
+        """Return why no call of this size can be taken now."""
         raise NotImplementedError
 
     def _is_stuck(self) -> bool:
-        """Say whether what is sent now does not get out for reasons that lie with the server."""
+        """Return whether what is sent now does not get out for reasons that lie with the server."""
         raise NotImplementedError
 
     async def aclose(self, *, hurry: bool = False) -> None:
@@ -96,7 +96,7 @@ class Peer(Requester):
         return tools
 
     def hear_updates(self, on_update: OnUpdate, on_reopened: Callable[[], None]) -> None:
-        """Have somebody told of changes of resources.
+        """Register who is notified of changes of resources.
 
         Args:
             on_update: Told the URI of what changed.
@@ -214,7 +214,7 @@ class Peer(Requester):
         return oldest is not None and self.signs.explained_by(oldest.id)
 
     def _doubt(self, given_up: int) -> None:
-        """Have the server asked soon, if it has been silent since a call that was given up."""
+        """Ask the server soon, if it has been silent since a call that was given up."""
         self.signs.doubt(given_up, self._next_id)
         self._wake_in_doubt()
 

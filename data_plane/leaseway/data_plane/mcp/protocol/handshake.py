@@ -53,7 +53,7 @@ async def negotiate(
 
 
 async def _discovers(session: ClientSession, timeout: float) -> bool:
-    """Say whether the server is of the modern era; anything but a proof means that it is not."""
+    """Return whether the server is of the modern era; anything but a proof means that it is not."""
     try:
         async with asyncio.timeout(timeout):
             await session.discover()

@@ -130,7 +130,7 @@ class Inbox:
             _logger.exception("A callback for %s of the server %s failed.", method, self._server)
 
     def answer_asks_by(self, send: SendAnswer) -> None:
-        """Have answers to questions sent another way than all others; before there are any."""
+        """Send answers to questions another way than all others; before there are any."""
         self._asks = LegacyAsks(send)
 
     async def run(

@@ -63,7 +63,7 @@ async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable
 
 
 def _told_of(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:
-    """Say whether the server tells of changes of its tools, its prompts, its resources."""
+    """Return whether the server tells of changes of its tools, its prompts, its resources."""
     if capabilities is None:
         return False, False, False
     tools, prompts, resources = (

@@ -48,7 +48,7 @@ class Liveness:
             self._doubted_up_to = newest
 
     def explained_by(self, oldest: int) -> bool:
-        """Say whether a server may be silent because it works on its oldest call in flight.
+        """Return whether a server may be silent because it works on its oldest call in flight.
 
         Not if that was made only after the silence had come into doubt: or a server that hangs
         would be excused for ever by those who go on calling it.

@@ -63,7 +63,7 @@ class Requester(Dispatcher[TransportContext]):
         raise NotImplementedError
 
     def _is_call(self, key: object) -> bool:
-        """Say whether a call has this id."""
+        """Return whether a call has this id."""
         raise NotImplementedError
 
     def _wake_in_doubt(self) -> None:

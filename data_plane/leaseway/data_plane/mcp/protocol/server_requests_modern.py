@@ -107,7 +107,7 @@ class Rounds:
             self._pause = asyncio.get_running_loop().call_later(delay, self._go_on)
 
     def cancel(self) -> None:
-        """Want no answers any more: the call has ended."""
+        """Stop waiting for answers: the call has ended."""
         self.waiting = False
         asks, self._asks = self._asks, []
         for ask in asks:

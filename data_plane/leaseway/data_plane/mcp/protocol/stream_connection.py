@@ -223,7 +223,7 @@ class StreamPeer(Peer):
             self.fault = fault
 
     def lost(self, fault: Fault) -> None:
-        """Tell everyone who waits (see `Receiver`)."""
+        """Notify everyone who waits (see `Receiver`)."""
         self._end(fault)
 
     def _end(self, fault: Fault | None) -> None:

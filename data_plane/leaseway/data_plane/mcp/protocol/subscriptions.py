@@ -121,7 +121,7 @@ class _Resource:
         self._was_held = True
 
     def renew(self) -> None:
-        """Have the subscription made anew."""
+        """Renew the subscription."""
         self.anew = True
         self.changed.set()
 
@@ -131,12 +131,12 @@ class _Resource:
             follower.tell(uri)
 
     def covers(self, uri: str) -> bool:
-        """Say whether a URI is this one or a part of it."""
+        """Return whether a URI is this one or a part of it."""
         own = self.uri.rstrip("/")
         return uri.startswith(own) and (len(uri) == len(own) or uri[len(own)] in "/#?")
 
     def fail(self, fault: Fault) -> None:
-        """Tell all followers that nothing more will come."""
+        """Notify all followers that nothing more will come."""
         followers, self._followers = self._followers, {}
         for follower in followers:
             follower.fail(fault)
@@ -167,7 +167,7 @@ class Subscriptions:
             peer.hear_updates(self._updated, self._renew)
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Tell of a resource's changes until cancelled, or until it fails for good.
+        """Notify of a resource's changes until cancelled, or until it fails for good.
 
         Args:
             uri: The resource.
@@ -186,7 +186,7 @@ class Subscriptions:
         return resource.join(on_update, done)
 
     async def aclose(self) -> None:
-        """Tell all followers that the connection has ended."""
+        """Notify all followers that the connection has ended."""
         fault = replace(self._peer.fault or self._closed(), started="yes")
         for resource in tuple(self._resources.values()):
             resource.fail(fault)

@@ -81,7 +81,7 @@ class Pulled(Transport):
         return self._sending > 0
 
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Have a message sent after those before it."""
+        """Queue a message behind those before it."""
         if self._over:
             return
         self._queue[receipt] = message
