@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 
 from leaseway.telemetry.logs import configure_logging
-from leaseway.telemetry.logs_otlp import otlp_handler
+from leaseway.telemetry.logs_otlp import otlp_audit, otlp_handler
 from leaseway.wire.redaction import hide
 
 
@@ -81,3 +81,23 @@ def test_nothing_is_sent_unless_it_is_asked_for_by_name(
 ) -> None:
     monkeypatch.delenv("OTEL_LOGS_EXPORTER")
     assert otlp_handler("worker w1", logging.INFO) is None
+
+
+def test_records_of_the_audit_are_sent_where_an_endpoint_is_named(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_LOGS_EXPORTER")
+    audit = otlp_audit("w1")
+    assert audit is not None
+    body = b'{"time":"2027-01-15T08:00:00.125Z","event":"call","tool":"echo","arguments":{"a":1}}'
+    audit.send([body])
+    audit.close()
+    request = collector.taken.get(timeout=30)
+    [record] = request.resource_logs[0].scope_logs[0].log_records
+    assert record.body.string_value.encode() == body
+    assert record.time_unix_nano == 1_800_000_000_125_000_000
+    fields = {each.key: each.value.string_value for each in record.attributes}
+    assert fields["event.name"] == "leaseway.audit"
+    assert fields["leaseway.audit.tool"] == "echo"
+    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
+    assert otlp_audit("w1") is None

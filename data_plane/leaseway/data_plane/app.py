@@ -33,6 +33,7 @@ from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
+from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
 from leaseway.telemetry.setup import measuring
 from leaseway.wire.auth import check_listen
 from leaseway.wire.serving import bind, make_server
@@ -63,7 +64,8 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     bound = bind(server, options.listen)
     stop = Stop()
     worker: Worker | None = None
-    audit = _audit(options)
+    exported = otlp_audit(options.id) if options.audit is not None else None
+    audit = _audit(options, exported)
     # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
     with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
@@ -94,10 +96,12 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 background.cancel_all()
                 if audit is not None:
                     audit.close()
+                if exported is not None:
+                    await asyncio.to_thread(exported.close)
     return 0
 
 
-def _audit(options: WorkerOptions) -> AuditLog | None:
+def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | None:
     """Return where calls are recorded.
 
     Raises:
@@ -107,7 +111,13 @@ def _audit(options: WorkerOptions) -> AuditLog | None:
     if options.audit is None:
         return None
     try:
-        return AuditLog(options.audit, options.id, secrets.token_hex(8), time.time)
+        return AuditLog(
+            options.audit,
+            options.id,
+            secrets.token_hex(8),
+            time.time,
+            on_written=exported.send if exported is not None else None,
+        )
     except AuditUnavailable as error:
         raise OSError(str(error)) from None
 

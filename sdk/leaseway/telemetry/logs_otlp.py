@@ -6,10 +6,13 @@ read on its stderr already.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
@@ -85,6 +88,62 @@ def otlp_handler(service: str, level: int) -> logging.Handler | None:
     """
     if not os.environ.get("OTEL_LOGS_EXPORTER"):
         return None
+    provider = _make_provider(service)
+    return OtlpHandler(provider, level) if provider is not None else None
+
+
+class OtlpAudit:
+    """Sends records of an audit that are on the disk; the disk has all of them, this may lose some.
+
+    Args:
+        provider: What queues and sends them; it never blocks.
+    """
+
+    def __init__(self, provider: LoggerProvider) -> None:
+        self._provider = provider
+        self._logger = provider.get_logger("leaseway.audit")
+
+    def send(self, bodies: Iterable[bytes]) -> None:
+        """Queue records.
+
+        Args:
+            bodies: Each a JSON object, without secrets already.
+        """
+        from opentelemetry._logs import LogRecord, SeverityNumber
+
+        now = time.time_ns()
+        for body in bodies:
+            members = json.loads(body)
+            attributes = {
+                f"leaseway.audit.{name}": value
+                for name, value in members.items()
+                if isinstance(value, str | int | float) and value != ""
+            }
+            self._logger.emit(
+                LogRecord(
+                    timestamp=round(datetime.fromisoformat(members["time"]).timestamp() * 1e3)
+                    * 10**6,
+                    observed_timestamp=now,
+                    severity_text="INFO",
+                    severity_number=SeverityNumber.INFO,
+                    body=body.decode(),
+                    attributes={"event.name": "leaseway.audit", **attributes},
+                )
+            )
+
+    def close(self) -> None:
+        """Send what is queued, and stop."""
+        self._provider.force_flush(int(_GIVE_UP * 1_000))
+        self._provider.shutdown()
+
+
+def otlp_audit(worker_id: str) -> OtlpAudit | None:
+    """Return what sends a worker's audit; None where no endpoint or exporter is named for logs."""
+    provider = _make_provider(f"worker {worker_id}")
+    return OtlpAudit(provider) if provider is not None else None
+
+
+def _make_provider(service: str) -> LoggerProvider | None:
     exporters = make_exporters("LOGS", console=_to_stderr, otlp=_by_otlp)
     if not exporters:
         return None
@@ -96,7 +155,7 @@ def otlp_handler(service: str, level: int) -> logging.Handler | None:
     provider = LoggerProvider(resource=resource)
     for exporter in exporters:
         provider.add_log_record_processor(BatchLogRecordProcessor(exporter))
-    return OtlpHandler(provider, level)
+    return provider
 
 
 def _by_otlp() -> LogRecordExporter:

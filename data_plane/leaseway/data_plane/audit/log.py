@@ -48,6 +48,7 @@ class AuditLog:
         incarnation: Which run of it.
         now: Seconds since 1970.
         file_size: Bytes after which the next file begins.
+        on_written: Given the records that the disk has taken, each without its place in the chain.
         on_problem: Told a sentence when the disk takes nothing, and an empty one once it does.
 
     Attributes:
@@ -68,9 +69,11 @@ class AuditLog:
         *,
         file_size: int = FILE_SIZE,
         on_problem: Callable[[str], None] = lambda _sentence: None,
+        on_written: Callable[[list[bytes]], None] | None = None,
     ) -> None:
         self.lost = 0
         self.on_problem = on_problem
+        self._on_written = on_written
         self._folder = folder
         self._run = f"{_PLAIN.sub('_', worker_id)[:128]}.{incarnation}"
         self.about = {"worker": worker_id, "run": incarnation}
@@ -153,6 +156,8 @@ class AuditLog:
             return False
         self.lost = 0
         self._waiting, self._waiting_bytes = [], 0
+        if self._on_written is not None:
+            self._on_written(bodies)
         if self._problem:
             self._problem = ""
             _logger.warning("The audit takes records again.")
