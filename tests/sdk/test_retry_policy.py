@@ -42,12 +42,22 @@ tries = st.builds(
 )
 
 
-MORE = [(Reason.SERVER_NOT_READY, Reason.CAPACITY), (Reason.SERVER_LOST, Reason.CAPACITY)]
+MORE = [
+    (reason, Reason.CAPACITY)
+    for reason in (
+        Reason.SERVER_NOT_READY,
+        Reason.SERVER_LOST,
+        Reason.WORKER_LOST,
+        Reason.OVERLOADED,
+        Reason.NOT_APPLIED,
+    )
+]
 
 
-def test_that_no_other_worker_has_room_hides_no_server_that_does_not_start() -> None:
-    first, second = (Fault(reason, "No.") for reason in MORE[0])
-    assert more_telling(first, second) is first
+def test_that_no_other_worker_has_room_hides_no_server_that_is_down_and_no_slow_worker() -> None:
+    for reasons in MORE:
+        first, second = (Fault(reason, "No.") for reason in reasons)
+        assert more_telling(first, second) is first
 
 
 def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twice() -> None:

@@ -19,8 +19,11 @@ _BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
 _ELSEWHERE: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
 """Why another worker may be tried."""
-_DOWN: Final = frozenset({Reason.SERVER_NOT_READY, Reason.SERVER_LOST})
-"""A server that does not run on one worker: that no other worker has room says less."""
+UNREADY: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.NOT_APPLIED})
+"""How a worker fails that was slow or out of reach: it may have room, and be asked again."""
+_DOWN: Final = UNREADY | {Reason.SERVER_NOT_READY, Reason.SERVER_LOST}
+"""A server that does not run on one worker, or a worker that did not answer: that no other worker
+has room says less."""
 _SAYS: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
 """How much a fate says of a whole call: that one try never began says nothing of the others."""
 

@@ -12,6 +12,7 @@ from leaseway.sdk import (
     Capacity,
     InvalidRequest,
     NotLeasable,
+    Overloaded,
 )
 from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault, Reason
@@ -78,6 +79,25 @@ async def test_a_worker_whose_answers_are_always_cut_off_is_left_and_given_its_l
     assert lease.worker == "w2"
     await client.close()
     assert len(worker.released) == len(second.released) == 1
+
+
+@pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
+async def test_a_worker_that_was_slow_is_asked_again_where_no_other_has_room(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
+) -> None:
+    worker.acquire_faults = [Fault(reason, "Not now."), Fault(reason, "Not now.")]
+    lease = await client.session("dialog").acquire("desk")
+    assert lease.worker == "w1"
+    excluded = [list(place.exclude_workers) for place in plane.places]
+    assert excluded == [[], ["w1"], [], ["w1"], []]
+
+
+async def test_a_worker_that_stays_slow_is_what_the_caller_is_told_of(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.acquire_faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
+    with pytest.raises(Overloaded, match="Too much to do"):
+        await client.session("dialog").acquire("desk")
 
 
 async def test_without_room_acquire_fails_at_once(

@@ -19,7 +19,7 @@ from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
-from leaseway.sdk.retry_policy import Tried, decide, more_telling
+from leaseway.sdk.retry_policy import MAX_TRIES, UNREADY, Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
@@ -207,12 +207,14 @@ class LeaseManager:
         A worker that refuses what was placed there is avoided; behind the others it is asked
         again, no more often than once a second, since the control plane lets so much time pass.
 
-        One whose connection broke may have granted the lease: it is asked again first, since it
-        would answer with the same one, and another worker with a twin.
+        One that was slow or out of reach, and did not say that it is full, is asked again where no
+        other has room. One whose connection broke may have granted the lease: it is asked again
+        first, since it would answer with the same one, and another worker with a twin.
         """
         deadline = give_up + STARTUP_TIMEOUT
         tries = 0
         avoid: set[Worker] = set()
+        slow: set[Worker] = set()  # those of them that did not say that they have no room
         known: Fault | None = None
         cut_off = 0  # tries of this worker since its connection broke
         worker = self._holder(key)
@@ -228,6 +230,17 @@ class LeaseManager:
                 now = self._loop.time()
                 if fault.reason is Reason.CAPACITY and now < give_up:
                     tries = 1  # it is time that bounds these
+                if (
+                    worker is None
+                    and fault.reason is Reason.CAPACITY
+                    and slow
+                    and tries < MAX_TRIES
+                ):
+                    known = more_telling(known, fault)
+                    avoid -= slow
+                    slow.clear()
+                    await asyncio.sleep(_AGAIN.delay(tries))
+                    continue
                 tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
                 if worker is not None and _is_cut_off(fault, cut_off):
                     cut_off += 1
@@ -239,6 +252,8 @@ class LeaseManager:
                     raise known from None
                 if worker is not None and again.avoid_worker:
                     avoid.add(worker)
+                    if fault.reason in UNREADY:
+                        slow.add(worker)
                 worker, cut_off = None, 0
                 await asyncio.sleep(again.delay)
 

@@ -270,3 +270,13 @@ def test_places_tell_where_each_value_is() -> None:
     assert (at.line, at.column) == (8, 18)
     at = parsed.places["servers.remote.headers.Authorization.env"]
     assert (at.line, at.column) == (15, 38)
+
+
+@pytest.mark.parametrize(("key", "refused"), [("templates", False), ("defalts", True)])
+def test_only_a_key_that_is_meant_to_be_defaults_refuses_servers_that_rely_on_it(
+    key: str, refused: bool
+) -> None:
+    text = f"version: 1\n{key}: {{}}\nservers: {{a: {{transport: stdio, command: x}}}}\n"
+    parsed = parse_native(text, "mcp.yaml")
+    assert (parsed.rejected == {"a"}) is refused
+    assert "UNKNOWN_KEY" in {issue.reason for issue in parsed.issues}

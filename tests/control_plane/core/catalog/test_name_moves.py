@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tests.control_plane.core.builders import START, listing, spec
 
@@ -19,11 +20,15 @@ class Told:
         self._problems = ProblemTable()
         self._registry = Registry(self._problems, 1)
 
-    def commit(self, **servers: Iterable[str]) -> dict[str, str]:
-        """Commit servers with these names; return who is told to have each name that moved."""
+    def commit(self, prefix: str = "", **servers: Iterable[str]) -> dict[str, str]:
+        """Commit servers with these names; return who is told to have each name that moved.
+
+        A prefix is that of the server `a`.
+        """
         last_known_good: dict[VariantKey, LastKnownGood] = {}
         for server_id, names in servers.items():
-            good, _ = make_good(spec(server_id, prefix=""), listing(*names))
+            own = spec(server_id, prefix=prefix if server_id == "a" else "")
+            good, _ = make_good(own, listing(*names))
             last_known_good[VariantKey(server_id)] = good
         self._registry.commit(last_known_good, START)
         return {
@@ -49,7 +54,8 @@ def test_a_name_that_moves_back_ends_the_matter() -> None:
 
 
 def test_a_server_that_leaves_the_configuration_ends_the_matter() -> None:
-    for left in ({"a": ["now"]}, {"b": ["now"]}, {}):
+    cases: list[dict[str, Any]] = [{"a": ["now"]}, {"b": ["now"]}, {}]
+    for left in cases:
         told = Told()
         told.commit(b=["now"])
         assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
@@ -62,6 +68,13 @@ def test_a_name_that_its_server_lost_is_told_while_that_server_is_there() -> Non
     assert told.commit(a=["later"], b=["now"]) == {"now": "b"}
     assert told.commit(a=["later"], b=["now"], c=["third"]) == {"now": "b"}
     assert told.commit(b=["now"], c=["third"]) == {}
+
+
+def test_a_name_that_moves_as_its_server_got_a_prefix_is_no_news() -> None:
+    told = Told()
+    told.commit(a=["now"], b=["now"])
+    assert told.commit(prefix="a_", a=["now"], b=["now"]) == {}
+    assert told.commit(a=["now"], b=["now"]) == {"now": "a"}, "it has taken the name back"
 
 
 def test_a_name_of_a_server_that_was_removed_is_told_until_the_next_change() -> None:

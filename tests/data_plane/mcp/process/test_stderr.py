@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
 
 
 def test_the_last_lines_are_kept_the_oldest_first() -> None:
@@ -75,3 +76,25 @@ def test_whoever_watches_hears_whole_lines_without_secrets() -> None:
     tail.feed(b"pass hun")
     tail.feed(b"ter22\nnext")
     assert heard == ["pass [hidden]"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            (
+                "npm error code E404\nnpm error 404 Not Found - GET https://r/x - Not found\n"
+                "npm error 404\nnpm error 404  'x@*' is not in this registry.\nnpm error 404\n"
+                "npm error 404 Note that you can also install from a\n"
+                "npm error 404 tarball, folder, http url, or git folder.\n"
+                "npm notice\nnpm notice New version of npm available!\n"
+                "npm error A complete log of this run can be found in: /h/_logs/1-debug-0.log"
+            ),
+            "npm error 404  'x@*' is not in this registry.",
+        ),
+        ("TypeError: no\n    at run (x.js:1)\n\nNode.js v20.1.0\n", "TypeError: no"),
+        ("npm notice only", "npm notice only"),
+    ],
+)
+def test_the_telling_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:
+    assert telling_line(words) == line

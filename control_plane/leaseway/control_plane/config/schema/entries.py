@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import for_server
@@ -33,7 +34,10 @@ from leaseway.spec.name_filters import NO_FILTER
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.spec.transports import is_known, known_transports
 from leaseway.wire.admin import ADMIN_TOOLSET
-from leaseway.wire.names import is_valid_name, nearest
+from leaseway.wire.names import is_valid_name
+
+_MISSPELT: Final = 0.7
+"""How much a key of the root is like `defaults` that was meant to be it."""
 
 _INSTANCES: Final = "instances."
 _POLICY: Final = "policy."
@@ -60,7 +64,7 @@ NO_DEFAULTS: Final = Defaults()
 def read_defaults(log: IssueLog, entries: Sequence[Entry], values: dict[str, Any]) -> Defaults:
     """Return a file's defaults, from its root's entries and what was read of them."""
     unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
-    misspelt = any(nearest(name, ROOT_KEYS, 1) == ["defaults"] for name in unknown)
+    misspelt = any(get_close_matches(name, ["defaults"], 1, _MISSPELT) for name in unknown)
     refused = any(
         issue.severity == "error" and re.match(r"defaults\b", issue.key) for issue in log.issues()
     )

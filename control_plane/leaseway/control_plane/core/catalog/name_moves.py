@@ -1,8 +1,9 @@
 """Names that moved from one server to another, for as long as an operator should know (DESIGN §4).
 
 A move that left two servers with one name is told while both have it. One by which the other lost
-the name is told while that server is there, and at least until the registry changes again. A name
-that moves back ends the matter.
+the name is told while that server is there, and at least until the registry changes again; not
+where it has what it named under another name now: whoever gave it a prefix meant that. A name that
+moves back ends the matter.
 """
 
 from __future__ import annotations
@@ -44,11 +45,20 @@ class Move:
     @property
     def problem(self) -> Problem:
         """What operators are told."""
-        message = (
+        head = (
             f"The {self.kind.noun} name '{self.name}' moved from server '{self.former}' to server"
-            f" '{self.owner}', whose id sorts first or which alone has it now. Give one of them a"
-            " prefix if both are meant to be used."
+            f" '{self.owner}',"
         )
+        if self.disputed:
+            message = (
+                f"{head} whose id sorts first. Give one of them a prefix if both are meant to be"
+                " used."
+            )
+        else:
+            message = (
+                f"{head} which alone has it now. See whether those who use it mean that server's;"
+                f" this ends when '{self.former}' has the name again, or is removed."
+            )
         reason = self.kind.owner_changed
         return Problem("server", reason, message, self.owner, severity="warning", subject=self.name)
 
@@ -86,6 +96,13 @@ def _wants(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
     return served is not None and any(one.name == name for one in served.names(kind))
 
 
+def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
+    """Say whether a server exposes what it calls by a name, as whatever."""
+    served = view.servers.get(server_id)
+    names = served.names(kind) if served is not None else ()
+    return any(one.original == original for one in names)
+
+
 def _moved(old: View, new: View) -> Iterator[Move]:
     for kind in (TOOLS, PROMPTS):
         before = old.named(kind)
@@ -93,4 +110,6 @@ def _moved(old: View, new: View) -> Iterator[Move]:
             was, owner = before.get(name), target.served.key.server_id
             if was is not None and was.served.key.server_id != owner:
                 former = was.served.key.server_id
-                yield Move(kind, name, former, owner, _wants(former, kind, name, new))
+                disputed = _wants(former, kind, name, new)
+                if disputed or not _has(former, was.item.original, kind, new):
+                    yield Move(kind, name, former, owner, disputed)

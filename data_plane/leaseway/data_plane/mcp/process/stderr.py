@@ -11,11 +11,18 @@ from leaseway.wire import bounds
 
 _HIDDEN: Final = "[hidden]"
 _MIN_SECRET: Final = 4
-_SAYS_NOTHING: Final = re.compile(r"\s*|(See|Run|Try) '[^']*--help'.{0,40}")
+_SAYS_NOTHING: Final = re.compile(
+    r"\s*|(See|Run|Try) '[^']*--help'.{0,40}"
+    r"|Node\.js v[\d.]+\s*|\s+at .*"
+    r"|npm notice.*"
+    r"|npm (error|ERR!)(\s+\d{3})?\s*"
+    r"|npm (error|ERR!)\s+(A complete log of this run|/\S+-debug-\d+\.log|[A-Z]:\\\S+\.log).*"
+    r"|npm (error|ERR!)\s+404\s+(Note that you can also|tarball, folder).*"
+)
 
 
 def telling_line(last_words: str) -> str:
-    """Return the last line that says something, and not only where help is."""
+    """Return the last line that says something, and not only where help or a log is."""
     lines = [line for line in last_words.splitlines() if not _SAYS_NOTHING.fullmatch(line)]
     return (lines or last_words.splitlines())[-1][:300]
 
