@@ -104,6 +104,31 @@ async def test_a_stubborn_server_does_not_survive_a_killed_worker() -> None:
     await all_gone(server, reaper)
 
 
+@pytest.mark.parametrize("mode", ["stubborn", "bare_child"])
+async def test_what_a_worker_leaves_that_was_killed_with_its_reaper_ends_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    pid_file = tmp_path / "pid"
+    worker, server, reaper = await start_worker(str(SERVERS / "faulty.py"), mode, str(pid_file))
+    left = server if mode == "stubborn" else int(pid_file.read_text())
+    other, running, its_reaper = await start_worker(str(SERVERS / "faulty.py"), "stubborn")
+    worker.send_signal(signal.SIGSTOP)  # it would start another reaper
+    os.kill(reaper, signal.SIGKILL)
+    worker.kill()
+    await worker.wait()
+    assert alive(left)
+    third, _, third_reaper = await start_worker(str(SERVERS / "faulty.py"), "stubborn")
+    await all_gone(left)
+    assert alive(running)  # as everything is whose worker lives
+    [folder] = tmp_path.glob("leaseway-runs-*")
+    assert len(list(folder.iterdir())) == 2
+    for each in (other, third):
+        each.kill()
+        await each.wait()
+    await all_gone(running, its_reaper, third_reaper)
+
+
 async def test_the_reaper_ignores_what_ends_a_worker() -> None:
     reaper = Reaper()
     try:

@@ -4,6 +4,10 @@ A worker that is killed can't clean up, so a small process of its own holds a pi
 does it in its place; `reaper_main` is that process's program. It has its own session and ignores
 SIGINT and SIGTERM: Ctrl-C on the worker must not take it first.
 
+Where the two are killed together, the next worker of the same user on this machine does it: the
+mark of each run is the name of a file that its worker holds a lock on, and one without a lock is
+of a run that is over.
+
 Waiting for a process that was killed, and for no longer than the loop can stand still.
 """
 
@@ -11,13 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
+import itertools
 import json
 import logging
 import math
 import os
+import re
 import secrets
+import stat
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +62,69 @@ _BETWEEN_DEATHS: Final = 1.0
 """Seconds after a replacement before which another death is not answered with the next one."""
 
 
+_MOST_RUNS: Final = 1000
+
+
+class _Run:
+    """This run in the list of runs; there is none where its folder is not this user's alone.
+
+    Attributes:
+        over: The marks of runs whose workers are gone, taken off the list.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.over: list[str] = []
+        self._path: Path | None = None
+        self._lock = -1
+        folder = Path(tempfile.gettempdir()) / f"leaseway-runs-{os.getuid()}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                raise PermissionError(errno.EPERM, "it is not this user's folder")
+            if found.st_mode & 0o077:
+                raise PermissionError(errno.EPERM, "other users may read or write there")
+            self.over = [*_runs_that_are_over(folder)]
+            self._enter(folder, token)
+        except OSError as error:
+            _logger.warning(
+                "What this worker starts is ended by its reaper alone, and by no later worker: %s"
+                " cannot be used: %s.",
+                folder,
+                error.strerror,
+            )
+
+    def _enter(self, folder: Path, token: str) -> None:
+        fresh = folder / f".{token}"  # not seen as a run before it is locked
+        self._lock = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._path = fresh.rename(folder / token)
+
+    def leave(self) -> None:
+        """Take it off the list: nothing is left of it."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            self._path = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _runs_that_are_over(folder: Path) -> Iterator[str]:
+    for path in itertools.islice(sorted(folder.iterdir()), _MOST_RUNS):
+        if not re.fullmatch("[0-9a-f]{32}", path.name):
+            continue
+        with contextlib.suppress(OSError):  # its worker runs, or somebody else was faster
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                yield path.name
+            finally:
+                os.close(descriptor)
+
+
 class Reaper:
     """The worker's side: tells the reaper process what lives. One a worker process.
 
@@ -64,6 +138,7 @@ class Reaper:
         self.cgroups = Cgroups(self._register_cgroup)
         self.spawner = Spawner()
         self._token = secrets.token_hex(16)
+        self._run = _Run(self._token)
         self.containers = Containers(os.environ, self._token[:8])
         self._engine = ""
         self._groups: set[int] = set()
@@ -131,6 +206,7 @@ class Reaper:
             _logger.warning("The reaper process %s does not end; it is killed.", self.pid)
             self._kill()
         finally:
+            self._run.leave()
             self.cgroups.close()
 
     def _register_cgroup(self, folder: Path) -> None:
@@ -149,6 +225,7 @@ class Reaper:
         )
         lines = [
             f"mark {self._token}.\n",
+            *(f"-0 {token}.\n" for token in self._run.over),
             *(f"cgroup {folder}\n" for folder in self._folders),
             *([self._engine] if self._engine else ()),
             *(f"+{group}\n" for group in self._groups),

@@ -9,6 +9,7 @@ lines from its standard input, a pipe that the worker holds:
 - `+PGID`: a process group was started.
 - `end`: the worker ends in order: nothing is on its way any more.
 - `-PGID TEXT`: it has ended; processes with TEXT in their environment have left it and are to go.
+  With 0 as its group it is an earlier run, whose worker and reaper were killed together.
 
 When the pipe closes, whatever the reason, every group is killed, then every process with the
 mark and every one in the cgroups, which are removed. The mark finds what left its group and
