@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,6 +59,12 @@ def servers(root: Path) -> dict[str, object]:
             "official_stdio.py",
             **{"truely-stateless": True, "risk": {"echo": "financial"}},
             transform=[{"prefix": "bank_"}],
+        ),
+        "raw": python_server(
+            "echo_raw.py",
+            **{"truely-stateless": True},
+            tools={"whitelist": ["meta"]},
+            transform=[{"prefix": "raw_"}],
         ),
         "old": python_server("asking_stdio.py", "--legacy", transform=[{"prefix": "old_"}]),
     }
@@ -275,6 +282,22 @@ async def test_a_modern_client_that_carries_a_session_keeps_its_lease(place: Pla
         await eventually(lambda: no_leases(place.sdk))
 
 
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_clients_own_meta_reaches_the_server_and_no_key_of_its_connection(
+    place: Place, mode: str
+) -> None:
+    sent = {"com.example/note": {"n": [1]}, "baggage": "a=b", "x.mcp/y": 1, "leaseway/other": 1}
+    meta: Any = {**sent, "io.modelcontextprotocol/z": 1}
+    async with Client(place.url, mode=mode) as client:
+        said = json.loads(text_of(await client.call_tool("raw_meta", {}, meta=meta)))
+        assert said["com.example/note"] == {"n": [1]}
+        assert said["baggage"] == "a=b"
+        assert not {"x.mcp/y", "leaseway/other", "io.modelcontextprotocol/z"} & said.keys()
+        meta["com.example/long"] = "x" * 20_000
+        with pytest.raises(MCPError, match="16384"):
+            await client.call_tool("raw_meta", {}, meta=meta)
+
+
 async def test_a_modern_client_leases_by_a_handle_that_it_carries(place: Place) -> None:
     async with Client(place.url, mode="2026-07-28") as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -283,7 +306,7 @@ async def test_a_modern_client_leases_by_a_handle_that_it_carries(place: Place) 
         leased = await client.call_tool("lease_acquire", {"serverId": "files"})
         assert leased.structured_content is not None
         handle = leased.structured_content["handle"]
-        meta: types.RequestParamsMeta = {"leaseway/session": handle}  # type: ignore[typeddict-unknown-key]
+        meta: Any = {"leaseway/session": handle}
         for _ in range(3):
             assert not (await client.call_tool("list_files", {}, meta=meta)).is_error
         await eventually(lambda: has_leases(place.sdk, 1))

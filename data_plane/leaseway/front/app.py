@@ -46,6 +46,7 @@ class FrontOptions:
         sessions: The most sessions.
         search: Whether clients are listed tools to search with instead of all tools.
         agent: What calls show in leases and traces.
+        public_url: By which clients reach it, where a proxy is between; else empty.
         authenticator: Who callers are, each by its own credential; None means that all are one,
             who sends the shared key where there is one.
     """
@@ -59,6 +60,7 @@ class FrontOptions:
     sessions: int = MAX_SESSIONS
     search: bool = False
     agent: str = field(default="mcp")
+    public_url: str = ""
     authenticator: Authenticator | None = None
 
 
@@ -93,7 +95,7 @@ async def run_http(
     # With an authenticator, that one checks what callers send.
     key = options.key if authenticator is None else None
     admission = Admission(listener.endpoint, key, options.origins, options.hosts)
-    door = Door(admission, callers)
+    door = Door(admission, callers, options.public_url)
     async with callers.running(), door.serving(listener.socket, listener.tls):
         ready(str(listener.endpoint))
         await stopped.wait()

@@ -83,6 +83,11 @@ class Callers:
         """How many sessions all callers have."""
         return sum(caller.front.sessions for caller in self._callers.values())
 
+    @property
+    def issuers(self) -> tuple[str, ...]:
+        """Whose tokens callers may send."""
+        return self._authenticator.issuers if self._authenticator is not None else ()
+
     async def of(self, authorization: str | None) -> Caller:
         """Return who sent a request.
 

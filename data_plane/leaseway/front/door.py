@@ -21,7 +21,8 @@ _NEVER: Final = 1e7
 """Seconds; connections that wait too long are closed by `Connections`."""
 _MOST_CONNECTIONS: Final = 20_000
 _LAST: Final = 1.0
-_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="leaseway"'}
+_METADATA: Final = "/.well-known/oauth-protected-resource"
+"""Where a client that has no token finds out who gives it one (RFC 9728)."""
 
 _log = logging.getLogger("leaseway.front")
 
@@ -32,12 +33,15 @@ class Door:
     Args:
         admission: Where requests may come from.
         callers: Answer them, each its own.
+        public_url: By which clients reach the front, where a proxy is between; empty means that
+            it is as their requests say.
 
     """
 
-    def __init__(self, admission: Admission, callers: Callers) -> None:
+    def __init__(self, admission: Admission, callers: Callers, public_url: str = "") -> None:
         self._admission = admission
         self._callers = callers
+        self._public_url = public_url.rstrip("/")
         self._connections = Connections()
 
     @contextlib.asynccontextmanager
@@ -87,19 +91,48 @@ class Door:
         refused = self._admission.refusal(http.headers)
         if refused is not None:
             return refusal(refused.status, refused.message, refused.headers)
+        if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
+            return self._metadata(http)
         try:
             caller = await self._callers.of(http.headers.get("Authorization"))
         except TooManyCallers as error:
             return refusal(503, str(error), {"Retry-After": "10"})
         except Fault as fault:
             if fault.reason == Reason.UNAUTHENTICATED:
-                return refusal(401, fault.message, _CHALLENGE)
+                return refusal(401, fault.message, self._challenge(http))
             status = 403 if fault.reason == Reason.PERMISSION_DENIED else 503
             return refusal(status, fault.message, {})
         except Exception:
             _log.exception("The credential of an MCP client could not be checked.")
             return refusal(500, "The front failed; its log says why.", {})
         return await caller.front.answer(http)
+
+    def _challenge(self, http: web.BaseRequest) -> dict[str, str]:
+        """Return what tells a client which credential to send."""
+        challenge = 'Bearer realm="leaseway"'
+        if "Authorization" in http.headers:
+            challenge += ', error="invalid_token"'
+        if self._callers.issuers:
+            path = http.path.rstrip("/").replace('"', "")
+            challenge += f', resource_metadata="{self._base(http)}{_METADATA}{path}"'
+        return {"WWW-Authenticate": challenge}
+
+    def _metadata(self, http: web.BaseRequest) -> web.Response:
+        """Return who gives tokens for what the front serves."""
+        path = http.path.removeprefix(_METADATA).rstrip("/") or "/mcp"
+        if path != "/mcp" and not path.startswith("/mcp/"):
+            return refusal(404, "MCP is at /mcp, and at /mcp/SERVER for one server.", {})
+        metadata = {
+            "resource": f"{self._base(http)}{path}",
+            "authorization_servers": list(self._callers.issuers),
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Leaseway",
+        }
+        # Pages that are MCP clients read it, too, and it is no secret.
+        return web.json_response(metadata, headers={"Access-Control-Allow-Origin": "*"})
+
+    def _base(self, http: web.BaseRequest) -> str:
+        return self._public_url or f"{http.scheme}://{http.host}".replace('"', "")
 
 
 def _make_request(

@@ -63,8 +63,9 @@ from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, Leasew
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.requests import OfferRequest
 from leaseway.sdk.calls.results import ToolResult
+from leaseway.wire.bounds import MAX_META
 from leaseway.wire.errors import Fault
-from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.mcp import LOG_LEVELS, is_reserved_meta
 from leaseway.wire.version import PACKAGE_VERSION
 
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
@@ -395,6 +396,11 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
         if request.modern:
             level = meta.get(LOG_LEVEL_META_KEY)
             listener.log_level = level if level in LOG_LEVELS else ""
+        kept = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
+        if kept:
+            listener.meta = encode(kept)
+            if len(listener.meta) > MAX_META:
+                raise RpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
     return params
 
 

@@ -35,6 +35,7 @@ class Listener:
         withdraw: Takes a question back.
         passes_input: Whether `input_required` results are passed on to the client.
         input: Its answers to one of them, as a JSON object; empty without.
+        meta: What of its `_meta` is for the server, as a JSON object; empty without.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Listener:
         "ask",
         "input",
         "log_level",
+        "meta",
         "passes_input",
         "send",
         "token",
@@ -57,6 +59,7 @@ class Listener:
         self.withdraw: Callable[[Question], None] | None = None
         self.passes_input = False
         self.input = b""
+        self.meta = b""
 
 
 class Relayed(CallEvents):
@@ -76,6 +79,7 @@ class Relayed(CallEvents):
         )
         self.passes_input = listener.passes_input
         self.input = listener.input
+        self.meta = listener.meta
         self._listener = listener
         self._open: dict[int, Question] = {}
 

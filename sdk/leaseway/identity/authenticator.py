@@ -99,6 +99,11 @@ class Authenticator:
         return self.is_open and self._worker_key is None
 
     @property
+    def issuers(self) -> tuple[str, ...]:
+        """Whose tokens are believed at present."""
+        return tuple(self._issuers)
+
+    @property
     def is_open(self) -> bool:
         """Whether no credential is wanted of callers, which is so on loopback only."""
         return not self._shared and not self._settings

@@ -260,6 +260,7 @@ class Call(_message.Message):
     ACQUIRER_FIELD_NUMBER: _builtins.int
     PASSES_INPUT_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    META_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Names the call on its stream; chosen by the caller, never zero, never
     reused.
@@ -320,6 +321,11 @@ class Call(_message.Message):
     """With which `inputResponses` and `requestState` such a call is made again: a
     JSON object with these members, at most 256 KiB. Empty means none.
     """
+    meta: _builtins.bytes
+    """What the caller wants in the `_meta` of the request to the server: a JSON
+    object of at most 16 KiB. Keys that MCP reserves for a connection are left
+    out, and so are progress tokens and trace contexts. Empty means none.
+    """
     @_builtins.property
     def answers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Methods that the caller answers: `elicitation/create`,
@@ -354,10 +360,11 @@ class Call(_message.Message):
         acquirer: _builtins.str = ...,
         passes_input: _builtins.bool = ...,
         input: _builtins.bytes = ...,
+        meta: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease_ttl", b"lease_ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acquirer", b"acquirer", "agent", b"agent", "answers", b"answers", "arguments", b"arguments", "id", b"id", "inline_media", b"inline_media", "input", b"input", "lease_id", b"lease_id", "lease_ttl", b"lease_ttl", "log_level", b"log_level", "meta", b"meta", "method", b"method", "passes_input", b"passes_input", "registry_version", b"registry_version", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tool", b"tool", "traceparent", b"traceparent", "tracestate", b"tracestate", "wants_progress", b"wants_progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -75,6 +75,9 @@ MAX_ASKS: Final = 16
 MAX_ASK: Final = BATCH_SIZE
 """A question's params, and its answer: each is one frame."""
 
+MAX_META: Final = 16 * 1024
+"""What a caller puts into the `_meta` of a call."""
+
 STDERR_LINES: Final = 100
 STDERR_LINE_BYTES: Final = 4 * KIB
 

@@ -32,6 +32,22 @@ LOG_LEVELS: Final = (
 """The least first."""
 
 
+_OF_A_HOP: Final = frozenset({"progressToken", "traceparent", "tracestate"})
+_OWNERS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
+
+
+def is_reserved_meta(key: str) -> bool:
+    """Say whether a key of `_meta` belongs to one connection and goes no further.
+
+    MCP reserves prefixes whose second label is `modelcontextprotocol` or `mcp`; progress tokens and
+    trace contexts are made anew on each hop; what has our prefix is meant for a front.
+    """
+    if key in _OF_A_HOP:
+        return True
+    prefix, slash, _ = key.partition("/")
+    return bool(slash) and not _OWNERS.isdisjoint(prefix.split(".")[:2])
+
+
 def check_log_level(level: str) -> None:
     """Check the least level of log messages that a caller wants.
 

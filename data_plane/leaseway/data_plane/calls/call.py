@@ -27,8 +27,9 @@ from leaseway.data_plane.metrics.instruments import ToolTimer
 from leaseway.telemetry.tracing import is_sampled
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
+from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
@@ -153,6 +154,25 @@ def parse_input(sent: bytes) -> bytes:
         )
     members = msgspec.json.format(msgspec.json.encode(parsed), indent=-1)[1:-1]
     return b"," + members if members else b""
+
+
+def parse_meta(sent: bytes) -> dict[str, object]:
+    """Return what a caller wants in a request's `_meta`, without what belongs to a connection.
+
+    Raises:
+        Fault: INVALID_REQUEST: it is no JSON object, or too large.
+
+    """
+    try:
+        parsed = msgspec.json.decode(sent, type=dict[str, Any]) if len(sent) <= MAX_META else None
+    except (ValueError, RecursionError):
+        parsed = None
+    if parsed is None:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"The `_meta` of a call is a JSON object of at most {MAX_META} bytes.",
+        )
+    return {key: value for key, value in parsed.items() if not is_reserved_meta(key)}
 
 
 class Sink(Protocol):

@@ -17,7 +17,7 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import Entry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
-from leaseway.data_plane.calls.call import Run, Sink, parse_input
+from leaseway.data_plane.calls.call import Run, Sink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
@@ -182,13 +182,7 @@ class Executor:
         self, run: Run, live: LiveInstance, toolset: CompiledToolset, plan: ToolPlan | Asked
     ) -> None:
         call = run.call
-        meta: dict[str, object] | None = None
-        if run.trace is not None:
-            meta = run.trace.send(live)
-        elif call.traceparent:
-            meta = {"traceparent": call.traceparent}
-            if call.tracestate:
-                meta["tracestate"] = call.tracestate
+        meta = _meta_of(run, live)
         if isinstance(plan, ToolPlan):
             label = plan.original_name
             request = ToolRequest(label, live.head(toolset, label), run.arguments, meta)
@@ -386,3 +380,18 @@ def _internal() -> Fault:
 
 def _lease_key(call: execution_pb2.Call) -> LeaseKey:
     return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
+
+
+def _meta_of(run: Run, live: LiveInstance) -> dict[str, object] | None:
+    """Return what a request's `_meta` is to have: its trace, and what the caller wants there."""
+    call = run.call
+    meta: dict[str, object] | None = None
+    if run.trace is not None:
+        meta = run.trace.send(live)
+    elif call.traceparent:
+        meta = {"traceparent": call.traceparent}
+        if call.tracestate:
+            meta["tracestate"] = call.tracestate
+    if call.meta:
+        meta = {**parse_meta(call.meta), **(meta or {})}
+    return meta

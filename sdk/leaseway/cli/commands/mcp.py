@@ -77,6 +77,12 @@ _tools_option = click.option(
     help="A name that clients reach it by, beside those of this machine.",
 )
 @click.option(
+    "--public-url",
+    default="",
+    metavar="URL",
+    help="What clients reach it by, such as https://mcp.example.com, where a proxy is between.",
+)
+@click.option(
     "--session-idle",
     type=SECONDS,
     default=1800,
@@ -93,6 +99,7 @@ def mcp_front(
     tenant: str,
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
+    public_url: str,
     session_idle: float,
     tools: str,
     credentials: Credentials,
@@ -107,6 +114,8 @@ def mcp_front(
     --identity each client sends a credential of its own, and is served as its tenant; the planes
     take the same ones.
     """
+    if public_url and not public_url.startswith(("https://", "http://")):
+        raise click.BadParameter("begins with https:// or http://", param_hint="--public-url")
     own = credentials.keys is not None or credentials.identity is not None
     if own:
         credentials.require_for(listen)
@@ -129,6 +138,7 @@ def mcp_front(
         hosts,
         idle=session_idle,
         search=tools == "search",
+        public_url=public_url,
         authenticator=authenticator,
     )
     checks = authenticator or (authenticator_for(key) if key is not None else None)

@@ -308,8 +308,9 @@ def _rest(state: CallState, lease_id: str) -> bytes:
             events.inline_media,
             events.passes_input,
         )
-        if events.input:
-            rest += execution_pb2.Call(input=events.input).SerializeToString()
+        if events.input or events.meta:
+            more = execution_pb2.Call(input=events.input, meta=events.meta)
+            rest += more.SerializeToString()
     return rest
 
 

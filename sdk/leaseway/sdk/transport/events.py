@@ -70,6 +70,7 @@ class CallEvents:
         deadline: When the call is given up, in the loop's time; set with each try.
         passes_input: Whether `input_required` results are taken as they are.
         input: The answers to one of them, as a JSON object; empty without.
+        meta: What the request's `_meta` is to have, as a JSON object; empty without.
         dropped: Events that had to make room for newer ones.
     """
 
@@ -88,6 +89,7 @@ class CallEvents:
         self.inline_media = inline_media
         self.passes_input = False
         self.input = b""
+        self.meta = b""
         self.deadline = 0.0
         self.dropped = 0
         self._tasks = tasks

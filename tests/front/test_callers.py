@@ -1,0 +1,192 @@
+"""Who is let in over HTTP, how many at once, and what those are told who are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from leaseway.front.admission import Admission
+from leaseway.front.app import McpListener
+from leaseway.front.callers import Callers, TooManyCallers
+from leaseway.front.door import Door
+from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.keys import add_key, make_key, revoke_key
+from leaseway.identity.principal import Role
+from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Fault, Reason
+
+BOUND = 30
+ISSUER = """
+[[jwt]]
+issuer = "https://login.example"
+audience = "leaseway"
+jwks = "keys.json"
+tenant = "acme"
+"""
+
+
+class Front:
+    """Stands for one caller's front: says whose it is."""
+
+    def __init__(self, tenant: str, agent: str, key: str | None) -> None:
+        self.name = f"{tenant}/{agent}"
+        self.key = key
+        self.sessions = 0
+        self.is_idle = True
+        self.closed = asyncio.Event()
+
+    def start(self) -> None: ...
+
+    def end_streams(self) -> None: ...
+
+    async def close(self) -> None:
+        self.closed.set()
+
+    async def answer(self, _http: web.BaseRequest) -> web.Response:
+        return web.Response(text=self.name)
+
+
+class Keys:
+    """A file of keys, and who is known by it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "api-keys.json"
+        self.ids: dict[str, str] = {}
+
+    def make(self, tenant: str | None, *roles: Role) -> str:
+        key, record = make_key(roles=roles or (Role.CALLER,), tenant=tenant, agent="it", now=0.0)
+        add_key(self.file, record)
+        self.ids[key] = record.id
+        return key
+
+    def callers(self, limit: int = 256) -> Callers:
+        made: Any = Front
+        return Callers(made, "none", "mcp", None, Authenticator(keys=self.file), limit=limit)
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+async def test_each_credential_has_a_front_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    first, second = keys.make("acme"), keys.make("acme")
+    callers = keys.callers()
+    async with callers.running():
+        one = await callers.of(bearer(first))
+        assert await callers.of(bearer(first)) is one
+        other = await callers.of(bearer(second))
+        assert other is not one
+        fronts: Any = (one.front, other.front)
+        assert [front.name for front in fronts] == ["acme/it", "acme/it"]
+        assert [front.key for front in fronts] == [first, second]
+    assert all(front.closed.is_set() for front in fronts)
+
+
+async def test_beyond_the_bound_the_oldest_idle_one_makes_room_and_a_busy_one_does_not(
+    tmp_path: Path,
+) -> None:
+    keys = Keys(tmp_path)
+    sent = [bearer(keys.make(f"t{number}")) for number in range(4)]
+    callers = keys.callers(limit=2)
+    async with callers.running():
+        busy: Any = (await callers.of(sent[0])).front
+        busy.is_idle = False
+        idle: Any = (await callers.of(sent[1])).front
+        last: Any = (await callers.of(sent[2])).front
+        async with asyncio.timeout(BOUND):
+            await idle.closed.wait()
+        assert not busy.closed.is_set()
+        assert len(callers) == 2
+        last.is_idle = False
+        with pytest.raises(TooManyCallers, match="2 credentials"):
+            await callers.of(sent[3])
+        assert (await callers.of(sent[0])).front is busy
+
+
+async def test_a_credential_that_is_revoked_ends_its_front(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    key = keys.make("acme")
+    callers = keys.callers()
+    async with callers.running():
+        front: Any = (await callers.of(bearer(key))).front
+        revoke_key(keys.file, keys.ids[key], 0.0)
+        async with asyncio.timeout(BOUND):
+            await front.closed.wait()
+        assert len(callers) == 0
+        with pytest.raises(Fault) as refused:
+            await callers.of(bearer(key))
+        assert refused.value.reason == Reason.UNAUTHENTICATED
+
+
+@asynccontextmanager
+async def served(callers: Callers, public_url: str = "") -> AsyncIterator[str]:
+    """Serve callers at a door; gives where."""
+    listener = McpListener(Endpoint("127.0.0.1", 0), None)
+    door = Door(Admission(listener.endpoint, None), callers, public_url)
+    async with callers.running(), door.serving(listener.socket):
+        yield f"http://{listener.endpoint}"
+
+
+async def test_a_door_without_room_says_when_to_come_again(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    first, second = keys.make("acme"), keys.make("acme")
+    operator = keys.make(None, Role.OPERATOR)
+    callers = keys.callers(limit=1)
+    async with served(callers) as url, aiohttp.ClientSession() as http:
+
+        async def status(key: str) -> tuple[int, str | None]:
+            async with http.get(f"{url}/mcp", headers={"Authorization": bearer(key)}) as answer:
+                return answer.status, answer.headers.get("Retry-After")
+
+        assert await status(first) == (200, None)
+        busy: Any = (await callers.of(bearer(first))).front
+        busy.is_idle = False
+        assert await status(second) == (503, "10")
+        assert await status(operator) == (403, None)
+        async with http.get(f"{url}/mcp") as answer:
+            assert answer.status == 401
+            assert answer.headers["WWW-Authenticate"] == 'Bearer realm="leaseway"'
+        async with http.get(f"{url}/.well-known/oauth-protected-resource") as answer:
+            assert answer.status == 401  # there is no issuer to name
+
+
+@pytest.mark.parametrize("public_url", ["", "https://mcp.example.com"])
+async def test_where_tokens_are_taken_a_client_finds_out_who_gives_them(
+    tmp_path: Path, public_url: str
+) -> None:
+    identity = tmp_path / "identity.toml"
+    identity.write_text(ISSUER)
+    (tmp_path / "keys.json").write_text('{"keys": []}')
+    made: Any = Front
+    callers = Callers(made, "none", "mcp", None, Authenticator(identity=identity))
+    async with served(callers, public_url) as url, aiohttp.ClientSession() as http:
+        for path in ("/mcp", "/mcp/files"):
+            async with http.post(f"{url}{path}", json={}) as answer:
+                assert answer.status == 401
+                challenge = answer.headers["WWW-Authenticate"]
+                assert "invalid_token" not in challenge
+            metadata_url = challenge.partition('resource_metadata="')[2].rstrip('"')
+            base = public_url or url
+            assert metadata_url == f"{base}/.well-known/oauth-protected-resource{path}"
+            async with http.get(metadata_url.replace(base, url)) as answer:
+                assert answer.status == 200
+                said = await answer.json()
+            assert said["resource"] == f"{base}{path}"
+            assert said["authorization_servers"] == ["https://login.example"]
+        wrong = {"Authorization": "Bearer no.good.token"}
+        async with http.post(f"{url}/mcp", json={}, headers=wrong) as answer:
+            assert answer.status == 401
+            assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+        async with http.get(f"{url}/.well-known/oauth-protected-resource/other") as answer:
+            assert answer.status == 404
+        evil = {"Host": "evil.example.com"}
+        async with http.get(metadata_url.replace(base, url), headers=evil) as answer:
+            assert answer.status == 403
