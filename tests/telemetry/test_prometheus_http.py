@@ -18,7 +18,7 @@ from leaseway.telemetry import prometheus_http as metrics_http
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
 from leaseway.wire.endpoint import Endpoint
 
-GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /metrics HTTP/1.1\r\nHost: localhost:9\r\n"
 
 
 @asynccontextmanager
@@ -84,8 +84,18 @@ async def test_the_page_knows_which_format_is_asked_for(header: bytes, accept: s
 )
 async def test_everything_else_is_refused(request_line: bytes, status: int) -> None:
     async with serving() as listener:
-        found, answer = await ask(listener, request_line + b"\r\n\r\n")
+        found, answer = await ask(listener, request_line + b"\r\nHost: 127.0.0.1\r\n\r\n")
         assert found == status, answer
+
+
+@pytest.mark.parametrize("host", [b"evil.example", b"localhost.evil.example", b"["])
+async def test_a_name_that_another_site_points_here_is_refused_where_no_key_is(host: bytes) -> None:
+    request = b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\n"
+    async with serving() as listener:
+        assert (await ask(listener, request + b"\r\n"))[0] == 403
+    async with serving("a-key") as listener:
+        request += b"Authorization: Bearer a-key\r\n\r\n"
+        assert (await ask(listener, request))[0] == 200
 
 
 async def test_a_head_beyond_its_bound_gets_no_page() -> None:

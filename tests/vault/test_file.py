@@ -84,11 +84,14 @@ def test_only_the_owner_may_read_what_is_written(place: VaultPlace) -> None:
     assert place.path.parent.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620])
 @pytest.mark.parametrize("name", ["path", "key_file"])
-def test_a_file_that_everybody_may_read_is_refused(place: VaultPlace, name: str) -> None:
+def test_a_file_that_others_may_read_or_write_is_refused(
+    place: VaultPlace, name: str, mode: int
+) -> None:
     in_file = replace(place, passphrase=None)
     set_secret(in_file, "a", "1")
-    getattr(place, name).chmod(0o644)
+    getattr(place, name).chmod(mode)
     with pytest.raises(VaultError, match="chmod 600"):
         read_vault(in_file)
 

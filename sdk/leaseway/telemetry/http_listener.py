@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 from leaseway.wire.auth import check_listen
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.endpoint import Endpoint, is_local_host
 from leaseway.wire.tls import read_tls, server_context
 
 Admit = Callable[[str | None], Awaitable[object]]
@@ -58,6 +58,14 @@ class HttpListener:
         """Where it serves."""
         scheme = "http" if self.tls is None else "https"
         return f"{scheme}://{self.endpoint}{self.path}"
+
+    def knows_host(self, header: str) -> bool:
+        """Say whether a request's `Host` may be served.
+
+        A page of another site reaches this machine by a name of its own that it points here (DNS
+        rebinding), and names it: browsers always do. Where a credential is asked for, it has none.
+        """
+        return self.admit is not None or not header or is_local_host(header)
 
     def close(self) -> None:
         """Give the port back; harmless when it is served or closed already."""

@@ -61,15 +61,15 @@ async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server
         page: Called on this loop; what it returns is called in a thread.
 
     """
-    site = _Site(listener.admit, page)
+    site = _Site(listener, page)
     return await asyncio.start_server(
         site.serve, sock=listener.socket, limit=_LONGEST_HEAD, ssl=listener.tls
     )
 
 
 class _Site:
-    def __init__(self, admit: Admit | None, page: Page) -> None:
-        self._admit = admit
+    def __init__(self, listener: MetricsListener, page: Page) -> None:
+        self._listener = listener
         self._page = page
         # The oldest first; those whose page is being made are not among them.
         self._waiting: dict[asyncio.StreamWriter, None] = {}
@@ -123,8 +123,10 @@ class _Site:
         method, path, version = (*head[0].split(b" "), b"", b"")[:3]
         if not version.startswith(b"HTTP/1."):
             raise _Answer(400, "This is no HTTP/1.1 request.")
-        if self._admit is not None:
-            await self._check_sender(self._admit, head)
+        if not self._listener.knows_host(_header(head, b"host").decode("latin-1")):
+            raise _Answer(403, "Ask for this page as localhost or 127.0.0.1.")
+        if self._listener.admit is not None:
+            await self._check_sender(self._listener.admit, head)
         if path.partition(b"?")[0] != _PATH.encode():
             raise _Answer(404, f"There is only {_PATH} here.")
         if method != b"GET":

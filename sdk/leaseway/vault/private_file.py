@@ -14,6 +14,7 @@ from typing import Final
 _LOCK_PATIENCE: Final = 10.0
 _LOCK_POLL: Final = 0.02
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
+_GROUP: Final = stat.S_IRGRP | stat.S_IWGRP
 
 
 class PrivateFileError(Exception):
@@ -28,7 +29,7 @@ def read_private(path: Path, limit: int) -> bytes | None:
         limit: The most bytes that it may have.
 
     Raises:
-        PrivateFileError: It cannot be read, is too large, or everybody may read or write it.
+        PrivateFileError: It cannot be read, is too large, or other users may read or write it.
 
     """
     try:
@@ -36,9 +37,11 @@ def read_private(path: Path, limit: int) -> bytes | None:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise PrivateFileError(f"{path} is no file.")
-            if status.st_mode & _OTHERS:
+            # One of somebody else's, as Kubernetes mounts secrets, may be ours by our group alone.
+            is_own = status.st_uid == os.geteuid()
+            if status.st_mode & (_OTHERS | _GROUP if is_own else _OTHERS):
                 raise PrivateFileError(
-                    f"{path} is open to every user of this machine (mode "
+                    f"{path} is open to other users of this machine (mode "
                     f"{stat.S_IMODE(status.st_mode):04o}). Close it: chmod 600 {path}"
                 )
             content = file.read(limit + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 DEFAULT_ADDRESS = "127.0.0.1:7600"
 """Where a control plane listens and clients look for it, unless told otherwise (DESIGN §12)."""
@@ -40,6 +41,18 @@ class Endpoint:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def is_local_host(header: str) -> bool:
+    """Say whether a `Host` header names this machine; names that others can point at it do not."""
+    try:
+        host = (urlsplit(f"//{header}").hostname or "").lower()
+    except ValueError:
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def parse_endpoint(text: str) -> Endpoint:

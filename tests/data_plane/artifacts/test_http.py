@@ -138,6 +138,7 @@ async def test_a_part_behind_the_end_cannot_be_had(page: Page) -> None:
         ("image", "image/png", "image/png", "inline"),
         ("audio", "audio/wav", "audio/wav", "inline"),
         ("image", "image/svg+xml", "image/svg+xml", "attachment"),
+        ("image", "image/x-made-up", "image/x-made-up", "attachment"),
         ("image", "text/html", "application/octet-stream", "attachment"),
         ("audio", "application/javascript", "application/octet-stream", "attachment"),
         ("image", "image/png\r\nX-Evil: 1", "application/octet-stream", "attachment"),
@@ -151,6 +152,12 @@ async def test_only_images_and_sounds_are_served_as_what_they_are(
     assert (status, body, headers["Content-Type"]) == (200, PNG, served)
     assert headers["Content-Disposition"].startswith(place)
     assert "X-Evil" not in headers
+
+
+async def test_a_name_that_another_site_points_here_is_refused(page: Page) -> None:
+    ref = await page.kept()
+    status, _, _ = await page.ask(ref, OWNER, headers={"Host": "evil.example"})
+    assert status == 403
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,16 @@ something is only taken from the page itself.
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import Admit
+from leaseway.wire.endpoint import is_local_host
 from leaseway.wire.errors import Fault, Reason
 
 COOKIE: Final = "leaseway_console"
@@ -115,10 +114,5 @@ def check_origin(request: web.Request) -> None:
 
 def _check_host(request: web.Request) -> None:
     """Refuse a name that another site could have pointed at this machine."""
-    host = urlsplit(f"//{request.host}").hostname or ""
-    try:
-        known = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        known = host == "localhost" or host.endswith(".localhost")
-    if not known:
+    if not is_local_host(request.host):
         raise web.HTTPForbidden(text="Ask for the console as 127.0.0.1 or localhost.")

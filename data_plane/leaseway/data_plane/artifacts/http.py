@@ -19,7 +19,7 @@ from aiohttp import web
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.core.artifact_index import Artifact
 from leaseway.identity.principal import Principal
-from leaseway.telemetry.http_listener import Admit, ArtifactsListener
+from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire.errors import Fault, Reason
 
 _PATIENCE: Final = 30.0
@@ -30,8 +30,15 @@ _SHUTDOWN: Final = 1.0
 _MOST_CONNECTIONS: Final = 256
 _WHO: Final = web.RequestKey("caller", object)
 _OTHER: Final = "application/octet-stream"
-_ACTIVE: Final = frozenset({"image/svg+xml", "image/svg"})
-"""Pictures that can hold scripts: saved, not shown."""
+_SHOWN: Final = frozenset(
+    f"{kind}/{name}"
+    for kind, names in {
+        "image": "png jpeg gif webp avif bmp",
+        "audio": "mpeg mp4 aac ogg opus wav x-wav wave webm flac",
+    }.items()
+    for name in names.split()
+)
+"""What a page shows; all else is saved: it may hold scripts, as SVG does."""
 _SAFE: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -49,7 +56,7 @@ async def serve_artifacts(
     if listener is None:
         yield
         return
-    site = _Site(listener.admit, store)
+    site = _Site(listener, store)
     app = web.Application(middlewares=[site.guard])
     app.router.add_get("/artifacts/{rest:.+}", site.get)
     runner = web.AppRunner(
@@ -80,16 +87,19 @@ class _Closed(asyncio.Protocol):
 
 
 class _Site:
-    def __init__(self, admit: Admit | None, store: ArtifactStore) -> None:
-        self._admit = admit
+    def __init__(self, listener: ArtifactsListener, store: ArtifactStore) -> None:
+        self._listener = listener
         self._store = store
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Authenticate the sender, and answer why a request fails."""
         try:
-            if self._admit is not None:
-                request[_WHO] = await self._admit(request.headers.get("Authorization"))
+            if not self._listener.knows_host(request.host):
+                return _plain(403, "Ask for artifacts at localhost or 127.0.0.1.")
+            if self._listener.admit is not None:
+                sent = request.headers.get("Authorization")
+                request[_WHO] = await self._listener.admit(sent)
             return await handler(request)
         except Fault as fault:
             if fault.reason is Reason.UNAUTHENTICATED:
@@ -148,12 +158,12 @@ class _Site:
                     request.transport.abort()
 
     def _headers(self, artifact: Artifact) -> dict[str, str]:
-        shown = artifact.mime_type.startswith(("image/", "audio/"))
+        media = artifact.mime_type.startswith(("image/", "audio/"))
         name = artifact.ref.rpartition("/")[2]
-        place = "inline" if shown and artifact.mime_type not in _ACTIVE else "attachment"
+        place = "inline" if artifact.mime_type in _SHOWN else "attachment"
         age = max(0, int(self._store.remaining(artifact)))
         return {
-            "Content-Type": artifact.mime_type if shown else _OTHER,
+            "Content-Type": artifact.mime_type if media else _OTHER,
             "Content-Disposition": f'{place}; filename="{name}"',
             "Cache-Control": f"private, max-age={age}",
             "Accept-Ranges": "bytes",

@@ -129,3 +129,22 @@ def test_a_credential_in_a_urls_query_is_a_warning() -> None:
 )  # fmt: skip
 def test_a_name_tells_whether_it_is_meant_for_a_secret(name: str, expected: bool) -> None:
     assert names_a_secret(name) is expected
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        ("'--token=${T}'", "T"),
+        ("--password, '${P}'", "P"),
+        ("'${API_TOKEN}'", "API_TOKEN"),
+        ("'--url', 'https://${USER}:${DB_PASSWORD}@h'", "DB_PASSWORD"),
+        ("'--root=${ROOT}'", ""),
+        ("--token, --verbose, '${LEVEL}'", ""),
+    ],
+)
+def test_a_secret_that_process_lists_would_show_is_a_warning(args: str, names: str) -> None:
+    issues = [i for i in stdio(f"args: [{args}]").issues if i.reason == "SECRET_IN_ARGUMENTS"]
+    assert [i.message.partition(" puts ")[2].partition(" ")[0] for i in issues] == (
+        [names] if names else []
+    )
+    assert all(issue.severity == "warning" for issue in issues)

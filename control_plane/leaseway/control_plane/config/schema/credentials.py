@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from leaseway.spec.references import references
+from leaseway.wire.secret_names import looks_secret
 
 _SHAPES: Final = tuple(
     (kind, re.compile(expression))
@@ -75,6 +76,22 @@ def credential_in_argument(argument: str, before: str) -> str | None:
         return credential_kind(flag, value)
     is_value = before.startswith("-") and not argument.startswith("-")
     return credential_kind(before if is_value else "", argument)
+
+
+def secret_in_argument(argument: str, before: str) -> str | None:
+    """Return which `${NAME}` an argument puts on the command line that looks secret, or None.
+
+    Args:
+        argument: The argument as written.
+        before: The one before it, which may be the flag that it is the value of.
+
+    """
+    flag = argument.partition("=")[0] if argument.startswith("-") else before
+    is_flag = flag.startswith("-") and names_a_secret(flag)
+    for name, _ in references(argument):
+        if is_flag or looks_secret(name):
+            return name
+    return None
 
 
 def credential_in_url(url: str) -> str | None:

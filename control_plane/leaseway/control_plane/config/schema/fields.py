@@ -70,8 +70,19 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...] | None:
             check_references(item, place)
             before = read[-1] if read else ""
             warn_of_credential(item, place, credentials.credential_in_argument(text, before))
+            _warn_of_shown_secret(item, place, credentials.secret_in_argument(text, before))
             read.append(text)
     return tuple(read)
+
+
+def _warn_of_shown_secret(node: Tree, where: Where, name: str | None) -> None:
+    if name is not None:
+        where.warning(
+            node.at,
+            IssueReason.SECRET_IN_ARGUMENTS,
+            f"{shown(where.key)} puts {name} on the command line, which every user of the worker's "
+            "machine sees. Give it to the server under 'env', and let it read it there.",
+        )
 
 
 def folder(node: Tree, where: Where) -> str | None:
