@@ -18,6 +18,7 @@ from leaseway.control_plane.core.catalog.prompts_resources import (
     expose_resources,
     resource_problems,
 )
+from leaseway.control_plane.core.catalog.rule_arguments import rule_problems
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
@@ -147,6 +148,7 @@ def make_good(spec: ServerSpec, listing: Listing) -> tuple[LastKnownGood, tuple[
     tools = expose_recorded(spec, listing.tools, TOOLS)
     prompts = expose_recorded(spec, listing.prompts, PROMPTS)
     problems = tools.problems + prompts.problems + resource_problems(spec, listing)
+    problems += rule_problems(spec, listing)
     good = LastKnownGood(
         spec,
         spec.launch_hash,

@@ -1,0 +1,89 @@
+"""Rules against what tools take: an argument that a rule names and a tool's schema lacks. Pure.
+
+A rule that cannot be evaluated denies, so that such a rule may deny every call of the tool.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.model import ServerSpec
+from leaseway.wire.names import nearest
+
+_TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
+_MEMBER: Final = re.compile(r"(?<![\w.])args\s*\.\s*([A-Za-z_]\w*)")
+_INDEXED: Final = re.compile(r'(?<![\w.])args\s*\[\s*(?:"(\w+)"|\'(\w+)\')\s*\]')
+_GUARD: Final = re.compile(r"\bhas\s*\(\s*args\s*\.\s*([A-Za-z_]\w*)\s*\)")
+_MOST_TOOLS: Final = 5
+
+
+def named_arguments(expression: str) -> frozenset[str]:
+    """Return the arguments that a rule needs, as `args.x` or `args["x"]`, without `has(args.x)`."""
+    found = {one or other for one, other in _INDEXED.findall(expression)}
+    plain = _TEXT.sub('""', expression)
+    found.update(_MEMBER.findall(plain))
+    return frozenset(found - set(_GUARD.findall(plain)))
+
+
+def rule_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]:
+    """Return a warning for each rule that names an argument which a tool of its does not take."""
+    found: list[Problem] = []
+    for number, rule in enumerate(spec.policy.rules, start=1):
+        wanted = named_arguments(rule.expression)
+        if not wanted:
+            continue
+        lacking: dict[str, list[str]] = {}
+        known: set[str] = set()
+        for tool in listing.tools:
+            if not rule.is_for(tool.name) or not spec.tools.passes(tool.name):
+                continue
+            taken = _properties(tool.definition)
+            if taken is not None:
+                known |= taken
+                for name in wanted - taken:
+                    lacking.setdefault(name, []).append(tool.name)
+        found.extend(
+            _problem(spec, number, name, tools, known) for name, tools in sorted(lacking.items())
+        )
+    return tuple(found)
+
+
+def _problem(
+    spec: ServerSpec, number: int, name: str, tools: Sequence[str], known: Iterable[str]
+) -> Problem:
+    listed = ", ".join(tools[:_MOST_TOOLS])
+    if len(tools) > _MOST_TOOLS:
+        listed += f" and {len(tools) - _MOST_TOOLS} more"
+    near = nearest(name, sorted(known), limit=1)
+    meant = f" 'args.{near[0]}' may be meant." if near else ""
+    message = (
+        f"Rule {number} of server {spec.key.server_id} names args.{name}, which the schema of "
+        f"{listed} does not have, so that it may deny every call there.{meant} Write "
+        f"has(args.{name}) before it, or name the rule's 'tools'."
+    )
+    return Problem(
+        "server",
+        "RULE_NAMES_NO_ARGUMENT",
+        message,
+        server_id=spec.key.server_id,
+        tenant=spec.key.tenant,
+        severity="warning",
+        subject=f"rule {number}: {name}",
+    )
+
+
+def _properties(definition: bytes) -> set[str] | None:
+    """Return what a tool takes by its schema; None where that does not say it all."""
+    schema = json.loads(definition).get("inputSchema")
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        return None
+    if any(key in schema for key in ("$ref", "allOf", "anyOf", "oneOf", "patternProperties")):
+        return None
+    if schema.get("additionalProperties", False) not in (False, None):
+        return None
+    return set(schema["properties"])

@@ -1,0 +1,57 @@
+"""Arguments that rules name, against the schemas of their tools."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.control_plane.core.builders import spec
+
+from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.rule_arguments import named_arguments
+from leaseway.control_plane.core.catalog.variants import make_good
+from leaseway.spec.policy import ArgumentRule, ServerPolicy
+
+
+def tool(name: str, *arguments: str, **schema: object) -> Recorded:
+    properties = {argument: {"type": "string"} for argument in arguments}
+    definition = {"name": name, "inputSchema": {"properties": properties, **schema}}
+    return Recorded(name, json.dumps(definition).encode())
+
+
+def warned(listing: Listing, *rules: ArgumentRule) -> list[str]:
+    files = replace(spec("files"), policy=ServerPolicy(rules=rules))
+    _, problems = make_good(files, listing)
+    return [each.message for each in problems if each.reason == "RULE_NAMES_NO_ARGUMENT"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "named"),
+    [
+        ('args.path.startsWith("/etc")', {"path"}),
+        ('args["path"] == "args.other" || args . mode > 1', {"path", "mode"}),
+        ("has(args.path) && args.path == 'a'", set()),
+        ('tool == "args.path" && myargs.x == 1', set()),
+    ],
+)
+def test_a_rules_arguments_are_those_that_it_needs(expression: str, named: set[str]) -> None:
+    assert named_arguments(expression) == named
+
+
+def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant() -> None:
+    listing = Listing((tool("read", "path"), tool("stat", "path"), tool("ping")), "2025-11-25")
+    rule = ArgumentRule('args.pth == "x"', ("read", "stat"))
+    [message] = warned(listing, rule)
+    assert "Rule 1 of server files names args.pth" in message
+    assert "read, stat" in message
+    assert "'args.path' may be meant" in message
+    [message] = warned(listing, ArgumentRule('args.path == "x"'))
+    assert "ping" in message
+    assert "read" not in message.split("does not have")[0]
+
+
+def test_what_fits_or_cannot_be_known_is_no_warning() -> None:
+    listing = Listing((tool("read", "path"), tool("open", additionalProperties=True)), "2025-11-25")
+    assert not warned(listing, ArgumentRule('args.path == "x"'))
+    assert not warned(listing, ArgumentRule('args.mode == "x"', ("nothing",)))
