@@ -25,7 +25,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.events import Event
 
-_VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "problems", "history")
+_VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "problems", "history")
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 _ROOT = Path(__file__).parents[2]
 
@@ -87,6 +87,7 @@ async def test_every_view_says_that_there_is_nothing_yet(
         "leases": "No lease is held",
         "workers": "No worker has joined",
         "calls": "The workers remember no such call",
+        "approvals": "No call waits for a person",
         "problems": "No problem is open",
         "history": "Nothing has happened yet",
     }

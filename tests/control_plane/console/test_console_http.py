@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import pytest
-from tests.control_plane.console.conftest import Open
+from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
 
-from leaseway.control_plane.console.server import ConsoleListener
+from leaseway.control_plane.console.server import ConsoleListener, serve_console
+from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.plane import Plane
+from leaseway.identity.principal import Principal, Role
 from leaseway.spec.model import VariantKey
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.events import Event
@@ -40,8 +45,18 @@ async def test_no_file_of_the_page_writes_markup_of_others_or_loads_from_elsewhe
     console: Open,
 ) -> None:
     _plane, asker = await console(None)
-    own = ("app", "parts", "overview", "servers", "tools", "leases", "problems", "calls")
-    for name in own:
+    own = (
+        "app",
+        "parts",
+        "overview",
+        "servers",
+        "tools",
+        "leases",
+        "problems",
+        "calls",
+        "approvals",
+    )
+    for name in (*own, "approvals"):
         async with asker.session.get(f"{asker.url}{name}.js") as answer:
             text = await answer.text()
         for word in (
@@ -124,6 +139,50 @@ async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
 def test_beyond_this_machine_it_wants_a_key() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         ConsoleListener(Endpoint("0.0.0.0", 0), None)
+
+
+def waiting(plane: Plane) -> str:
+    """Have a call wait for a person; return the approval's id."""
+    question = Question(
+        "acme", "billing", "d1", False, "bank", "pay", "digest", '{"amount":5}', "key 1"
+    )
+    _, approval = plane.approvals.ask(question, plane.clock(), use=False)
+    assert approval is not None
+    return approval.id
+
+
+async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console: Open) -> None:
+    plane, asker = await console(None)
+    approval = waiting(plane)
+    _, shown = await asker.get("api/approvals")
+    assert shown["approver"] is True
+    assert [(one["id"], one["state"]) for one in shown["items"]] == [(approval, "waiting")]
+    assert shown["items"][0]["arguments"] == '{"amount":5}'
+    body = {"approval": approval, "approve": True}
+    assert (await asker.post("api/decide", {"approval": approval, "approve": 1}))[0] == 400
+    assert (await asker.post("api/decide", body))[0] == 200
+    status, answer = await asker.post("api/decide", {**body, "approve": False})
+    assert (status, "approved already" in answer["error"]) == (409, True)
+    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["approved"]
+
+
+async def test_who_operates_sees_what_waits_and_may_not_agree_without_that_role() -> None:
+    plane = Plane(epoch=1)
+
+    async def admit(_authorization: str | None) -> Principal:
+        return Principal("key 2", frozenset({Role.OPERATOR}))
+
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    with closing(listener):
+        async with serve_console(listener, plane), aiohttp.ClientSession() as session:
+            asker = Asker(listener.url, session)
+            approval = waiting(plane)
+            bearer = {"Authorization": "Bearer x"}
+            _, shown = await asker.get("api/approvals", headers=bearer)
+            assert (len(shown["items"]), shown["approver"]) == (1, False)
+            body = {"approval": approval, "approve": True}
+            assert (await asker.post("api/decide", body, **bearer))[0] == 403
+    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
 
 
 async def test_a_drain_is_done_and_noted_in_the_history(console: Open) -> None:

@@ -19,8 +19,10 @@ from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.queries.place import ask_for_room, variants_of, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.control_plane.plane import Plane
+from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.auth import bearer_metadata
+from leaseway.wire.errors import Fault
 from leaseway.wire.events import Event
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.serving import CHANNEL_OPTIONS
@@ -80,6 +82,18 @@ class Actions:
             raise Refused("No such worker is connected.")
         self._note("drained a worker", f"Worker {worker_id} was told to end in the console.")
         return {"message": "It takes no more work and ends."}
+
+    def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
+        """Agree to a call that waits for a person, or refuse it.
+
+        Raises:
+            Refused: There is none, or it was decided on already.
+        """
+        try:
+            self._plane.decide_approval(approval_id, who.tenant or "", who.name, approve=approve)
+        except Fault as fault:
+            raise Refused(fault.message) from None
+        return {"message": "It may run once." if approve else "It is refused."}
 
     async def try_tool(self, server_id: str, tool: str, tenant: str, arguments: Json) -> Json:
         """Call a tool and return its result; a leased server's lease is given back at once.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from leaseway.control_plane.core.approvals import Approval
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
@@ -294,6 +295,24 @@ def _problem(one: OpenProblem) -> Json:
         "first_seen": one.first_seen,
         "last_seen": one.last_seen,
         "count": one.count,
+    }
+
+
+def approval(one: Approval) -> Json:
+    """Return a call that needs a person."""
+    asked = one.question
+    return {
+        "id": one.id,
+        "state": one.state,
+        "tenant": asked.tenant,
+        "agent": asked.agent,
+        "server": asked.server_id,
+        "tool": asked.tool,
+        "arguments": asked.arguments,
+        "asked_by": asked.asked_by,
+        "asked_at": one.asked,
+        "expires_at": one.until,
+        "decided_by": one.decided_by,
     }
 
 

@@ -30,6 +30,7 @@ from leaseway.wire.errors import Fault
 
 _PAGES: Final = {
     "": ("index.html", "text/html"),
+    "approvals.js": ("approvals.js", "text/javascript"),
     "app.js": ("app.js", "text/javascript"),
     "parts.js": ("parts.js", "text/javascript"),
     "overview.js": ("overview.js", "text/javascript"),
@@ -159,6 +160,8 @@ class _Site:
         router.add_get("/api/leases", self._leases)
         router.add_get("/api/workers", self._read(lambda q: records.workers(self._plane)))
         router.add_get("/api/problems", self._read(lambda q: records.problems(self._plane, q)))
+        router.add_get("/api/approvals", self._read(self._approvals))
+        router.add_post("/api/decide", self._decide)
         router.add_get("/api/events", self._read(self._events))
         router.add_get("/api/runbook", self._read(_runbook))
         router.add_get("/api/calls", self._calls)
@@ -244,6 +247,22 @@ class _Site:
             server_id=query.get("server", ""), kinds=kinds, last=last
         )
         return {"items": [records.event(each) for each in reversed(found)]}
+
+    def _approvals(self, _query: Json) -> Json:
+        who = _who.get()
+        found = self._plane.approvals.listed(who.tenant or "", self._plane.clock())
+        items = [records.approval(each) for each in found[:_MOST_ROWS]]
+        return {"items": items, "approver": who.has({Role.APPROVER})}
+
+    async def _decide(self, request: web.Request) -> web.Response:
+        who = _who.get()
+        if not who.has({Role.APPROVER}):
+            raise web.HTTPForbidden(text="This credential lacks the role approver.")
+        body = await _body(request)
+        if not isinstance(body.get("approve"), bool):
+            raise web.HTTPBadRequest(text="`approve` is true or false.")
+        approval = _text(body, "approval")
+        return _json(self._actions.decide(approval, who, approve=body["approve"]))
 
     async def _leases(self, request: web.Request) -> web.Response:
         page = records.leases(self._plane, _query(request))

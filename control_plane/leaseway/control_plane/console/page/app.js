@@ -1,6 +1,7 @@
 // The shell: where we are, what is live, and which view is shown.
 import { render } from "./vendor/preact-htm.js";
 import { Failure, ago, get, html, post, useEffect, useRef, useState } from "./parts.js";
+import { Approvals } from "./approvals.js";
 import { Calls } from "./calls.js";
 import { Leases, Workers } from "./leases.js";
 import { Overview } from "./overview.js";
@@ -17,6 +18,7 @@ const VIEWS = [
   ["leases", "Leases", Leases],
   ["workers", "Workers", Workers],
   ["calls", "Calls", Calls],
+  ["approvals", "Approvals", Approvals],
   ["problems", "Problems", Problems],
   ["history", "History", History],
 ];
