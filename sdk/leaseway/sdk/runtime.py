@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import Identity
 from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.wire.errors import Fault
 
 _CLOSE_BOUND = 10.0
 _SETTLE_BOUND = 0.2
@@ -97,6 +99,19 @@ class Runtime:
         self.leases.abort()
         self.resolver.abort()
         self.pool.abort()
+
+
+def forget_frames(task: asyncio.Task[Any]) -> None:
+    """Let a task that has ended keep nothing alive: neither its client's channels nor its owner.
+
+    Its fault has a traceback, and that all that it was raised in.
+    """
+    # Asked for its result, a task gives away the traceback that it keeps.
+    with contextlib.suppress(Exception, asyncio.CancelledError):
+        task.result()
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Fault):
+        error.__traceback__ = error.__context__ = None
 
 
 async def _settled() -> None:

@@ -86,6 +86,7 @@ async def test_options_that_say_none_are_the_same_as_none(
         "inline_media": False,
         "on_progress": None,
         "on_log": None,
+        "on_approval": None,
     }
     assert nothing.keys() == CallOptions.__optional_keys__
 

@@ -19,7 +19,7 @@ from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks, CallOrder
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.runtime import Runtime, forget_frames
 from leaseway.sdk.transport.events import CallEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.sdk.validation import check_call
@@ -63,8 +63,7 @@ class AsyncToolStream:
 
     def _ended(self, task: asyncio.Task[ToolResult]) -> None:
         self._events.end()
-        if not task.cancelled():
-            task.exception()  # seen: it is raised to whoever reads to the end
+        forget_frames(task)
 
     async def __aexit__(
         self,

@@ -16,7 +16,7 @@ from leaseway.sdk.calls.requests import OfferRequest
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.leases.book import Key
-from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.runtime import Runtime, forget_frames
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
 from leaseway.wire.backoff import Backoff
@@ -166,8 +166,7 @@ class AsyncResourceUpdates:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._changes.end()
-        if not task.cancelled():
-            task.exception()  # seen: it is raised to whoever waits for a change
+        forget_frames(task)
 
     def __del__(self) -> None:
         if self._task is not None and not self._left and not refused():
