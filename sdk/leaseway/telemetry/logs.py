@@ -7,6 +7,7 @@ added. Values given to `hide` never appear.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -58,9 +59,7 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     if level not in LEVELS:
         raise ValueError(f"The log level '{level}' is not one of {', '.join(LEVELS)}.")
     handler: logging.Handler = (
-        logging.StreamHandler(sys.stderr)
-        if file is None
-        else _OwnFileHandler(file, encoding="utf-8")
+        _OwnStreamHandler(sys.stderr) if file is None else _OwnFileHandler(file, encoding="utf-8")
     )
     handler.setFormatter(_JsonFormatter(service) if fmt == "json" else _TextFormatter(service))
     root = logging.getLogger()
@@ -80,7 +79,27 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
         logging.getLogger(noisy).setLevel(max(root.level, logging.WARNING))
 
 
-class _OwnFileHandler(logging.FileHandler):
+class _Discreet(logging.Handler):
+    """Says that a line could not be written, but not what is in it.
+
+    `logging` itself would print the line's arguments as they are.
+    """
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        error = sys.exc_info()[1]
+        why = getattr(error, "strerror", None) or type(error).__name__
+        with contextlib.suppress(Exception):  # stderr may be what is full
+            sys.stderr.write(
+                f"A log line of {record.name} ({record.filename}:{record.lineno}) was not written: "
+                f"{why}.\n"
+            )
+
+
+class _OwnStreamHandler(_Discreet, logging.StreamHandler):  # type: ignore[type-arg]
+    pass
+
+
+class _OwnFileHandler(_Discreet, logging.FileHandler):
     """Writes a file that only its owner may read, if it is a new one."""
 
     def _open(self) -> TextIOWrapper:

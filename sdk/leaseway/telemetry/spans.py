@@ -43,6 +43,8 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
+from leaseway.wire.redaction import redact
+
 _logger = logging.getLogger(__name__)
 _LAST_EXPORT: Final = 5.0
 """Seconds that the end of a process waits for its last spans."""
@@ -355,7 +357,7 @@ class LeanSpan(ReadableSpan, trace.Span):
         """Note an error as an event."""
         facts = {
             "exception.type": type(exception).__qualname__,
-            "exception.message": str(exception),
+            "exception.message": redact(str(exception)),
         }
         self.add_event("exception", {**facts, **(attributes or {})}, timestamp)
 

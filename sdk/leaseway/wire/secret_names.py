@@ -78,6 +78,7 @@ def _encodings(part: str) -> Iterator[str]:
     raw = part.encode(errors="replace")
     yield part
     yield json.dumps(part)[1:-1]
+    yield json.dumps(json.dumps(part)[1:-1])[1:-1]  # JSON inside a string of JSON
     yield json.dumps(part, ensure_ascii=False)[1:-1]
     yield repr(part)[1:-1]
     yield html.escape(part)
@@ -86,5 +87,7 @@ def _encodings(part: str) -> Iterator[str]:
     yield quote_plus(raw)
     if len(raw) >= _LEAST_ENCODED:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            whole = len(raw) - len(raw) % 3  # the rest depends on what follows it
-            yield encode(raw[:whole]).decode()
+            for before in range(3):  # as `user:` stands before a password
+                skipped = -before % 3  # these share characters with what stands before
+                whole = (len(raw) - skipped) // 3 * 3  # the rest depends on what follows it
+                yield encode(raw[skipped : skipped + whole]).decode()

@@ -48,6 +48,7 @@ class Reports:
 
     def see(self, problem: Problem) -> None:
         """Note a problem, and say it in the log where it is new."""
+        problem = replace(problem, message=redact(problem.message))
         if self.problems.see(problem):
             level = logging.ERROR if problem.severity == "error" else logging.WARNING
             _logger.log(level, "%s", problem.message, extra={"reason": problem.reason})

@@ -87,8 +87,16 @@ def _describe(
         case asyncio.CancelledError():
             return "START_FAILED", f"{head}: the start was called off.", {}
         case _:
-            why = redact(str(cause))[:300]
+            why = _said(cause)[:300]
             return failed, f"{head}: its answer is not what MCP asks for ({why}).", {}
+
+
+def _said(cause: BaseException) -> str:
+    """Return what an error says of an answer, but not what was in the answer."""
+    if isinstance(cause, ValidationError):  # it shows the start and the end of long values
+        errors = cause.errors(include_input=False, include_context=False, include_url=False)
+        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors[:5])
+    return redact(str(cause))
 
 
 def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:

@@ -17,6 +17,7 @@ import grpc
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.sync.apply import apply_delta
+from leaseway.data_plane.sync.outgoing import without_secrets
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
@@ -361,6 +362,7 @@ class SyncClient:
             outgoing.task_done()
 
     async def _write(self, stream: Stream, message: sync_pb2.SyncRequest) -> None:
+        without_secrets(message)
         if message.ByteSize() <= bounds.MAX_MESSAGE:
             await stream.write(message)
             return

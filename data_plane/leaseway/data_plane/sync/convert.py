@@ -28,7 +28,6 @@ from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.admin import reminder
 from leaseway.wire.durations import duration, timestamp
-from leaseway.wire.redaction import redact
 
 
 class Unrepresentable(Exception):
@@ -128,7 +127,7 @@ def problem_message(problem: Problem, worker_id: str) -> admin_pb2.Problem:
         tenant=key.tenant,
         worker_id=worker_id,
         reason=problem.reason,
-        message=redact(problem.message),
+        message=problem.message,
         first_seen=now,
         last_seen=now,
         count=1,

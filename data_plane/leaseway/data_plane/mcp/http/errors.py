@@ -21,6 +21,8 @@ MAX_ANSWER: Final = bounds.MAX_LINE
 """Bytes of one answer, as over any other transport: images in it are no part of the result."""
 
 _LONGEST_LINE: Final = 300
+_LOOKED_AT: Final = 16 << 10
+"""Bytes in which values are recognised before a line is cut."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HINTS: Final[Mapping[int, str]] = {
@@ -95,9 +97,9 @@ def rpc_error(body: bytes) -> Envelope | None:
 
 def first_line(body: bytes) -> str:
     """Return what a refusal says in words, for people: its first line, unless it is a page."""
-    text = body[:_LONGEST_LINE].decode(errors="replace").strip()
+    text = redact(body[:_LOOKED_AT].decode(errors="replace")).strip()
     line = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0]).strip()
-    return "" if line.startswith("<") else redact(line)
+    return "" if line.startswith("<") else line[:_LONGEST_LINE]
 
 
 def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
