@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import BOUND
 from tests.e2e.system import eventually, running
 
-from leaseway.sdk import ServerLost
+from leaseway.sdk import LeasewayError, ServerLost
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
@@ -152,3 +152,42 @@ async def test_a_sandbox_holds_the_kit_and_keeps_its_folders_in_sight(tmp_path: 
         written = await client.call_tool("write:write_file", {"path": "b.md", "content": "x"})
         assert not written.is_error, written.text
         assert (notes / "b.md").read_text() == "x"
+
+
+async def test_an_edited_module_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    module = tmp_path / "edited.py"
+    source = (
+        "from leaseway.server import BaseMCPServer, tool\n"
+        "class Edited(BaseMCPServer):\n"
+        "    server_name = 'edited'\n"
+        "    @tool\n"
+        "    def answer(self) -> str:\n"
+        "        return 'first'\n"
+    )
+    module.write_text(source)
+    entry = weather("Edited", module="edited", env={"PYTHONPATH": str(tmp_path)})
+    async with running(tmp_path, {"edited": entry}) as (_, client):
+
+        async def answers(wanted: str, tool: str = "answer") -> bool:
+            try:
+                return (await client.call_tool(f"edited:{tool}", {})).text == wanted
+            except LeasewayError:
+                return False
+
+        await eventually(lambda: answers("first"))
+        _replace(module, source.replace("'first'", "'second'").replace("answer", "reply"))
+        await eventually(lambda: answers("second", "reply"))  # its tools are listed anew
+        _replace(module, "def broken(:\n")
+
+        async def is_told() -> bool:
+            found = [each.reason for each in await client.problems()]
+            return "CHANGED_VALUE_FAILED" in found
+
+        await eventually(is_told)
+        assert await answers("second", "reply")
+
+
+def _replace(path: Path, text: str) -> None:
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)

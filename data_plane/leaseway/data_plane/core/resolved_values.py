@@ -32,6 +32,8 @@ class Resolved:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the address of each HTTP request, as the last step before it is sent."""
+    code: str = field(default="", repr=False)
+    """A digest of the module of a `python` server, where it is one that people edit."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide from whatever the server prints."""
     hidden: object = field(default=None, repr=False, compare=False)
@@ -40,7 +42,7 @@ class Resolved:
     @cached_property
     def digest(self) -> str:
         """Of all that the server gets: two readings with the same digest are the same."""
-        texts = (self.command, self.image, self.url, self.session_id, self.cwd)
+        texts = (self.command, self.image, self.url, self.session_id, self.cwd, self.code)
         content = (self.args, *texts, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()

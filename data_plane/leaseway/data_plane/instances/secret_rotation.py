@@ -1,4 +1,4 @@
-"""Follows changes of the vault and of referenced files (DESIGN §3, local generations).
+"""Follows changes of the vault, referenced files and modules (DESIGN §3, local generations).
 
 A changed value is tried first: one new instance starts with it, and only when that is up does a
 new local generation take over. Until then, and if it fails, the old one serves with the values
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +21,7 @@ from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.references.modules import module_files
 from leaseway.data_plane.references.patience import PATIENCE, PatientDisk
 from leaseway.data_plane.references.resolve import unread
 from leaseway.data_plane.references.vault import Mark, WorkerVault, mark_of
@@ -295,8 +297,8 @@ class ReferenceWatch:
             old.report(
                 _FAILED,
                 f"On worker {self._context.worker_id}, server {old.key} did not start with the "
-                f"values that its secrets or files have now; it goes on with the old ones and is "
-                f"tried again: {fault.message}",
+                f"values that its secrets, files or module have now; it goes on with the old ones "
+                f"and is tried again: {fault.message}",
             )
 
     async def _swap(self, old: Generation, live: LiveInstance) -> None:
@@ -304,16 +306,20 @@ class ReferenceWatch:
             await live.close()
             return
         self._on_replaced()
+        fresh = self._pool.get(old.key)
+        if fresh is not None and live.lists_other(fresh.variant.toolset):
+            fresh.live_tools_changed(live)  # an edited module may have other tools
         _logger.info(
-            "Server %s was started with the new values of its secrets or files; new calls use it.",
+            "Server %s was started with its changed secrets, files or module; new calls use it.",
             old.key,
         )
 
 
 def _sources(spec: ServerSpec) -> list[Path | None]:
-    """Return the files that a server refers to, and None for the vault."""
+    """Return the files that a server refers to or is made of, and None for the vault."""
     values = _values(spec)
     files: list[Path | None] = [Path(value.text) for value in values if value.kind == "file"]
+    files += module_files(spec, os.environ)
     return [*files, None] if any(value.kind == "secret" for value in values) else files
 
 
@@ -323,4 +329,5 @@ def _values(spec: ServerSpec) -> tuple[Value, ...]:
 
 def _can_change(spec: ServerSpec) -> bool:
     """Return whether what a server's references are read from can change while the worker runs."""
-    return any(value.kind in ("file", "secret") for value in _values(spec))
+    refers = any(value.kind in ("file", "secret") for value in _values(spec))
+    return refers or spec.transport == "python"

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
+from leaseway.data_plane.references.modules import code_mark, module_files
 from leaseway.data_plane.references.patience import MOST_HUNG
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
@@ -228,6 +229,7 @@ def resolve(
         }
         | credentials,
         query=query,
+        code=code_mark(module_files(spec, known)),
     )
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
@@ -254,7 +256,7 @@ async def read_references(
             waits for it.
     """
     files = set(_files(spec).values())
-    if not files:
+    if not files and spec.transport != "python":
         return resolve(spec, environment, vault)
     if files & _hung:
         raise unread(spec, files & _hung, "does not answer: see whether its disk does")
