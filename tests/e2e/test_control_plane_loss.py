@@ -65,6 +65,8 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
 
         task = asyncio.create_task(caller())
         await kill_control_plane(system)
+        # It was never called before: the worker knows what it serves.
+        assert int((await session.call_tool("leased_pid")).text) > 0
         dead_at = len(counts)
         await eventually(lambda: len(counts) > dead_at + 50)
         if broken:

@@ -74,6 +74,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.renewals: list[list[str]] = []
         self.released: list[str] = []
         self.idle: list[float] = []
+        self.resolved: list[str] = []
         self.released_for: list[tuple[str, str]] = []
         self.acquires: list[leases_pb2.AcquireLeaseRequest] = []
         self.leases: dict[str, leases_pb2.Lease] = {}
@@ -221,6 +222,14 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
         self.released_for.append((request.tenant, request.session))
         del self.leases[request.lease_id]
         return leases_pb2.ReleaseLeaseResponse(released=True)
+
+    async def ResolveLeased(self, request: Any, context: Any) -> Any:
+        self.resolved.append(request.name)
+        server_id, _, name = request.name.partition("_")
+        if self.leases[request.lease_id].server_id != server_id:
+            await abort(context, Fault(Reason.TOOL_NOT_FOUND, "It has no such tool."))
+        tool = catalog_pb2.ResolvedTool(server_id=server_id, original_name=name)
+        return leases_pb2.ResolveLeasedResponse(tool=tool, registry_version=1)
 
     async def KeepAlive(self, request: Any, context: Any) -> Any:
         return self.renew(request)

@@ -112,6 +112,9 @@ class _Refuses(leases_pb2_grpc.LeaseServiceServicer):
     async def KeepAlive(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
+    async def ResolveLeased(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
 
 async def _refusal(fault: Fault | None) -> grpc.aio.AioRpcError:
     server = grpc.aio.server()

@@ -66,6 +66,7 @@ RULES: Final[Mapping[str, Rule]] = {
         "LeaseService/AcquireLease": Rule(_CALLS, "own"),
         "LeaseService/ReleaseLease": Rule(_CALLS, "own"),
         "LeaseService/KeepAlive": Rule(_CALLS),
+        "LeaseService/ResolveLeased": Rule(_CALLS, "own"),
         "LeaseService/ListLeases": Rule(_LISTS, "filter"),
     }.items()
 }

@@ -427,6 +427,74 @@ class ReleaseLeaseResponse(_message.Message):
 Global___ReleaseLeaseResponse: _TypeAlias = ReleaseLeaseResponse  # noqa: Y015
 
 @_typing.final
+class ResolveLeasedRequest(_message.Message):
+    """Asks for a tool of the server that a lease is of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant of the lease. Empty means `default`."""
+    session: _builtins.str
+    """The session of the lease. Never empty."""
+    lease_id: _builtins.str
+    """The lease. Never empty."""
+    name: _builtins.str
+    """The exposed or the qualified name of the tool."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """Who asks."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "lease_id", b"lease_id", "name", b"name", "session", b"session", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveLeasedRequest: _TypeAlias = ResolveLeasedRequest  # noqa: Y015
+
+@_typing.final
+class ResolveLeasedResponse(_message.Message):
+    """Says where a name leads; a name that is no tool's is TOOL_NOT_FOUND."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    REGISTRY_VERSION_FIELD_NUMBER: _builtins.int
+    registry_version: _builtins.int
+    """The registry version that this worker has."""
+    @_builtins.property
+    def tool(self) -> _catalog_pb2.ResolvedTool:
+        """The tool. `workers` is empty: it is this worker."""
+
+    def __init__(
+        self,
+        *,
+        tool: _catalog_pb2.ResolvedTool | None = ...,
+        registry_version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registry_version", b"registry_version", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResolveLeasedResponse: _TypeAlias = ResolveLeasedResponse  # noqa: Y015
+
+@_typing.final
 class KeepAliveRequest(_message.Message):
     """Renews leases."""
 

@@ -172,6 +172,11 @@ class LeaseServiceStub(object):
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.KeepAliveRequest.SerializeToString,
                 response_deserializer=leaseway_dot_v1_dot_leases__pb2.KeepAliveResponse.FromString,
                 _registered_method=True)
+        self.ResolveLeased = channel.unary_unary(
+                '/leaseway.v1.LeaseService/ResolveLeased',
+                request_serializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.SerializeToString,
+                response_deserializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.FromString,
+                _registered_method=True)
         self.ListLeases = channel.unary_unary(
                 '/leaseway.v1.LeaseService/ListLeases',
                 request_serializer=leaseway_dot_v1_dot_leases__pb2.ListLeasesRequest.SerializeToString,
@@ -206,6 +211,14 @@ class LeaseServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResolveLeased(self, request, context):
+        """Finds out where a tool's name leads on the server of a lease, for callers
+        that do not reach the control plane.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListLeases(self, request, context):
         """Lists the leases that this worker holds, ordered by id, in pages.
         """
@@ -230,6 +243,11 @@ def add_LeaseServiceServicer_to_server(servicer, server):
                     servicer.KeepAlive,
                     request_deserializer=leaseway_dot_v1_dot_leases__pb2.KeepAliveRequest.FromString,
                     response_serializer=leaseway_dot_v1_dot_leases__pb2.KeepAliveResponse.SerializeToString,
+            ),
+            'ResolveLeased': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResolveLeased,
+                    request_deserializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.FromString,
+                    response_serializer=leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.SerializeToString,
             ),
             'ListLeases': grpc.unary_unary_rpc_method_handler(
                     servicer.ListLeases,
@@ -319,6 +337,33 @@ class LeaseService(object):
             '/leaseway.v1.LeaseService/KeepAlive',
             leaseway_dot_v1_dot_leases__pb2.KeepAliveRequest.SerializeToString,
             leaseway_dot_v1_dot_leases__pb2.KeepAliveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResolveLeased(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/leaseway.v1.LeaseService/ResolveLeased',
+            leaseway_dot_v1_dot_leases__pb2.ResolveLeasedRequest.SerializeToString,
+            leaseway_dot_v1_dot_leases__pb2.ResolveLeasedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,6 +98,10 @@ class LeaseServiceStub:
     """
     KeepAlive: _grpc.UnaryUnaryMultiCallable[_leases_pb2.KeepAliveRequest, _leases_pb2.KeepAliveResponse]
     """Renews leases for callers without an exchange stream."""
+    ResolveLeased: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ResolveLeasedRequest, _leases_pb2.ResolveLeasedResponse]
+    """Finds out where a tool's name leads on the server of a lease, for callers
+    that do not reach the control plane.
+    """
     ListLeases: _grpc.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]
     """Lists the leases that this worker holds, ordered by id, in pages."""
 
@@ -116,6 +120,10 @@ class LeaseServiceAsyncStub(LeaseServiceStub):
     """
     KeepAlive: _aio.UnaryUnaryMultiCallable[_leases_pb2.KeepAliveRequest, _leases_pb2.KeepAliveResponse]  # type: ignore[assignment]
     """Renews leases for callers without an exchange stream."""
+    ResolveLeased: _aio.UnaryUnaryMultiCallable[_leases_pb2.ResolveLeasedRequest, _leases_pb2.ResolveLeasedResponse]  # type: ignore[assignment]
+    """Finds out where a tool's name leads on the server of a lease, for callers
+    that do not reach the control plane.
+    """
     ListLeases: _aio.UnaryUnaryMultiCallable[_leases_pb2.ListLeasesRequest, _leases_pb2.ListLeasesResponse]  # type: ignore[assignment]
     """Lists the leases that this worker holds, ordered by id, in pages."""
 
@@ -149,6 +157,16 @@ class LeaseServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_leases_pb2.KeepAliveResponse, _abc.Awaitable[_leases_pb2.KeepAliveResponse]]:
         """Renews leases for callers without an exchange stream."""
+
+    @_abc_1.abstractmethod
+    def ResolveLeased(
+        self,
+        request: _leases_pb2.ResolveLeasedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_leases_pb2.ResolveLeasedResponse, _abc.Awaitable[_leases_pb2.ResolveLeasedResponse]]:
+        """Finds out where a tool's name leads on the server of a lease, for callers
+        that do not reach the control plane.
+        """
 
     @_abc_1.abstractmethod
     def ListLeases(

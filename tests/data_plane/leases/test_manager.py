@@ -139,6 +139,27 @@ async def test_a_lease_is_released_for_idleness_only_where_nobody_calls(bench: B
     assert "no call had run on it for 1e-09 s, its idle limit" in fault.message
 
 
+async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None:
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench)).lease
+
+    def asked(name: str, session: str = "s1") -> Any:
+        request = leases_pb2.ResolveLeasedRequest(lease_id=lease.id, session=session, name=name)
+        return bench.leases.ResolveLeased(request)
+
+    plan = next(iter(bench.worker.pool.find("db", "default").variant.toolset.tools.values()))
+    for name in (plan.name, f"db:{plan.original_name}"):
+        answer = await asked(name)
+        assert (answer.tool.server_id, answer.tool.original_name) == ("db", plan.original_name)
+        assert answer.registry_version == bench.worker.pool.registry_version
+        assert not answer.tool.shared
+    assert (await refused(asked("nothing"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await refused(asked(f"web:{plan.original_name}"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await refused(asked(plan.name, "s2"))).reason is Reason.LEASE_LOST
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    assert (await refused(asked(plan.name))).reason is Reason.LEASE_RELEASED
+
+
 async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease

@@ -348,3 +348,16 @@ async def test_who_asks_says_who_it_is(client: AsyncClient, plane: FakeControlPl
     await client.call_tool("time_now")
     assert plane.clients[0].agent == "billing"
     assert plane.clients[0].protocol_version == 1
+
+
+async def test_without_a_control_plane_the_worker_of_a_lease_says_where_a_name_leads(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
+) -> None:
+    session = client.session("dialog")
+    await session.acquire("desk")
+    await plane.stop()
+    runtime = client._runtime()
+    await until(lambda: not runtime.control.connected)
+    assert (await session.call_tool("desk_never_called")).text == "{}"
+    assert (await session.call_tool("desk_never_called")).text == "{}"
+    assert worker.resolved == ["desk_never_called"], "it is known from then on"

@@ -12,13 +12,14 @@ import grpc
 
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.core.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
-from leaseway.v1 import leases_pb2, leases_pb2_grpc
+from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY
+from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, split_qualified
 from leaseway.wire.pages import one_page, page_start
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.version import check_client_version
@@ -136,6 +137,48 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.KeepAliveResponse:
         """Renew leases."""
         return renew_all(self._leases, request, caller().tenant)
+
+    async def ResolveLeased(  # noqa: N802 - gRPC's name
+        self, request: leases_pb2.ResolveLeasedRequest, context: Context
+    ) -> leases_pb2.ResolveLeasedResponse:
+        """Find out where a tool's name leads on the server of a lease."""
+        try:
+            return self._resolve(request)
+        except Fault as fault:
+            await abort(context, fault)
+
+    def _resolve(
+        self, request: leases_pb2.ResolveLeasedRequest
+    ) -> leases_pb2.ResolveLeasedResponse:
+        check_client_version(request.client, "this worker")
+        tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
+        lease = self._leases.get(request.lease_id)
+        if lease is None:
+            raise self._leases.ended_fault(request.lease_id)
+        self._leases.check_holder(request.lease_id, tenant, request.session)
+        server_id = lease.key.server_id
+        generation = self._pool.find(server_id, tenant, agent)
+        toolset, judge = generation.variant.toolset, generation.variant.judge
+        server, original = split_qualified(request.name) or ("", "")
+        own = toolset.tools.get(original) if server == server_id else None
+        plan = own or toolset.by_exposed_name.get(request.name)
+        allowed = not judge.is_needed or (
+            plan is not None and judge.tool(tenant, agent, plan.original_name) is not None
+        )
+        if plan is None or not allowed:
+            known = judge.names(tenant, agent) if judge.is_needed else toolset.by_exposed_name
+            raise tool_not_found(request.name, f"Server {server_id}", known)
+        return leases_pb2.ResolveLeasedResponse(
+            tool=catalog_pb2.ResolvedTool(
+                name=request.name,
+                server_id=server_id,
+                original_name=plan.original_name,
+                idempotent=plan.idempotent,
+                read_only=plan.read_only,
+                call_timeout=duration(generation.variant.spec.call_timeout),
+            ),
+            registry_version=self._pool.registry_version,
+        )
 
     async def ListLeases(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ListLeasesRequest, context: Context

@@ -247,10 +247,26 @@ class Caller:
         state.cached = False
         if state.span is not None:
             state.span.add_event("leaseway.resolve")
-        target = await self._resolver.resolve(state.name, state.deadline)
+        target = await self._resolve_here(state)
+        if target is None:
+            target = await self._resolver.resolve(state.name, state.deadline)
         if state.span is not None:
             state.span.add_event("leaseway.resolved")
         return target
+
+    async def _resolve_here(self, state: CallState) -> Target | None:
+        """Ask the workers of the session's leases while nobody else can be asked."""
+        name = state.name
+        if not isinstance(name, str) or not self._resolver.is_unknown(name):
+            return None
+        found = await self._leases.resolve(state.session, name)
+        if found is None:
+            return None
+        worker, answer = found
+        answer.tool.workers.add(
+            id=worker.id, incarnation=worker.incarnation, address=worker.address
+        )
+        return self._resolver.learn(name, answer.tool, answer.registry_version)
 
     def _note_lease(
         self,

@@ -106,6 +106,15 @@ class Resolver:
                 if not late:
                     raise fault from None
 
+    def is_unknown(self, asked: Asked) -> bool:
+        """Say whether nothing is known of a name, and there is nobody to ask at the moment."""
+        return asked not in self._targets and not self._control.connected
+
+    def learn(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
+        """Take a worker's word on where a name leads; it is asked again when that is possible."""
+        target = self._targets[name] = Target(name, tool, version, 0.0)
+        return target
+
     def doubt(self, target: Target, *, at_once: bool) -> None:
         """Resolve a name again, since what it led to has failed.
 

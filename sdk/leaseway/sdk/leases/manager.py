@@ -48,6 +48,9 @@ _BURIAL: Final = Backoff(1.0, 15.0)
 _MOST_CUT_OFF: Final = 4
 """Times that a worker is asked again after its connection broke."""
 
+ResolvedHere = leases_pb2.ResolveLeasedResponse
+"""Where a worker says that a name leads."""
+
 _log = logging.getLogger("leaseway.sdk")
 
 
@@ -268,6 +271,28 @@ class LeaseManager:
         except Fault:
             return None  # any worker can say what it knows
         return worker_from_wire(answer.worker) if answer.HasField("worker") else None
+
+    async def resolve(self, session: str, name: str) -> tuple[Worker, ResolvedHere] | None:
+        """Ask the workers of a session's leases where a tool's name leads, without a control plane.
+
+        None where none of their servers has it, or none answers.
+        """
+        identity = self._control.identity
+        for held in self.book.held(session):
+            link = self._pool.link(held.worker)
+            request = leases_pb2.ResolveLeasedRequest(
+                client=identity.client_info,
+                tenant=identity.tenant,
+                session=session,
+                lease_id=held.lease_id,
+                name=name,
+            )
+            try:
+                answer = await link.ask(link.leases.ResolveLeased, request, _FIND_BOUND)
+            except Fault:
+                continue  # of another server, perhaps, or of an older worker
+            return held.worker, answer
+        return None
 
     def released(self, key: Key, lease_id: str) -> None:
         """Note a lease that was released by a call: the session may begin anew."""
