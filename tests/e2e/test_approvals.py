@@ -158,6 +158,10 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
     lines = [line for path in run for line in path.read_bytes().splitlines(True)]
     assert not verify_run([("audit", lines)]).faults
     records = [json.loads(line) for line in lines]
+    decisions = [(one["approval"], one["outcome"]) for one in records if one["event"] == "approval"]
+    assert decisions.count((first.confirmation_id, "approved")) == 1
+    # By eve, who is of another tenant, and by the second of ann and bob.
+    assert decisions.count((first.confirmation_id, "INVALID_REQUEST")) == 2
     calls: dict[int, dict[str, Any]] = {}
     for record in records:
         if record["event"] in ("begin", "call"):

@@ -219,12 +219,35 @@ class Plane:
         """
         now = self.clock()
         try:
-            return self.approvals.decide(approval_id, tenant, by, now, approve=approve, note=note)
+            decided = self.approvals.decide(
+                approval_id, tenant, by, now, approve=approve, note=note
+            )
         except Fault as fault:
+            known = self.approvals.get(approval_id, tenant)
+            self._have_recorded(approval_id[:64], by, fault.reason.value, known)
             verb = "approve" if approve else "deny"
             message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
             self.events.note(Event("approval", "refused", message, now.unix, "warning"))
             raise
+        self._have_recorded(decided.id, by, decided.state, decided)
+        return decided
+
+    def _have_recorded(
+        self, approval_id: str, by: str, outcome: str, approval: Approval | None
+    ) -> None:
+        """Have a decision recorded in the audit of the worker that asks, or of another one."""
+        decision = sync_pb2.ApprovalDecision(
+            approval_id=approval_id, decided_by=by, outcome=outcome
+        )
+        stream = None
+        if approval is not None:
+            asked = approval.question
+            decision.tenant, decision.server_id = asked.tenant, asked.server_id
+            decision.tool = asked.tool
+            stream = self.streams.get(asked.worker_id)
+        stream = stream or next(iter(self.streams.values()), None)
+        if stream is not None:
+            stream.say(sync_pb2.SyncResponse(approval_decision=decision))
 
     def _note_approval(self, approval: Approval, action: str) -> None:
         self.events.approval(approval, action, self.clock())

@@ -52,7 +52,7 @@ from leaseway.identity.authenticator import Authenticator
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
-from leaseway.v1 import catalog_pb2
+from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
@@ -199,9 +199,11 @@ class Worker:
         self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
         if options.recent_calls:
             self.executor.recent = RecentCalls(options.recent_calls, whole=past_call)
+        self._recorder: Recorder | None = None
         if audit is not None:
             audit.on_problem = self._audit_problem
-            self.executor.record_in(Recorder(audit))
+            self._recorder = Recorder(audit)
+            self.executor.record_in(self._recorder)
         if meters is not None:
             StateMeters(meters, self._state_readers())
         self.execution = ExecutionService(
@@ -236,7 +238,12 @@ class Worker:
             self.leases,
             lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
             Inspection(me, self.executor.recent, self.executor, self.leases).answer,
+            self._decided,
         )
+
+    def _decided(self, decision: sync_pb2.ApprovalDecision) -> None:
+        if self._recorder is not None:
+            self._recorder.decided(decision)
 
     def _state_readers(self) -> StateReaders:
         pool, leases = self.pool, self.leases

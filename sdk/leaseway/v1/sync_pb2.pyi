@@ -120,6 +120,7 @@ class SyncResponse(_message.Message):
     PART_FIELD_NUMBER: _builtins.int
     INSPECT_FIELD_NUMBER: _builtins.int
     APPROVAL_ANSWER_FIELD_NUMBER: _builtins.int
+    APPROVAL_DECISION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -160,6 +161,10 @@ class SyncResponse(_message.Message):
     def approval_answer(self) -> Global___ApprovalAnswer:
         """Answers an ApprovalQuestion."""
 
+    @_builtins.property
+    def approval_decision(self) -> Global___ApprovalDecision:
+        """What a person has decided, for the worker's audit."""
+
     def __init__(
         self,
         *,
@@ -173,12 +178,13 @@ class SyncResponse(_message.Message):
         part: Global___Part | None = ...,
         inspect: Global___Inspect | None = ...,
         approval_answer: Global___ApprovalAnswer | None = ...,
+        approval_decision: Global___ApprovalDecision | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1274,3 +1280,45 @@ class ApprovalAnswer(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApprovalAnswer: _TypeAlias = ApprovalAnswer  # noqa: Y015
+
+@_typing.final
+class ApprovalDecision(_message.Message):
+    """What a person has decided about a call, or was not allowed to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    DECIDED_BY_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    approval_id: _builtins.str
+    """The approval, as it was named."""
+    decided_by: _builtins.str
+    """The credential that decided."""
+    outcome: _builtins.str
+    """`approved`, `denied`, or why the decision does not count, as a reason."""
+    tenant: _builtins.str
+    """Whose call it is. Empty where there is no such approval."""
+    server_id: _builtins.str
+    """The server. Empty where there is no such approval."""
+    tool: _builtins.str
+    """The tool by its original name. Empty where there is no such approval."""
+    def __init__(
+        self,
+        *,
+        approval_id: _builtins.str = ...,
+        decided_by: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decided_by", b"decided_by", "outcome", b"outcome", "server_id", b"server_id", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015

@@ -43,6 +43,7 @@ class Question:
         digest: Of the exact arguments.
         arguments: What people see of them.
         asked_by: The credential.
+        worker_id: The worker that asks.
 
     """
 
@@ -55,6 +56,7 @@ class Question:
     digest: str
     arguments: str
     asked_by: str
+    worker_id: str = ""
 
     @property
     def bound_to(self) -> tuple[str, ...]:
@@ -162,6 +164,11 @@ class Approvals:
             return self._become(approval, "denied")
         approval = replace(approval, until=now.unix + LASTS, ends=now.mono + LASTS)
         return self._become(approval, "approved")
+
+    def get(self, approval_id: str, tenant: str) -> Approval | None:
+        """Return one that is known, to whom it belongs."""
+        approval = self._all.get(approval_id)
+        return approval if approval and tenant in ("", approval.question.tenant) else None
 
     def expire(self, now: Moment) -> None:
         """End what has lasted long enough, and forget what ended long ago."""

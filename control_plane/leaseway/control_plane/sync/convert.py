@@ -135,7 +135,7 @@ def action_to_wire(
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
 
 
-def question_from_wire(message: sync_pb2.ApprovalQuestion) -> Question:
+def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> Question:
     """Return the call that a worker asks about."""
     return Question(
         tenant=message.tenant or DEFAULT_TENANT,
@@ -147,6 +147,7 @@ def question_from_wire(message: sync_pb2.ApprovalQuestion) -> Question:
         digest=message.digest,
         arguments=message.arguments[:_LONGEST_ARGUMENTS],
         asked_by=message.asked_by[:_LONGEST],
+        worker_id=worker_id,
     )
 
 

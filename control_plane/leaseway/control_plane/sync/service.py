@@ -259,7 +259,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
 
     def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
         now = self._plane.clock()
-        question = question_from_wire(asked)
+        question = question_from_wire(asked, worker_id)
         verdict, approval = self._plane.approvals.ask(question, now, use=asked.use)
         answer = sync_pb2.ApprovalAnswer(id=asked.id, state=verdict)
         if approval is not None:

@@ -124,6 +124,20 @@ class Recorder:
         took = (time.perf_counter() - entry.began) * 1000
         self._log.add(b'%b,"outcome":"%b","duration_ms":%.3f}' % (body, outcome.encode(), took))
 
+    def decided(self, decision: Any) -> None:
+        """Record what a person has decided about a call that needs one."""
+        members = {
+            "approval": decision.approval_id,
+            "tenant": decision.tenant,
+            "server": decision.server_id,
+            "tool": decision.tool,
+            "decided_by": decision.decided_by,
+            "outcome": decision.outcome,
+        }
+        now = timestamp(self._now()).encode()
+        head = b'{"time":"%b","event":"approval",%b,' % (now, self._where)
+        self._log.add(head + _encode(members)[1:])
+
     def _head(self, event: bytes, number: int) -> bytes:
         now = timestamp(self._now()).encode()
         return b'{"time":"%b","event":"%b",%b,"call":%d' % (now, event, self._where, number)

@@ -70,6 +70,7 @@ class SyncClient:
         leases: What is held.
         on_drain: Called with a reason when the control plane wants the worker to end.
         inspect: Answers what operators want to see.
+        on_decision: Told what a person has decided about a call.
 
     Attributes:
         joined: Set once a control plane has welcomed this worker.
@@ -85,6 +86,7 @@ class SyncClient:
         leases: LeaseManager,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected] = _nothing_to_see,
+        on_decision: Callable[[sync_pb2.ApprovalDecision], None] = lambda _decision: None,
     ) -> None:
         self._me = introduction
         self._status = status
@@ -92,6 +94,7 @@ class SyncClient:
         self._leases = leases
         self._on_drain = on_drain
         self._inspect = inspect
+        self._on_decision = on_decision
         self._reports = pool.context.reports
         self._prober = Prober(pool, self._send_probe_result)
         self._highest_epoch = 0
@@ -323,6 +326,8 @@ class SyncClient:
                 waiting = self._approvals.get(message.approval_answer.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message.approval_answer)
+            case "approval_decision":
+                self._on_decision(message.approval_decision)
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

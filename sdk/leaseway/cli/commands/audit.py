@@ -148,6 +148,9 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _take(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
     """Put the two records of a call that was recorded first into one."""
+    if record.get("event") == "approval":
+        calls[record.get("run"), f"approval {record.get('seq')}"] = record
+        return
     if record.get("event") not in ("begin", "call"):
         return
     key = record.get("run"), record.get("call")
