@@ -95,14 +95,15 @@ async def test_a_front_wants_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert answer.status == 200
 
 
-async def test_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(200, marks=pytest.mark.soak)])
+async def test_clients_that_vanish_leave_no_lease(tmp_path: Path, count: int) -> None:
     async with (
         http_server() as server,
         running(tmp_path, {"raw": {"transport": "streamable_http", "url": f"{server}/mcp"}}) as (
             system,
             sdk,
         ),
-        front(system, "--session-idle", "2") as url,
+        front(system, "--session-idle", "5") as url,
         aiohttp.ClientSession(headers=JSON) as http,
     ):
         tool = next(iter(await sdk.list_tools()))
@@ -113,8 +114,10 @@ async def test_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
             await call(http, url, session, tool.name)
             return session
 
-        sessions = await asyncio.gather(*(begin() for _ in range(50)))
-        await eventually(lambda: has_leases(sdk, 50))  # reports follow the calls
+        sessions: list[str] = []
+        while len(sessions) < count:
+            sessions += await asyncio.gather(*(begin() for _ in range(25)))
+        await eventually(lambda: has_leases(sdk, count))  # reports follow the calls
         # A lease lives for a minute after its last renewal.
         await eventually(lambda: has_leases(sdk, 0), within=240)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

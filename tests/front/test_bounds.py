@@ -1,0 +1,186 @@
+"""What a front takes from clients that mean no good, or are slow: each thing has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from leaseway.front import http as front_http
+from leaseway.front import streams
+from leaseway.front.admission import Admission
+from leaseway.front.app import McpListener
+from leaseway.front.callers import Callers
+from leaseway.front.door import Door
+from leaseway.front.http import HttpFront
+from leaseway.front.sealing import Sealer
+from leaseway.front.sessions import MAX_SESSIONS, SessionTable, TooManySessions
+from leaseway.front.streams import EventStream
+from leaseway.wire.endpoint import Endpoint
+
+BOUND = 60
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+INITIALIZE = {**PING, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+JSON = {"Accept": "application/json, text/event-stream"}
+
+
+class Sdk:
+    """Stands for a client of the SDK, of which nothing is asked here."""
+
+    def session(self, key: str, idle: float | None = None) -> Sdk:
+        self.key, self.idle = key, idle
+        return self
+
+    def leases(self) -> list[Any]:
+        return []
+
+    async def close(self) -> None: ...
+
+
+class Nothing:
+    """Stands for lists that never change, and for methods."""
+
+    def follow(self, _follower: object) -> Callable[[], None]:
+        return lambda: None
+
+    async def close(self) -> None: ...
+
+    async def answer(self, _request: object) -> bytes:
+        return b"{}"
+
+
+class Deaf:
+    """A front whose client does not read: it says more than anybody takes."""
+
+    sessions, is_idle = 0, False
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self.writing = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    def start(self) -> None: ...
+
+    def end_streams(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
+        if http.path == "/quick":
+            return web.Response(text="quick")
+        self.writing.set()
+        try:
+            return await self._stream.write(http)
+        finally:
+            self.ended.set()
+
+
+def table(limit: int = MAX_SESSIONS) -> SessionTable:
+    sdk: Any = Sdk()
+    return SessionTable(sdk, Sealer("a key", "mcp session"), "default", limit=limit)
+
+
+@asynccontextmanager
+async def served(front: Any) -> AsyncIterator[str]:
+    """Serve one front for all; gives where."""
+    listener = McpListener(Endpoint("127.0.0.1", 0), None)
+    callers = Callers(lambda *_: front, "default", "mcp", None, None)
+    door = Door(Admission(listener.endpoint, None), callers)
+    async with callers.running(), door.serving(listener.socket):
+        yield f"http://{listener.endpoint}"
+
+
+def http_front(sessions: SessionTable) -> HttpFront:
+    sdk: Any = Sdk()
+    nothing: Any = Nothing()
+    return HttpFront(sdk, nothing, nothing, sessions)
+
+
+async def test_ten_thousand_sessions_are_served_and_no_more() -> None:
+    sessions = table()
+    first = sessions.begin("", "2025-11-25", {})
+    for _ in range(MAX_SESSIONS - 1):
+        sessions.begin("", "2025-11-25", {})
+    with pytest.raises(TooManySessions, match="10000 sessions"):
+        sessions.begin("", "2025-11-25", {})
+    stranger = table().begin("", "2025-11-25", {})
+    with pytest.raises(TooManySessions):
+        sessions.find(stranger.id, "")
+    assert sessions.find(first.id, "") is first
+    await sessions.end(first)
+    assert sessions.find(stranger.id, "") is not None
+    assert len(sessions) == MAX_SESSIONS
+
+
+async def test_a_client_without_room_is_told_when_to_come_again() -> None:
+    async with (
+        served(http_front(table(limit=1))) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        async with http.post(f"{url}/mcp", json=INITIALIZE) as answer:
+            assert answer.status == 200
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        async with http.post(f"{url}/mcp", json=INITIALIZE) as answer:
+            assert answer.status == 503
+            assert answer.headers["Retry-After"] == "10"
+        for _ in range(2):  # the one that is there goes on
+            async with http.post(f"{url}/mcp", json=PING, headers=session) as answer:
+                assert await answer.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
+        async with http.delete(f"{url}/mcp", headers=session) as answer:
+            assert answer.status == 204
+        async with http.post(f"{url}/mcp", json=PING, headers=session) as answer:
+            assert answer.status == 404
+
+
+async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_http, "_BODY_BOUND", 0.2)
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"jsonrpc":'
+        await asyncio.Event().wait()
+
+    async with served(http_front(table())) as url, aiohttp.ClientSession(headers=JSON) as http:
+        headers = {"Content-Type": "application/json"}
+        async with (
+            asyncio.timeout(BOUND),
+            http.post(f"{url}/mcp", data=body(), headers=headers) as answer,
+        ):
+            assert answer.status == 408
+            assert "did not arrive" in await answer.text()
+
+
+async def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "PATIENCE", 0.5)
+    stream = EventStream()
+    deaf = Deaf(stream)
+    async with (
+        asyncio.timeout(BOUND),
+        served(deaf) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        writer.write(f"GET /stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+        await deaf.writing.wait()
+        message = b"x" * (1 << 20)
+        while not deaf.ended.is_set():
+            stream.put(message)
+            async with http.get(f"{url}/quick") as answer:
+                assert await answer.text() == "quick"
+        assert not stream.put(message)
+        writer.close()
+        del reader
+
+
+async def test_what_finds_no_room_is_dropped_but_never_a_response() -> None:
+    stream = EventStream()
+    assert all(stream.put(b"progress") for _ in range(1024))
+    assert not stream.put(b"progress")
+    assert stream.put(b"the response", keep=True)
