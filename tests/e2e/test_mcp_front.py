@@ -282,6 +282,34 @@ async def test_a_modern_client_that_carries_a_session_keeps_its_lease(place: Pla
         await eventually(lambda: no_leases(place.sdk))
 
 
+@pytest.mark.parametrize("over", ["http", "stdio"])
+async def test_a_modern_client_answers_what_a_legacy_server_asks(place: Place, over: str) -> None:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    form = {"message": "Name?", "mode": "form", "requestedSchema": schema}
+    questions = [{"method": "elicitation/create", "params": form}, {"method": "roots/list"}]
+
+    async def person(context: Any, params: Any) -> Any:
+        return types.ElicitResult(action="accept", content={"name": params.message})
+
+    async def roots(context: Any) -> Any:
+        return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///srv/data"}]})
+
+    target = place.url if over == "http" else stdio(place.system)
+    async with Client(
+        target, mode="2026-07-28", elicitation_callback=person, list_roots_callback=roots
+    ) as client:
+        said = await client.call_tool("old_ask", {"questions": questions})
+        assert json.loads(text_of(said)) == [
+            {"action": "accept", "content": {"name": "Name?"}},
+            {"roots": [{"uri": "file:///srv/data"}]},
+        ]
+    async with Client(target, mode="2026-07-28", elicitation_callback=person) as client:
+        said = await client.call_tool("old_ask", {"questions": questions})
+        accepted, refused = json.loads(text_of(said))
+        assert accepted["action"] == "accept"
+        assert refused["code"] < 0
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_clients_own_meta_reaches_the_server_and_no_key_of_its_connection(
     place: Place, mode: str

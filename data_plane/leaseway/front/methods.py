@@ -54,6 +54,7 @@ from leaseway.front.messages import (
     notification,
     params_of,
 )
+from leaseway.front.parked import ParkedCalls, waits
 from leaseway.front.relay import Listener, call_tool, send_request
 from leaseway.front.results import CACHE_HINTS, fit_result
 from leaseway.front.sessions import LiveSession, TooManySubscriptions
@@ -152,6 +153,7 @@ class Methods:
         self._catalog = catalog
         self._search = ToolSearch() if search else None
         self._handles = HandleListing()
+        self._parked = ParkedCalls()
 
     async def answer(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
@@ -227,6 +229,11 @@ class Methods:
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
             params = structs.replace(self._search.meant(params.arguments_json()), **answers)
+        if request.modern and request.listener.answers:
+            if params.state is not None and waits(params.state):
+                responses = bytes(params.responses)
+                return await self._parked.go_on(request.listener, params.state, responses)
+            return await self._parked.begin(request.listener, self._call(request, params))
         return await self._call(request, params)
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
