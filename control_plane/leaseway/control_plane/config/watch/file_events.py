@@ -7,6 +7,8 @@ the symlink `..data` beside it. Whatever is missed here is found by the polling 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -18,6 +20,9 @@ _log = logging.getLogger(__name__)
 
 _STEP_MS: Final = 25
 """How often the watching thread hands over what it has; the debounce proper is elsewhere."""
+
+_IMPORTED_LATE: Final = "anyio._backends._asyncio"
+"""What `watchfiles` imports when it first watches: 40 ms of work, which is not for the loop."""
 
 Identity = tuple[int, int] | None
 
@@ -62,6 +67,8 @@ class FileEvents:
             self._task = None
 
     async def _watch(self) -> None:
+        with contextlib.suppress(ImportError):  # what the watcher would import on this loop
+            await asyncio.to_thread(importlib.import_module, _IMPORTED_LATE)
         try:
             async for changes in watchfiles.awatch(
                 self._directory,
