@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -203,14 +205,38 @@ class Versions:
             await asyncio.sleep(0.02)
 
 
-async def rage(system: System, edits: Edits, *, least_edits: int, least_versions: int) -> Traffic:
-    """Edit until there were so many edits and versions in force; calls run all the while."""
+async def rage(
+    system: System,
+    edits: Edits,
+    *,
+    least_edits: int,
+    least_versions: int,
+    seconds: float = 0.0,
+    on_plateau: Callable[[], None] = lambda: None,
+) -> Traffic:
+    """Edit until there were so many edits and versions in force; calls run all the while.
+
+    Args:
+        system: What is edited.
+        edits: What is done.
+        least_edits: How many, at least.
+        least_versions: How many registry versions, at least.
+        seconds: For how long, at least.
+        on_plateau: Called when a third of that is over.
+    """
     async with AsyncClient(system.address, agent="storm") as client:
         traffic, versions = Traffic(client, edits), Versions(client)
         traffic.begin()
         watch = asyncio.create_task(versions.watch())
-        count = 0
-        while count < least_edits or len(versions.seen) < least_versions + 1:
+        count, began, plateau = 0, time.monotonic(), False
+        while (
+            count < least_edits
+            or len(versions.seen) < least_versions + 1
+            or time.monotonic() < began + seconds
+        ):
+            if not plateau and time.monotonic() >= began + seconds / 3:
+                plateau = True
+                on_plateau()
             system.write_text(edits.next())
             count += 1
             await asyncio.sleep(edits.gap())

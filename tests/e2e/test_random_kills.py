@@ -24,7 +24,14 @@ from tests.e2e.counting import memory
 from tests.e2e.system import Part, System, eventually, free_port, python_server
 from tests.e2e.test_cut_links import Link
 
-from leaseway.sdk import AsyncClient, AsyncSession, LeaseError, LeasewayError
+from leaseway.sdk import (
+    AsyncClient,
+    AsyncSession,
+    InternalError,
+    LeaseError,
+    LeasewayError,
+    ToolNotFound,
+)
 
 SECONDS = float(os.environ.get("LEASEWAY_SOAK_SECONDS", "600"))
 SESSIONS = 12
@@ -99,6 +106,8 @@ class Caller:
                 result = await session.call_tool(tool, {"token": token}, timeout=20)
         except LeasewayError as error:
             record.errors[f"{type(error).__name__} {error.started}"] += 1
+            if isinstance(error, ToolNotFound | InternalError):  # it is there all the while
+                record.faults.append(f"call {token} of {tool}: {error!r}")
             if error.started == "no":
                 record.not_started.add(token)
             return "", error
@@ -186,10 +195,10 @@ class Trouble:
         ]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            await asyncio.sleep(self._draw.uniform(0.5, 3.0))
-            kind = self._draw.choice(kinds)
-            self.made[kind.__name__] += 1
-            await kind()
+            for kind in self._draw.sample(kinds, len(kinds)):
+                await asyncio.sleep(self._draw.uniform(0.5, 2.0))
+                self.made[kind.__name__] += 1
+                await kind()
 
     async def kill_server(self) -> None:
         servers = self._fleet.servers()
