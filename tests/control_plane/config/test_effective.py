@@ -21,7 +21,7 @@ def test_every_value_names_its_layer_file_and_line(tmp_path: Path) -> None:
     found = values(
         tmp_path,
         system="defaults: {transform: [{prefix: p_}]}\nservers:\n  a:\n    transport: stdio\n"
-        "    command: x\n    env: {A: '1', B: '2'}\n",
+        "    command: x\n    env: {A: '1', B: '2'}\ntenants: {acme: {secrets: [b]}}\n",
         domain="servers:\n  a:\n    env:\n      B: {secret: b}\n",
         session="servers:\n  a:\n    warm: 2\n",
     )

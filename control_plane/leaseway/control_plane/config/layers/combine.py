@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from leaseway.control_plane.config.layers.document import CONFIG_OF_CLASS, Document
+from leaseway.control_plane.config.layers.domain_references import Reference, not_granted
 from leaseway.control_plane.config.layers.grants import unknown_grants, with_grants
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
 from leaseway.control_plane.config.schema.issues import (
@@ -180,7 +181,7 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
         documents: What the files say; none of them is broken.
         log: What was found in them so far; takes the rest.
     """
-    combination = _Combination(log, _last_defaults(documents))
+    combination = _Combination(log, _last_defaults(documents), _last_tenants(documents))
     base: dict[str, _Declared] = {}
     for one in documents:
         if one.kind in ("global", "native", "system", "kubernetes"):
@@ -191,7 +192,6 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     for one in documents:
         if one.kind == "domain":
             combination.domain(one, base, sessions)
-    combination.tenants = _last_tenants(documents)
     return combination.result()
 
 
@@ -296,6 +296,8 @@ class _Combination:
         spec = _narrowed(spec, domain, entry, narrows, own)
         for issue in self._switched_on(domain, entry, spec):
             own.add(issue)
+        for reference in not_granted(entry, declared.entry, domain.tenant, self.tenants):
+            own.add(_not_granted(domain, entry, reference))
         self.log.absorb(own, domain.tenant)
         if entry.name in own.failed:
             self.refused.add(key)
@@ -416,6 +418,21 @@ def _not_opened(
     )
     reason = IssueReason.KEY_NOT_FOR_LAYER
     return replace(domain.about(path, each.at, reason, message, server.name), tenant="")
+
+
+def _not_granted(domain: LayerDocument, server: Entry, reference: Reference) -> ConfigIssue:
+    name = shown(reference.name)
+    message = (
+        f"The domain of tenant '{domain.tenant}' reads the {_READS[reference.kind]} {name} for the"
+        f" server {shown(server.name)}, which the system layer does not grant to it. Remove it, or"
+        f" grant it there with 'tenants: {{ {domain.tenant}: {{ secrets: [...] }} }}'."
+    )
+    where = f"{domain.document.root}.{server.name}"
+    issue = domain.about(where, reference.at, IssueReason.KEY_NOT_FOR_LAYER, message, server.name)
+    return replace(issue, tenant="")
+
+
+_READS: Final = {"env": "variable", "secret": "secret", "file": "file"}
 
 
 def _narrowed(

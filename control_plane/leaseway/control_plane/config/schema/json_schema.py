@@ -301,6 +301,8 @@ _TENANT: Final[Schema] = _object(
             }
         ),
         "agents": {"type": "object", "additionalProperties": _object({"servers": _GRANTED})},
+        "secrets": _TEXTS
+        | {"description": "What references of the tenant's own layer may name: acme_*, a path."},
     }
 )
 # A transport that the parser knows a new key for may come with keys that no table here describes.

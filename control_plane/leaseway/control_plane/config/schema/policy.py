@@ -35,12 +35,14 @@ class TenantConfig:
         servers: The servers that are granted, each with its filter; None: all that there are.
         limits: How much it may use.
         agents: Agents with grants of their own.
+        secrets: What references of the tenant's own layer may name: patterns over names and paths.
 
     """
 
     servers: Mapping[str, NameFilter] | None = None
     limits: TenantLimits | None = None
     agents: Mapping[str, TenantConfig] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
 
 
 Tenants = Mapping[str, TenantConfig]
@@ -209,6 +211,7 @@ _AGENT_KEYS: Final = {"servers": Key("servers", _granted, "servers")}
 _TENANT_KEYS: Final = {
     **_AGENT_KEYS,
     "limits": Key("limits", _limits, "limits"),
+    "secrets": Key("secrets", list_of(plain_text(longest=4_096, empty=False), 1_000), "secrets"),
     "agents": Key("agents", _agents, "agents"),
 }
 
