@@ -90,6 +90,7 @@ class Authenticator:
         self._tokens: dict[bytes, tuple[float, Principal]] = {}
         self._watches: set[_Watch] = set()
         self._looked_at = float("-inf")
+        self._looking = asyncio.Lock()
         self._seen: object = self._files()
         self._load()
 
@@ -173,7 +174,7 @@ class Authenticator:
                 return who
         if is_api_key(credential) and self._settings.keys is not None:
             found = check_key(self._keys, credential, self._now())
-            if found is None and self._clock() - self._looked_at > _PAUSE:
+            if found is None and self._may_have_changed():
                 await self.look()  # it may have been made a moment ago
                 found = check_key(self._keys, credential, self._now())
             if found is None:
@@ -234,16 +235,21 @@ class Authenticator:
 
     async def look(self) -> None:
         """Read what has changed, and end the watches of credentials that are not good any more."""
-        files = await asyncio.to_thread(self._files)
-        self._looked_at = self._clock()
-        changed = files != self._seen
-        if changed:
-            self._seen = files
-            await asyncio.to_thread(self._reload)
+        async with self._looking:  # who comes meanwhile waits for what is read, too
+            files = await asyncio.to_thread(self._files)
+            self._looked_at = self._clock()
+            changed = files != self._seen
+            if changed:
+                self._seen = files
+                await asyncio.to_thread(self._reload)
         for watch in tuple(self._watches):
             expires = watch.principal.expires_at
             if changed or (expires is not None and expires <= self._now()):
                 await self._look_again(watch)
+
+    def _may_have_changed(self) -> bool:
+        looked_long_ago = self._clock() - self._looked_at > _PAUSE
+        return looked_long_ago or self._looking.locked() or self._files() != self._seen
 
     async def _look_again(self, watch: _Watch) -> None:
         try:

@@ -156,6 +156,7 @@ class KeysOfIssuer:
         self._ids: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
+        self._seen: object = None
         self._lock = asyncio.Lock()
 
     async def keys_for(self, key_id: str | None) -> KeySet:
@@ -168,9 +169,9 @@ class KeysOfIssuer:
         now = self._clock()
         unknown = key_id is not None and key_id not in self._ids
         due = self._keys is None or unknown or now - self._read_at > self.issuer.refresh
-        if due and now - self._tried_at > _PAUSE:
+        if due and self._may_read():
             async with self._lock:
-                if self._clock() - self._tried_at > _PAUSE:
+                if self._may_read():
                     await self._refresh()
         if self._keys is None or self._clock() - self._read_at > self.issuer.stale_after:
             raise unauthenticated(
@@ -179,7 +180,15 @@ class KeysOfIssuer:
             )
         return self._keys
 
+    def _may_read(self) -> bool:
+        """Say whether reading may find something new: a file that has changed, or after a while."""
+        if "://" not in self.issuer.jwks and _stamp(self.issuer.jwks) != self._seen:
+            return True
+        return self._clock() - self._tried_at > _PAUSE
+
     async def _refresh(self) -> None:
+        if "://" not in self.issuer.jwks:
+            self._seen = _stamp(self.issuer.jwks)  # before it is read: it may change meanwhile
         try:
             content = await asyncio.to_thread(_load, self.issuer.jwks)
             document = json.loads(content)
@@ -194,6 +203,15 @@ class KeysOfIssuer:
             self._read_at = self._clock()
             self.problem = ""
         self._tried_at = self._clock()
+
+
+def _stamp(place: str) -> object:
+    """Return what tells whether a file has changed."""
+    try:
+        status = Path(place).stat()
+    except OSError as error:
+        return error.errno
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _load(place: str) -> bytes:
