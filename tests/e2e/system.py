@@ -132,6 +132,7 @@ class System:
             **(environment or {}),
         }
         self.cwd: Path | None = None
+        self.programs: dict[str, tuple[str, ...]] = {}  # where a role is another installation's
         self.control_plane: Part | None = None
         self.workers: dict[str, Part] = {}
         self.address = ""
@@ -213,7 +214,7 @@ class System:
 
     async def _start(self, *arguments: str, without: str = "") -> Part:
         process = await asyncio.create_subprocess_exec(
-            *LEASEWAY,
+            *self.programs.get(arguments[0], LEASEWAY),
             *arguments,
             *("--log-level", "info"),
             env={name: text for name, text in self._environment.items() if name != without},

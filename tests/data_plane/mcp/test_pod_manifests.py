@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.pods.api import is_running, runs_pods, waiting
 from leaseway.data_plane.mcp.pods.manifest import (
     Manifest,
@@ -28,7 +29,8 @@ def pod(
     template: Manifest | None = None,
     limits: Limits | None = None,
     sandbox: Sandbox | None = None,
-    secret: bool = False,
+    env: dict[str, str] | None = None,
+    cwd: str = "",
 ) -> Manifest:
     spec = ServerSpec(
         VariantKey("box"),
@@ -38,7 +40,9 @@ def pod(
         sandbox=sandbox or Sandbox(),
         pod_template=json.dumps(template) if template else "",
     )
-    return pod_manifest("name", OWNER, spec, "a:1", command or ("",), secret=secret)
+    program, *arguments = command or ("",)
+    resolved = Resolved(program, tuple(arguments), image="a:1", env=env or {}, cwd=cwd)
+    return pod_manifest("name", OWNER, spec, resolved)
 
 
 def container(made: Manifest) -> Manifest:
@@ -60,10 +64,11 @@ def test_what_is_run_is_the_images_own_unless_a_command_says_otherwise() -> None
     assert "command" not in container(pod("", "--fast"))
     assert container(pod("", "--fast"))["args"] == ["--fast"]
     assert container(pod("python", "-m", "x"))["command"] == ["python"]
+    assert container(pod(cwd="/srv"))["workingDir"] == "/srv"
 
 
 def test_values_of_variables_are_in_the_secret_alone() -> None:
-    made = pod(secret=True)
+    made = pod(env={"TOKEN": "t"})
 
     assert container(made)["envFrom"] == [{"secretRef": {"name": "name"}}]
     assert secret_manifest("name", OWNER, {"TOKEN": "t"})["stringData"] == {"TOKEN": "t"}
@@ -84,7 +89,7 @@ def test_a_template_adds_and_never_takes_away_what_keeps_a_pod_in_order() -> Non
         },
     }
 
-    made = pod(template=template, secret=True, sandbox=Sandbox(enabled=True))
+    made = pod(template=template, env={"A": "b"}, sandbox=Sandbox(enabled=True))
 
     assert made["metadata"]["name"] == "name"
     assert made["metadata"]["labels"]["leaseway.dev/owner"] == "uid-1"

@@ -113,9 +113,9 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     host = wanted.host
     command = (resolved.command, *resolved.args)
     if spec.image and host.pods is not None:
-        return await _in_pod(wanted, host.pods, command)
+        return await _in_pod(wanted, host.pods)
     if spec.image:
-        launch = _in_container(wanted, command)
+        launch = _in_container(wanted)
     else:
         environment = child_environment(host.environment, spec.inherit_env, resolved.env)
         cgroups = host.reaper.cgroups
@@ -126,22 +126,20 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     return Connected(peer, process.pid, launch.warnings)
 
 
-def _in_container(wanted: Wanted, command: tuple[str, ...]) -> Launch:
+def _in_container(wanted: Wanted) -> Launch:
     """Return how to start the client of a container engine, which holds a server as an image."""
-    spec, resolved, reaper = wanted.spec, wanted.resolved, wanted.host.reaper
-    container = reaper.containers.prepare(
-        spec, resolved.image, command, resolved.env, resolved.secrets
-    )
+    spec, reaper = wanted.spec, wanted.host.reaper
+    container = reaper.containers.prepare(spec, wanted.resolved)
     reaper.register_engine()
     return Launch(container.command, container.environment, limits=spec.limits, container=container)
 
 
-async def _in_pod(wanted: Wanted, pods: Pods, command: tuple[str, ...]) -> Connected:
+async def _in_pod(wanted: Wanted, pods: Pods) -> Connected:
     """Return a connection to a server as an image, in a pod of its own on Kubernetes."""
     spec, resolved, server = wanted.spec, wanted.resolved, wanted.server
     owner = await pods.owner(server)
     name = object_name(server)
-    pod = pod_manifest(name, owner, spec, resolved.image, command, secret=bool(resolved.env))
+    pod = pod_manifest(name, owner, spec, resolved)
     manifests = [("pods", pod)]
     if resolved.env:
         manifests.insert(0, ("secrets", secret_manifest(name, owner, resolved.env)))

@@ -27,10 +27,11 @@ def made(
     variables: dict[str, str] | None = None,
     limits: Limits = _OPEN[0],
     sandbox: Sandbox = _OPEN[1],
+    folder: str = "",
 ) -> list[str]:
     words = command or ("",)
     found = run_command(
-        "docker", "name", "owner", "image:1", words, variables or {}, limits, sandbox
+        "docker", "name", "owner", "image:1", words, variables or {}, limits, sandbox, folder
     )
     return list(found)
 
@@ -41,6 +42,7 @@ def test_what_is_run_stands_behind_the_image() -> None:
     assert words[-4:] == ["image:1", "-m", "server", "--rm"]
     assert words[words.index("--entrypoint") + 1] == "python"
     assert "--entrypoint" not in made("", "argument")
+    assert "--workdir /srv" in " ".join(made(folder="/srv"))
 
 
 def test_values_of_variables_are_not_in_the_command() -> None:

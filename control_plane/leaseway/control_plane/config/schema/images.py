@@ -67,9 +67,6 @@ def check_image(server: Entry, values: Mapping[str, Any], where: Where) -> None:
             " and those of the image."
         )
         _without_effect(server, "inherit_env", message, where)
-    if "image" in values and "cwd" in values:
-        message = "'cwd' has no effect with 'image': the image says where its program starts."
-        _without_effect(server, "cwd", message, where)
     if "pod_template" in values and "image" not in values:
         message = "'podTemplate' has no effect without 'image', which says what its pods run."
         _without_effect(server, "podTemplate", message, where)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED
+from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.spec.model import Limits, ServerSpec
 
 Manifest = dict[str, Any]
@@ -62,18 +63,14 @@ def secret_manifest(name: str, owner: Owner, variables: Mapping[str, str]) -> Ma
     }
 
 
-def pod_manifest(
-    name: str, owner: Owner, spec: ServerSpec, image: str, command: Sequence[str], *, secret: bool
-) -> Manifest:
+def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: Resolved) -> Manifest:
     """Return the pod of one instance: what the template has, and over it what `spec` says.
 
     Args:
         name: What it is called; its secret has the same name.
         owner: Whose it is.
         spec: The server.
-        image: Its image, references resolved.
-        command: What is run in it and its arguments; an empty program is the image's own.
-        secret: Whether there is a secret with its variables.
+        resolved: What its references stand for; an empty command is the image's own.
     """
     template: Manifest = json.loads(spec.pod_template) if spec.pod_template else {}
     metadata = _owned(name, owner, template.get("metadata") or {})
@@ -93,7 +90,7 @@ def pod_manifest(
     others = list(pod.get("containers") or [])
     mine: Manifest = next((each for each in others if each.get("name") == CONTAINER), {})
     volumes = list(pod.get("volumes") or [])
-    container = _container(name, spec, image, command, mine, secret)
+    container = _container(name, spec, resolved, mine)
     if spec.sandbox.enabled:
         _confine(spec, container, volumes)
     pod["containers"] = [container, *(each for each in others if each is not mine)]
@@ -130,16 +127,13 @@ def _owned(name: str, owner: Owner, metadata: Mapping[str, Any]) -> Manifest:
 def _container(
     name: str,
     spec: ServerSpec,
-    image: str,
-    command: Sequence[str],
+    resolved: Resolved,
     template: Manifest,
-    secret: bool,
 ) -> Manifest:
-    program, *arguments = command
     made: Manifest = {
         **template,
         "name": CONTAINER,
-        "image": image,
+        "image": resolved.image,
         "stdin": True,
         "stdinOnce": True,
         "tty": False,
@@ -148,11 +142,13 @@ def _container(
             **(template.get("securityContext") or {}),
         },
     }
-    if program:
-        made["command"] = [program]
-    if arguments:
-        made["args"] = arguments
-    if secret:
+    if resolved.command:
+        made["command"] = [resolved.command]
+    if resolved.args:
+        made["args"] = list(resolved.args)
+    if resolved.cwd:
+        made["workingDir"] = resolved.cwd
+    if resolved.env:
         made["envFrom"] = [*(template.get("envFrom") or []), {"secretRef": {"name": name}}]
     bounds = {}
     if spec.limits.memory_bytes is not None:

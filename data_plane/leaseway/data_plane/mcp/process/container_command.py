@@ -46,6 +46,7 @@ def run_command(
     variables: Mapping[str, str],
     limits: Limits,
     sandbox: Sandbox,
+    folder: str = "",
 ) -> tuple[str, ...]:
     """Return the command that runs an image until its standard input closes.
 
@@ -59,6 +60,7 @@ def run_command(
             own are in the command.
         limits: The container's bounds.
         sandbox: What it may reach.
+        folder: Where in it the server starts; empty for what the image says.
     """
     program, *arguments = command
     words = [engine, "run", "--interactive", "--rm", "--name", name]
@@ -69,6 +71,8 @@ def run_command(
     for variable in sorted(variables):
         shown = f"{variable}={variables[variable]}" if variable in taken else variable
         words += ["--env", shown]
+    if folder:
+        words += ["--workdir", folder]
     if program:
         words += ["--entrypoint", program]
     return (*words, image, *arguments)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.process.container_command import (
     client_environment,
     container_name,
@@ -84,30 +85,25 @@ class Containers:
     def prepare(
         self,
         spec: ServerSpec,
-        image: str,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        hidden: frozenset[str],
+        resolved: Resolved,
     ) -> Container:
         """Return how a server's container is run.
 
         Args:
             spec: The server.
-            image: Its image, references resolved.
-            command: What is run in it and its arguments; an empty program is the image's own.
-            variables: What it gets.
-            hidden: Values that nobody may see.
+            resolved: What its references stand for; an empty command is the image's own.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` CONTAINER_ENGINE_MISSING or START_FAILED.
         """
         server = spec.key.server_id
-        engine = self._engine(server)
+        engine, image, variables = self._engine(server), resolved.image, resolved.env
+        command = (resolved.command, *resolved.args)
         fault = image_fault(image)
         if fault is not None:
             raise _fault(server, "START_FAILED", f"its 'image' {fault}")
         for name in taken_names(variables):
-            if variables[name] in hidden:
+            if variables[name] in resolved.secrets:
                 text = (
                     f"the engine's client takes {name} for its own; hand its value over in another"
                 )
@@ -116,7 +112,10 @@ class Containers:
             self._swept = asyncio.get_running_loop().create_task(self._sweep(engine))
         name = container_name(server)
         words = run_command(
-            engine, name, self.owner, image, command, variables, spec.limits, spec.sandbox
+            *(engine, name, self.owner, image, command, variables),
+            limits=spec.limits,
+            sandbox=spec.sandbox,
+            folder=resolved.cwd,
         )
         environment = {**variables, **client_environment(self._environ)}
         return Container(name, image, words, environment, removal(engine, name))
