@@ -7,6 +7,7 @@
 #   make check    every check without the tests
 #   make conformance  the official MCP conformance suite, before the front and behind the worker
 #   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
+#   make skew     planes, workers and the SDK of this checkout with those of an earlier commit (SKEW=HEAD~50)
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
 #   make runbook  write docs/runbook.md from its entries
@@ -16,9 +17,10 @@ BIN := .venv/bin
 KUBERNETES := .build/kubernetes/bin
 SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
 PEERS ?=
+SKEW ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak bench check fmt fmt-check lint types imports rooms protos generate runbook legacy-servers \
+.PHONY: demo test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook legacy-servers \
         npm-servers k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -34,6 +36,9 @@ soak: .venv/dev.stamp
 
 k8s: .venv/dev.stamp k8s-api
 	LEASEWAY_REQUIRE=k8s $(BIN)/python -m pytest tests/kubernetes $(PYTEST_ARGS)
+
+skew: .venv/dev.stamp
+	LEASEWAY_REQUIRE=skew LEASEWAY_SKEW=$(SKEW) $(BIN)/python -m pytest tests/skew $(PYTEST_ARGS)
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
