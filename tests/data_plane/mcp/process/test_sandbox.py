@@ -113,6 +113,23 @@ class TestWithBubblewrap:
         assert status["NoNewPrivs"] == "1"
         assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
 
+    async def test_leaseways_own_secrets_are_masked_also_where_it_may_write(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        own, elsewhere, plain = (
+            tmp_path / name for name in (".leaseway/vault.key", "tls.key", "plain.txt")
+        )
+        own.parent.mkdir()
+        for path in (own, elsewhere, plain):
+            path.write_text("content")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(elsewhere))
+        spec = confined(bench, writable_paths=(str(tmp_path),))
+        assert await ask(bench, spec, "exists", path=str(own)) is False
+        assert await ask(bench, spec, "read", path=str(elsewhere)) in ("", "PermissionError")
+        assert await ask(bench, spec, "read", path=str(plain)) == "content"
+        assert elsewhere.read_text() == "content"
+
     async def test_sockets_in_run_are_out_of_reach(self, bench: Bench) -> None:
         path = Path("/run") / f"leaseway-test-{os.getpid()}.sock"
         if not os.access("/run", os.W_OK):

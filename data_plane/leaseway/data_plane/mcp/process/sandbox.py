@@ -2,7 +2,8 @@
 
 The server sees this machine's files read-only, has a private /tmp, /dev and /proc, no network
 unless allowed, no capabilities and no way to gain any. /run is private too: through the sockets
-there (a container engine's, say) it could leave. What its command line names below a private
+there (a container engine's, say) it could leave. Leaseway's own folder and key files are masked.
+What its command line names below a private
 place stays visible there, read-only.
 
 Running a short command to its end, to see whether it can be run at all.
@@ -19,7 +20,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -129,6 +130,8 @@ _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
 _WORDS: Final = 500
+_OWN_FILES: Final = ("KEY", "VAULT")
+"""In the names of variables that say where Leaseway's own secrets are."""
 
 
 class Look(NamedTuple):
@@ -200,8 +203,22 @@ def _arguments(sandbox: Sandbox, command: Sequence[str], cwd: str) -> list[str]:
         arguments += ["--ro-bind-try", str(path), str(path)]
     for name in sandbox.writable_paths:
         arguments += ["--bind", name, name]
+    arguments += _masks(os.environ)
     # The trial of the sandbox begins elsewhere.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
+
+
+def _masks(environment: Mapping[str, str]) -> Iterable[str]:
+    """Yield what hides Leaseway's own folder and key files, wherever a server may write."""
+    own = (Path.home() / ".leaseway").resolve()
+    if own.is_dir():
+        yield from ("--tmpfs", str(own))
+    for name, value in environment.items():
+        if name.startswith("LEASEWAY_") and any(word in name for word in _OWN_FILES):
+            path = Path(value)
+            with contextlib.suppress(OSError, ValueError):  # a key itself, not the path of one
+                if path.is_absolute() and path.is_file():
+                    yield from ("--ro-bind", os.devnull, str(path.resolve()))
 
 
 def _visible(command: Sequence[str], cwd: str) -> Iterable[Path]:
