@@ -126,10 +126,11 @@ class HttpToolClient:
         headers.setdefault("Accept", "application/json, */*;q=0.5")
         headers.update(request.headers)
         headers.update(trace)
+        at_home = True
         for _ in range(_MAX_REDIRECTS + 1):
-            if not _same_origin(start, url):  # whatever is secret stays with the configured host
+            if not at_home:  # whatever is secret stays with the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
-            sent = self._with_query(url) if _same_origin(start, url) else url
+            sent = self._with_query(url) if at_home else url
             body = _Body(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             async with self._http.request(
@@ -145,6 +146,7 @@ class HttpToolClient:
                 break
             if url.scheme not in ("http", "https"):
                 break
+            at_home = _same_origin(start, url)
         raise Fault(
             Reason.SERVER_ERROR,
             f"The server {self._server} answers with redirects that do not end.",
