@@ -22,7 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -194,6 +194,7 @@ def _recorder(folder: Path, name: str) -> Callable[[Stall], None]:
         longest = max(longest, stall, key=lambda one: one.seconds)
         busiest = max(busiest, stall, key=lambda one: min(one.seconds, one.busy))
         found = {"longest": asdict(longest), "busiest": asdict(busiest), "program": sys.argv[:1]}
-        path.write_text(json.dumps({"name": name, **found}))
+        with suppress(OSError):  # the folder is gone: nobody wants to know any more
+            path.write_text(json.dumps({"name": name, **found}))
 
     return record
