@@ -171,3 +171,9 @@ def test_configuring_twice_writes_each_line_once(path: Path) -> None:
     logs.configure_logging("info", "text", str(path), "x")
     logger.info("once")
     assert len(path.read_text().splitlines()) == 1
+
+
+def test_values_that_overlap_are_replaced_as_one() -> None:
+    kept = redaction.hide({"abcd-1234", "1234-efgh"})
+    assert redaction.redact("x abcd-1234-efgh y abcd-1234") == "x [redacted] y [redacted]"
+    del kept

@@ -9,6 +9,7 @@ Such a URI passes no filter that has patterns.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from ipaddress import AddressValueError, IPv6Address
@@ -36,6 +37,8 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _PART: Final = re.compile(r"0|[1-9][0-9]{0,2}")
 _TEMPLATE: Final = re.compile(r"//\{[^{}]*\}")
 _TOP_PORT: Final = 65535
+_KEPT_LENGTH: Final = 512
+"""Characters of the longest URI whose readings are kept for the next call."""
 
 
 class UriFilter:
@@ -69,9 +72,18 @@ class UriFilter:
             return False
         if not self._whitelist and not self._blacklist:
             return True
-        if standard_reading(uri) is None:
-            return False
-        return all(passes(each, self._whitelist, self._blacklist) for each in _spellings([uri]))
+        readings = _readings(uri) if len(uri) <= _KEPT_LENGTH else _read(uri)
+        return bool(readings) and all(
+            passes(each, self._whitelist, self._blacklist) for each in readings
+        )
+
+
+def _read(uri: str) -> tuple[str, ...]:
+    """Return a URI as it is and as servers may read it; nothing where they differ over it."""
+    return () if standard_reading(uri) is None else _spellings([uri])
+
+
+_readings: Final = functools.lru_cache(4_096)(_read)
 
 
 def _spellings(texts: Iterable[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -22,7 +22,7 @@ _hidden: Final[WeakValueDictionary[frozenset[str], Hidden]] = WeakValueDictionar
 _sources: Final[dict[str, Hidden]] = {}
 
 
-_current: tuple[str, ...] | None = ()
+_current: Mapping[str, tuple[str, ...]] | None = {}
 
 
 _lock = threading.Lock()
@@ -62,11 +62,28 @@ def hide(values: Iterable[str], source: str = "") -> Hidden:
 
 
 def redact(text: str) -> str:
-    """Return a text with every hidden value replaced."""
-    for secret in _secrets():
-        if secret in text:
-            text = text.replace(secret, _REDACTED)
-    return text
+    """Return a text with every hidden value replaced; values that overlap are replaced as one.
+
+    Values are looked up by their first characters: a worker hides thousands of spellings.
+    """
+    index = _index()
+    if not index:
+        return text
+    parts: list[str] = []
+    start = end = done = 0
+    last = len(text) - _SHORTEST_SECRET + 1
+    for i in [i for i in range(last) if text[i : i + _SHORTEST_SECRET] in index]:
+        found = index[text[i : i + _SHORTEST_SECRET]]
+        longest = next((len(value) for value in found if text.startswith(value, i)), 0)
+        if not longest:
+            continue
+        if i >= end:
+            if end:
+                parts += (text[done:start], _REDACTED)
+                done = end
+            start = i
+        end = max(end, i + longest)
+    return "".join((*parts, text[done:start], _REDACTED, text[end:])) if end else text
 
 
 def _tells(value: str) -> bool:
@@ -74,12 +91,15 @@ def _tells(value: str) -> bool:
     return len(value) >= (_LONGER_THAN_WORDS if one_word else _SHORTEST_SECRET)
 
 
-def _secrets() -> tuple[str, ...]:
-    """Return what is hidden, the longest first: what contains another value is replaced whole."""
+def _index() -> Mapping[str, tuple[str, ...]]:
+    """Return what is hidden by its first characters, the longest of them first."""
     global _current
     current = _current
     if current is None:
         with _lock:
             values = {value for hidden in list(_hidden.values()) for value in hidden.values}
-            _current = current = tuple(sorted(values, key=len, reverse=True))
+            index: dict[str, list[str]] = {}
+            for value in sorted(values, key=len, reverse=True):
+                index.setdefault(value[:_SHORTEST_SECRET], []).append(value)
+            _current = current = {head: tuple(each) for head, each in index.items()}
     return current

@@ -368,6 +368,12 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
+    for reason in ("no constant", "X" * 65, "TWO\nLINES"):
+        problem.reason = reason
+        odd = admin_pb2.ReportProblemRequest(problem=problem)
+        fault = await fault_of(running.admin.ReportProblem(odd))
+        assert fault.reason is Reason.INVALID_REQUEST
+        assert "a constant in capitals" in fault.message
 
 
 async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
@@ -385,7 +391,7 @@ async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
 async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
     long = "x" * 100_000
     problem = admin_pb2.Problem(
-        scope=long, reason=long, message=long, server_id=long, worker_id=long, subject=long
+        scope=long, reason="X" * 64, message=long, server_id=long, worker_id=long, subject=long
     )
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())

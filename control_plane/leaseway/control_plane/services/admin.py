@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -27,6 +28,7 @@ from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 _Context = grpc.aio.ServicerContext[Any, Any]
 _CONFIRMED_WITHIN: Final = 5.0
 """Seconds that a worker is given to say that a lease has ended."""
+_REASON: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _LONGEST_REASON: Final = 512
 _SHOWN: Final = 128
 _LISTED: Final = 20
@@ -117,6 +119,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await check_client(request.client, context)
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        if not _REASON.fullmatch(request.problem.reason):
+            message = "The reason of a problem is a constant in capitals, such as SCHEMA_REFUSED."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         # Whatever it says of itself: other scopes, and workers, are what the system itself found.
         problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")
