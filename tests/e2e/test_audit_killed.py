@@ -54,7 +54,7 @@ async def test_whatever_reached_the_server_has_its_line_and_a_changed_byte_shows
         whole = [json.loads(line) for line in lines if line.endswith(b"\n")]
         begun |= {each["arguments"]["number"] for each in whole if each["event"] == "begin"}
     assert set(numbers(seen)) <= begun
-    assert len(begun) > CALLS // 2
+    assert len(begun) >= CALLS // 2
     await asyncio.to_thread(
         check_flips, max(runs.values(), key=lambda files: files[0].stat().st_size)
     )
