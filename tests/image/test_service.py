@@ -1,0 +1,47 @@
+"""The systemd unit, as systemd itself judges it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.conftest import ROOT
+
+
+def test_the_unit_is_good_for_systemd(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze.")
+    text = (ROOT / "deploy" / "systemd" / "leaseway.service").read_text()
+    installed = text.replace("/opt/leaseway/bin/leaseway", "/bin/true")
+    (tmp_path / "leaseway.service").write_text(installed)
+
+    outcome = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "leaseway.service")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    said = [line for line in outcome.stderr.splitlines() if "leaseway" in line]
+    assert said == []
+    assert "ExecStart=/bin/true up" in installed
+
+
+def test_a_mistake_in_the_unit_would_be_seen(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze.")
+    unit = tmp_path / "leaseway.service"
+    unit.write_text("[Service]\nExecStart=/bin/true\nKillMode=sometimes\n")
+
+    outcome = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert "kill mode" in outcome.stderr
