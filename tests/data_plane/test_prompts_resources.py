@@ -104,6 +104,31 @@ async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) ->
     assert [each.reason for each in report.cleared] == ["OFFERS_NOT_LISTED"]
 
 
+async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: Bench) -> None:
+    await serve(bench, shared=False)
+    caller = bench.caller()
+    await read(caller, "note://a", session="s1")
+    await read(caller, "note://a", session="s2")
+    ends, stays = bench.servers.live
+    listed = asyncio.Event()
+
+    async def end_and_list(timeout: float, recorded: Offers) -> Offers:
+        ends.state = "failed"
+        listed.set()
+        return Offers(gaps=("prompts/list failed: the connection was closed.",))
+
+    ends.list_offers = end_and_list  # type: ignore[method-assign]
+    ends.change_tools(bench.servers.tools)
+    async with asyncio.timeout(BOUND):
+        await listed.wait()
+    bench.servers.offers = Offers((GREET,), left_out=("It lists 'k' twice.",))
+    stays.change_tools(bench.servers.tools)
+    report = await bench.plane.expect_report(lambda report: report.problems)
+    reasons = {each.reason for each in report.problems}
+    assert "DEFINITIONS_LEFT_OUT" in reasons
+    assert "OFFERS_NOT_LISTED" not in reasons
+
+
 async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
     twice = "It lists tools more than once, the first counts: 'k'."
     bench.servers.offers = Offers((GREET,), left_out=(twice,))

@@ -159,6 +159,8 @@ class Prober:
 
         """
         offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
+        if offers.gaps and not live.is_ready:
+            return  # its end is why: a lease that ends meanwhile says nothing of the server
         key, worker = live.spec.key, self._context.worker_id
         self._warn(
             key,
