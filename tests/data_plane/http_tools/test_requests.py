@@ -171,7 +171,7 @@ def test_a_body_may_be_one_parameter() -> None:
 
 def test_what_is_not_base64_is_refused() -> None:
     made = tool(parameter("data", "body", is_body=True), body="binary")
-    with pytest.raises(Fault, match="data is not base64"):
+    with pytest.raises(Fault, match="data is neither base64 nor an artifact"):
         request(made, data="not base64!")
 
 
