@@ -117,7 +117,7 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
         listed.set()
         return Offers(gaps=("prompts/list failed: the connection was closed.",))
 
-    ends.list_offers = end_and_list  # type: ignore[method-assign]
+    ends.list_offers = end_and_list
     ends.change_tools(bench.servers.tools)
     async with asyncio.timeout(BOUND):
         await listed.wait()
