@@ -169,7 +169,7 @@ class KeysOfIssuer:
         now = self._clock()
         unknown = key_id is not None and key_id not in self._ids
         due = self._keys is None or unknown or now - self._read_at > self.issuer.refresh
-        if due and self._may_read():
+        if due and (self._lock.locked() or self._may_read()):  # a reading may be under way
             async with self._lock:
                 if self._may_read():
                     await self._refresh()
