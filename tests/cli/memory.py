@@ -97,6 +97,10 @@ class MemoryClient(FakeClient):
         self._answer("list_tools", servers)
         return ToolList([TOOL], 9, self.pending, NOW)
 
+    async def describe_tool(self, name: str) -> dict[str, Any]:
+        self.asked.append(("describe_tool", name))
+        return {"inputSchema": {"properties": {"zip": {"type": "string"}}}}
+
     async def call_tool(
         self, name: str, arguments: Any, *, timeout: float | None, **heard: Any
     ) -> ToolResult:

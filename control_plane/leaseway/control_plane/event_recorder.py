@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.core.approvals import Approval
+from leaseway.control_plane.core.catalog.exposure import count_of
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -83,7 +84,7 @@ class EventRecorder:
         errors = [each.message for each in problems if each.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
-            message += f"; of {len(errors)} mistakes each keeps its entry as it was"
+            message += f"; {count_of(len(errors), 'mistake')}, whose entries stay as they were"
         self.reload = self.note(
             Event(
                 "reload",
@@ -166,7 +167,7 @@ class EventRecorder:
             action = "up" if key not in before else "removed" if key not in after else "changed"
             lines.append(f"{action} {key}")
             tools = len(committed.served[key].callable_tools) if key in after else 0
-            words = "is gone" if action == "removed" else f"serves {tools} tools"
+            words = "is gone" if action == "removed" else f"serves {count_of(tools, 'tool')}"
             self.note(
                 Event(
                     "server",

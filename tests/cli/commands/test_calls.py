@@ -31,7 +31,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
 def test_a_call_prints_the_text_of_its_result(run: Run, client: MemoryClient) -> None:
     done = run("call", "time_now", "zone=UTC", "n=2", "--timeout", "5", "--agent", "me")
     assert (done.exit_code, done.stdout) == (0, "noon\n")
-    assert client.asked == [("call_tool", "time_now", {"zone": "UTC", "n": 2}, 5.0)]
+    assert client.asked[-1] == ("call_tool", "time_now", {"zone": "UTC", "n": 2}, 5.0)
     assert client.agent == "me"
     assert client.closed
 
@@ -72,7 +72,22 @@ def test_a_misspelled_option_is_no_argument(run: Run, client: MemoryClient) -> N
 
 def test_a_negative_number_is_a_value_and_no_option(run: Run, client: MemoryClient) -> None:
     run("call", "t", "n=-3")
-    assert client.asked == [("call_tool", "t", {"n": -3}, None)]
+    assert client.asked[-1] == ("call_tool", "t", {"n": -3}, None)
+
+
+def test_a_number_is_a_text_where_the_tool_wants_a_text(run: Run, client: MemoryClient) -> None:
+    run("call", "t", "zip=01234", "n=7")
+    run("call", "t", "zip=7", "n=7")
+    asked = [("describe_tool", "t"), ("call_tool", "t", {"zip": "01234", "n": 7}, None)]
+    assert client.asked[:2] == asked
+    assert client.asked[3] == ("call_tool", "t", {"zip": "7", "n": 7}, None)
+
+
+def test_the_schema_is_not_asked_for_where_all_values_are_texts(
+    run: Run, client: MemoryClient
+) -> None:
+    run("call", "t", "zone=UTC")
+    assert client.asked == [("call_tool", "t", {"zone": "UTC"}, None)]
 
 
 def test_a_call_in_a_session_leaves_its_lease(run: Run, client: MemoryClient) -> None:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.cli.options.tool_arguments import parse_arguments, parse_texts
+from leaseway.cli.options.tool_arguments import (
+    are_pairs,
+    keep_texts,
+    parse_arguments,
+    parse_texts,
+)
 
 
 def test_no_words_are_no_arguments() -> None:
@@ -87,3 +92,30 @@ def test_bytes_that_the_locale_hides_are_read_as_utf8() -> None:
 def test_bytes_that_are_no_utf8_are_a_sentence() -> None:
     with pytest.raises(ValueError, match="not UTF-8"):
         parse_arguments([b"name=\xff".decode("utf-8", "surrogateescape")])
+
+
+def test_a_value_stays_a_text_where_the_schema_wants_a_text() -> None:
+    words = ["zip=01234", "id=7", "flag=true", "n=7", "any=7", "unknown=7"]
+    schema = {
+        "properties": {
+            "zip": {"type": "string"},
+            "id": {"type": "string"},
+            "flag": {"type": "string"},
+            "n": {"type": "integer"},
+            "any": True,
+        }
+    }
+    fitted = keep_texts(words, parse_arguments(words), schema)
+    assert fitted == {"zip": "01234", "id": "7", "flag": "true", "n": 7, "any": 7, "unknown": 7}
+
+
+@pytest.mark.parametrize("schema", [{}, {"properties": None}, {"properties": []}])
+def test_a_schema_that_names_no_property_changes_no_value(schema: dict[str, object]) -> None:
+    assert keep_texts(["k=7"], {"k": 7}, schema) == {"k": 7}
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs"), [(["a=1"], True), (["-"], False), (['{"a": 1}'], False), (["-", "a"], True)]
+)
+def test_one_object_or_a_dash_are_no_pairs(words: list[str], pairs: bool) -> None:
+    assert are_pairs(words) is pairs

@@ -19,7 +19,7 @@ from leaseway.cli.options.common import (
     timeout_option,
 )
 from leaseway.cli.options.connection import ask
-from leaseway.cli.options.tool_arguments import parse_arguments
+from leaseway.cli.options.tool_arguments import are_pairs, keep_texts, parse_arguments
 from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.output.files import Output, output_options
 from leaseway.cli.output.tables import one_line, print_json, print_table
@@ -108,7 +108,8 @@ def call(
 ) -> int:
     """Call TOOL, by its name or as server:tool.
 
-    ARGUMENTS are one JSON object, or key=value words, or - for a JSON object on stdin.
+    ARGUMENTS are one JSON object, or key=value words, or - for a JSON object on stdin. A value is
+    text where the tool wants text, else JSON where it can be read as such.
     Without --session, a server that is leased is leased for this call only. In a session, images
     and sounds are kept for a while: `leaseway artifact` gets them.
     """
@@ -125,7 +126,11 @@ def call(
         caller = client if session is None else client.session(session)
         # The session of a call outside of any ends with this command: nobody could read artifacts.
         result: ToolResult = await caller.call_tool(
-            tool, values, timeout=timeout, inline_media=session is None, **heard
+            tool,
+            await _fitting(client, tool, arguments, values),
+            timeout=timeout,
+            inline_media=session is None,
+            **heard,
         )
         await tell_new_lease(client, session, result)
         if as_json:
@@ -138,6 +143,21 @@ def call(
 
     result = ask(connection, question, agent=agent, keep_leases=session is not None)
     return FAILED if result.is_error else 0
+
+
+async def _fitting(
+    client: AsyncClient, tool: str, words: tuple[str, ...], values: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments with texts where the tool wants texts; asks only where that matters."""
+    from leaseway.sdk import ToolNotFound
+
+    if not are_pairs(words) or all(isinstance(value, str) for value in values.values()):
+        return values
+    try:
+        definition = await client.describe_tool(tool)
+    except ToolNotFound:
+        return values  # the call says which names are near
+    return keep_texts(words, values, definition.get("inputSchema", {}))
 
 
 async def _save(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -12,7 +12,7 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
 
     Args:
         words: Nothing; one JSON object; `-` for a JSON object on stdin; or `key=value` words,
-            where a value that parses as JSON is that, else text.
+            where a value that parses as JSON is that, else text (`keep_texts` asks the schema).
         stdin: What was read for `-`.
 
     Raises:
@@ -23,12 +23,42 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
     words = _utf8(words)
     if not words:
         return {}
-    if list(words) == ["-"]:
-        return _object(stdin or "", "stdin")
-    if len(words) == 1 and words[0].lstrip().startswith("{"):
-        return _object(words[0], "the argument")
+    if not are_pairs(words):
+        return (
+            _object(stdin or "", "stdin") if words == ["-"] else _object(words[0], "the argument")
+        )
     write = 'nor a JSON object; write, for example, timezone=UTC or \'{"timezone": "UTC"}\''
     return {key: _value(text) for key, text in _pairs(words, f"neither key=value {write}").items()}
+
+
+def are_pairs(words: Sequence[str]) -> bool:
+    """Say whether words are `key=value`, and not one JSON object or `-`."""
+    return len(words) != 1 or not (words[0] == "-" or words[0].lstrip().startswith("{"))
+
+
+def keep_texts(
+    words: Sequence[str], values: Mapping[str, Any], schema: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return parsed `key=value` arguments, as texts where the tool's schema wants texts.
+
+    `zip=01234` stays "01234" and `userId=7` becomes "7" where the property's type is a string.
+
+    Args:
+        words: The `key=value` words that `parse_arguments` read.
+        values: What it made of them.
+        schema: The tool's input schema.
+
+    """
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return dict(values)
+    texts = {key: text for key, _, text in (word.partition("=") for word in _utf8(words))}
+
+    def wants_text(key: str) -> bool:
+        wanted = properties.get(key)
+        return isinstance(wanted, Mapping) and wanted.get("type") == "string"
+
+    return {key: texts[key] if wants_text(key) else value for key, value in values.items()}
 
 
 def parse_texts(words: Sequence[str]) -> dict[str, str]:
