@@ -32,8 +32,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     What asks a control plane does so from memory (`tests.cli.memory`), never over gRPC: that has
     one queue a process, and what is left in it at the end of a command's loop would be another's.
     """
-    for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY", "LEASEWAY_WORKER_KEY"):
+        monkeypatch.setenv(name, "")  # so that what `up` sets is gone after the test
+        monkeypatch.delenv(name)
 
     def invoke(*words: str, **extra: object) -> Result:
         return CliRunner().invoke(cli, list(words), prog_name="leaseway", **extra)  # type: ignore[arg-type]
