@@ -171,6 +171,30 @@ async def test_a_certificate_is_replaced_while_calls_go_on(
             before = await asyncio.to_thread(shown_by, address)
 
 
+async def test_a_client_follows_a_new_authority_and_a_new_certificate_of_its_own(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
+    identity = tmp_path / "identity.toml"
+    identity.write_text('[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/x"\n')
+    interceptor = IdentityInterceptor(Authenticator(identity=identity))
+    async with serving(interceptor) as address, asyncio.timeout(BOUND):
+        certificate, key = authority.issue(tmp_path, "client", "spiffe://prod/ns/acme/sa/x")
+        monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
+        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
+        async with open_channel(address, ()) as channel:
+            call: Any = channel.unary_unary("/leaseway.v1.AdminService/GetStatus")
+            assert await call(b"") == b"acme"
+            successor = Authority("ours from now on")
+            successor.write(tmp_path / "ca.pem")
+            successor.issue(tmp_path, "server")
+            # Only the authority fits so far: the connection that stands is used.
+            key.rename(tmp_path / "kept.key")
+            assert await call(b"") == b"acme"
+            successor.issue(tmp_path, "client", "spiffe://prod/ns/globex/sa/x")
+            assert await call(b"") == b"globex"
+
+
 async def test_a_key_that_does_not_fit_yet_leaves_the_old_certificate(
     authority: Authority, tmp_path: Path
 ) -> None:

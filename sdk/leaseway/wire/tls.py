@@ -1,7 +1,7 @@
 """TLS of every listener and every client: which files, and that they may change.
 
 Environment variables say it alike for planes, services and commands. Listeners look at their files
-with each new connection; clients read theirs when they open a channel.
+with each new connection, clients before each RPC.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
+from leaseway.wire.replaceable_channel import ReplaceableChannel
 
 CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
@@ -24,6 +25,8 @@ KEY_VARIABLE: Final = "LEASEWAY_TLS_KEY"
 CLIENT_CA_VARIABLE: Final = "LEASEWAY_TLS_CLIENT_CA"
 NAME_VARIABLE: Final = "LEASEWAY_TLS_NAME"
 _LARGEST: Final = 1 * MIB
+_UNDER_WAY: Final = 24 * 3600.0
+"""Seconds that RPCs of a connection with former certificates get to end by themselves."""
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,38 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.C
     tls = read_tls()
     if tls.ca is None:
         return grpc.aio.insecure_channel(address, options=list(options))
-    own = (_read(tls.key), _read(tls.certificate)) if tls.serves else (None, None)
-    credentials = grpc.ssl_channel_credentials(_read(tls.ca), *own)
-    named = [("grpc.ssl_target_name_override", tls.name)] if tls.name else []
-    return grpc.aio.secure_channel(address, credentials, options=[*options, *named])
+    return _TlsChannel(tls, address, options)
+
+
+class _TlsChannel(ReplaceableChannel):
+    """A channel whose authorities and certificate are what their files hold now.
+
+    RPCs that begin after the files have changed go by a new connection. Files that cannot be used
+    leave the channel as it is; they are looked at again before the next RPC.
+    """
+
+    def __init__(self, tls: Tls, address: str, options: Sequence[tuple[str, Any]]) -> None:
+        self._tls = tls
+        self._address = address
+        self._options = options
+        self._files = _Files(tls.ca, tls.certificate, tls.key)
+        super().__init__(self._open())
+
+    def _open(self) -> grpc.aio.Channel:
+        tls = self._tls
+        own = (_read(tls.key), _read(tls.certificate)) if tls.serves else (None, None)
+        credentials = grpc.ssl_channel_credentials(_read(tls.ca), *own)
+        named = [("grpc.ssl_target_name_override", tls.name)] if tls.name else []
+        return grpc.aio.secure_channel(self._address, credentials, options=[*self._options, *named])
+
+    def _refresh(self) -> None:
+        if not self._files.changed():
+            return
+        try:
+            _check_client(self._tls)  # a key may not fit its certificate yet
+            self._replace(self._open(), _UNDER_WAY)
+        except ValueError:
+            self._files.forget()
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
@@ -103,7 +134,7 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
         ValueError: A file cannot be read.
 
     """
-    files = _Files(tls)
+    files = _Files(tls.certificate, tls.key, tls.client_ca)
 
     def configuration() -> Any:
         return grpc.ssl_server_certificate_configuration(
@@ -134,7 +165,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         ValueError: A file cannot be used.
 
     """
-    files = _Files(tls)
+    files = _Files(tls.certificate, tls.key, tls.client_ca)
     context = _context(tls)
     newest = [context]
 
@@ -167,11 +198,22 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
+def _check_client(tls: Tls) -> None:
+    """Raise a ValueError where the files of clients cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"{tls.ca} or {tls.certificate} cannot be used: {error}.") from None
+
+
 class _Files:
     """Says when files have changed since the last time that it was asked."""
 
-    def __init__(self, tls: Tls) -> None:
-        self._paths = [path for path in (tls.certificate, tls.key, tls.client_ca) if path]
+    def __init__(self, *paths: Path | None) -> None:
+        self._paths = [path for path in paths if path]
         self._lock = threading.Lock()
         self._seen: object = self._stamps()
 
