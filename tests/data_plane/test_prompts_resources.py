@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.ports import Offers
+from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.data_plane.services.replies import Updates
 from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.spec.protobuf import spec_to_wire
@@ -23,7 +23,7 @@ Caller = Any
 GREET = b'{"name":"greet","x-own":[1]}'
 NOTE = b'{"uri":"note://a","name":"a"}'
 TEMPLATE = b'{"uriTemplate":"note://{id}","name":"note"}'
-OFFERS = Offers((GREET,), (NOTE,), (TEMPLATE,))
+OFFERS = PromptsResources((GREET,), (NOTE,), (TEMPLATE,))
 
 
 def offering(bench: Bench, spec: ServerSpec, *blacklist: str) -> sync_pb2.Upsert:
@@ -77,7 +77,7 @@ async def end_of(caller: Caller, call_id: int) -> Fault:
 
 
 async def test_a_probe_sends_all_that_a_server_offers(bench: Bench) -> None:
-    bench.servers.offers = OFFERS
+    bench.servers.prompts_resources = OFFERS
     result = await bench.probe(bench.spec("notes"))
     assert list(result.prompts) == [GREET]
     assert list(result.resources) == [NOTE]
@@ -88,17 +88,19 @@ async def test_only_a_probe_lists_offers_and_not_each_lease(bench: Bench) -> Non
     await serve(bench, shared=False)
     caller = bench.caller()
     await read(caller, "note://a", session="s1")
-    assert [instance.offers for instance in bench.servers.opened] == [None]
+    assert [instance.prompts_resources for instance in bench.servers.opened] == [None]
 
 
 async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) -> None:
-    bench.servers.offers = Offers((GREET,), gaps=("resources/list failed: no disk.",))
+    bench.servers.prompts_resources = PromptsResources(
+        (GREET,), gaps=("resources/list failed: no disk.",)
+    )
     await bench.probe(bench.spec("notes"))
     report = await bench.plane.expect_report(lambda report: report.problems)
     (problem,) = [each for each in report.problems if each.reason == "OFFERS_NOT_LISTED"]
     assert (problem.server_id, problem.severity) == ("notes", "warning")
     assert "resources/list failed: no disk." in problem.message
-    bench.servers.offers = OFFERS
+    bench.servers.prompts_resources = OFFERS
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert [each.reason for each in report.cleared] == ["OFFERS_NOT_LISTED"]
@@ -112,16 +114,16 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
     ends, stays = bench.servers.live
     listed = asyncio.Event()
 
-    async def end_and_list(timeout: float, recorded: Offers) -> Offers:
+    async def end_and_list(timeout: float, recorded: PromptsResources) -> PromptsResources:
         ends.state = "failed"
         listed.set()
-        return Offers(gaps=("prompts/list failed: the connection was closed.",))
+        return PromptsResources(gaps=("prompts/list failed: the connection was closed.",))
 
-    ends.list_offers = end_and_list
+    ends.list_prompts_resources = end_and_list
     ends.change_tools(bench.servers.tools)
     async with asyncio.timeout(BOUND):
         await listed.wait()
-    bench.servers.offers = Offers((GREET,), left_out=("It lists 'k' twice.",))
+    bench.servers.prompts_resources = PromptsResources((GREET,), skipped=("It lists 'k' twice.",))
     stays.change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.problems)
     reasons = {each.reason for each in report.problems}
@@ -131,13 +133,13 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
 
 async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
     twice = "It lists tools more than once, the first counts: 'k'."
-    bench.servers.offers = Offers((GREET,), left_out=(twice,))
+    bench.servers.prompts_resources = PromptsResources((GREET,), skipped=(twice,))
     await bench.probe(bench.spec("notes"))
     report = await bench.plane.expect_report(lambda report: report.problems)
     (problem,) = [each for each in report.problems if each.reason == "DEFINITIONS_LEFT_OUT"]
     assert (problem.server_id, problem.severity) == ("notes", "warning")
     assert twice in problem.message
-    bench.servers.offers = OFFERS
+    bench.servers.prompts_resources = OFFERS
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert [each.reason for each in report.cleared] == ["DEFINITIONS_LEFT_OUT"]
@@ -146,7 +148,9 @@ async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench:
 async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) -> None:
     spec = await serve(bench)
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
-    bench.servers.offers = Offers((GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,))
+    bench.servers.prompts_resources = PromptsResources(
+        (GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,)
+    )
     bench.servers.live[0].change_tools(bench.servers.tools)
     result = await bench.plane.expect("probe_result")
     assert (result.id, result.launch_hash) == (0, spec.launch_hash)
@@ -156,8 +160,10 @@ async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) 
 async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: Bench) -> None:
     await serve(bench)
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
-    assert bench.servers.live[0].offers is None
-    bench.servers.offers = Offers((), (NOTE, b'{"uri":"note://b"}'), gaps=("prompts/list failed.",))
+    assert bench.servers.live[0].prompts_resources is None
+    bench.servers.prompts_resources = PromptsResources(
+        (), (NOTE, b'{"uri":"note://b"}'), gaps=("prompts/list failed.",)
+    )
     bench.servers.live[0].change_tools(bench.servers.tools)
     result = await bench.plane.expect("probe_result")
     assert list(result.prompts) == [GREET]
@@ -168,7 +174,9 @@ async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: 
 async def test_a_leased_instance_that_offers_more_is_a_warning(bench: Bench) -> None:
     await serve(bench, shared=False)
     await read(bench.caller(), "note://a", session="s1")
-    bench.servers.offers = Offers((GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,))
+    bench.servers.prompts_resources = PromptsResources(
+        (GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,)
+    )
     bench.servers.live[0].change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(
         lambda report: any(each.reason == "TOOLS_CHANGED" for each in report.problems)
@@ -177,7 +185,7 @@ async def test_a_leased_instance_that_offers_more_is_a_warning(bench: Bench) -> 
 
 
 async def test_a_new_control_plane_gets_what_it_does_not_know(bench: Bench) -> None:
-    bench.servers.offers = OFFERS
+    bench.servers.prompts_resources = OFFERS
     await bench.probe(bench.spec("notes"))  # what is pushed then has no prompts
     bench.plane.end_stream()
     await bench.plane.hello()

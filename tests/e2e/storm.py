@@ -256,7 +256,7 @@ async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
     """Wait until the file as it stands is in force, with no instance of an older one."""
     wanted = {*edits.entries, BYSTANDER}
 
-    async def in_force() -> bool:
+    async def visible_state() -> bool:
         servers = await client.servers()
         return (
             {server.id for server in servers} == wanted
@@ -271,7 +271,7 @@ async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
             and not [p for p in await client.problems() if p.reason != "TOOLS_FILTERED"]
         )
 
-    await eventually(in_force, within=120)
+    await eventually(visible_state, within=120)
 
 
 async def _names(client: AsyncClient) -> set[str]:

@@ -33,11 +33,11 @@ async def write(
     """Write a configuration of one server and wait until it is in force."""
     system.write(servers)
 
-    async def in_force() -> bool:
+    async def visible_state() -> bool:
         (server,) = await client.servers()
         return server.shared is shared and server.state == "ready" and bool(server.workers)
 
-    await eventually(in_force)
+    await eventually(visible_state)
 
 
 async def processes(client: AsyncClient) -> set[int | None]:

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
 from leaseway.control_plane.core.placement.wait_queue import Answer, Waiter
 from leaseway.control_plane.core.queries.place import serve_line
 from leaseway.control_plane.core.workers.actions import Action
-from leaseway.control_plane.core.workers.records import InForce
+from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
@@ -83,13 +83,13 @@ class Plane:
         self._changed = asyncio.Event()
         # Apart from it, since every watcher of tools waits for this and most events change nothing
         # that they see.
-        self._in_force = asyncio.Event()
+        self._visible_state = asyncio.Event()
         self._woken = asyncio.Event()
         self._turns: dict[int, asyncio.Future[Answer]] = {}
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
         """Give the coordinator an event and send what it wants said; return its answer."""
-        committed, in_force = self.state.committed, self.state.in_force
+        committed, visible_state = self.state.committed, self.state.visible_state
         try:
             return event(self.state, self.clock())
         finally:
@@ -100,9 +100,9 @@ class Plane:
             self.events.observe(self.state, self.clock())
             self._send()
             self._notify()
-            if self.state.in_force is not in_force:
-                self._in_force.set()
-                self._in_force = asyncio.Event()
+            if self.state.visible_state is not visible_state:
+                self._visible_state.set()
+                self._visible_state = asyncio.Event()
 
     def ask_worker(
         self, worker_id: str, question: sync_pb2.Inspect
@@ -176,11 +176,11 @@ class Plane:
         except TimeoutError:
             return
 
-    async def in_force(self, seen: InForce) -> InForce:
+    async def visible_state(self, seen: VisibleState) -> VisibleState:
         """Return what is in force as soon as it is not what was seen."""
-        while self.state.in_force == seen:
-            await self._in_force.wait()
-        return self.state.in_force
+        while self.state.visible_state == seen:
+            await self._visible_state.wait()
+        return self.state.visible_state
 
     async def turn(self, waiter: Waiter, timeout: float) -> Answer | None:
         """Wait until a request that waits for room has its answer; None after `timeout` seconds."""

@@ -114,7 +114,7 @@ class ResourceStatus:
             await api.write_status(resource, status)
             self._written[resource.uid] = status
             for event in events:
-                await api.tell(resource, event.kind, event.reason, event.note)
+                await api.record_event(resource, event.kind, event.reason, event.note)
         self._failing = False
 
 

@@ -62,7 +62,7 @@ from leaseway.front.subscriptions import FollowedResource
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, LeasewayError, Tool
 from leaseway.sdk.calls import requests
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.errors import Fault
@@ -307,7 +307,7 @@ class Methods:
             return await self._send(request, requests.complete_template(ref.uri, rest, server))
         raise RpcError(INVALID_PARAMS, "`ref` is a ref/prompt with a name or a ref/resource.")
 
-    async def _send(self, request: Request, asked: OfferRequest, *, cached: bool = False) -> bytes:
+    async def _send(self, request: Request, asked: McpRequest, *, cached: bool = False) -> bytes:
         with _traced(request.meta):
             async with self._in_session(request, None) as session:
                 result = await send_request(session, asked, request.listener)

@@ -11,7 +11,7 @@ from typing import Any
 
 from leaseway.front.messages import encode, notification
 from leaseway.sdk import AsyncClient, AsyncSession
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.manager import LEASE_ENDED
@@ -140,7 +140,7 @@ async def call_tool(
 
 
 async def send_request(
-    session: AsyncSession | AsyncClient, request: OfferRequest, listener: Listener
+    session: AsyncSession | AsyncClient, request: McpRequest, listener: Listener
 ) -> ToolResult:
     """Send a request about a prompt or a resource.
 
@@ -169,7 +169,7 @@ async def _settled(
     except Fault as fault:
         if fault.reason in LEASE_ENDED:
             # MCP has no word for acquiring: the client is told once, and its next call begins anew.
-            runtime.leases.book.told(session, fault.metadata.get("lease", ""))
+            runtime.leases.book.end_known(session, fault.metadata.get("lease", ""))
         raise error_from_fault(fault) from None
     finally:
         events.begin_anew()

@@ -135,7 +135,7 @@ class HttpTool:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ToolFault:
     """What is wrong with a tool.
 
     Attributes:
@@ -174,7 +174,7 @@ def without(tool: HttpTool, headers: Container[str], query: Container[str]) -> H
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
-def faults(tool: HttpTool) -> Iterator[Fault]:
+def faults(tool: HttpTool) -> Iterator[ToolFault]:
     """Return what makes a tool inconsistent."""
     yield from _endpoint_faults(tool)
     yield from _path_faults(tool)
@@ -182,17 +182,17 @@ def faults(tool: HttpTool) -> Iterator[Fault]:
     for number, parameter in enumerate(tool.parameters):
         text = _parameter_fault(tool, parameter)
         if text:
-            yield Fault("parameters", text, number)
+            yield ToolFault("parameters", text, number)
     yield from _body_faults(tool)
     if tool.retries and tool.method not in IDEMPOTENT:
-        yield Fault(
+        yield ToolFault(
             "retries",
             f"has 'retries', but {tool.method} may not be sent twice; only "
             f"{', '.join(sorted(IDEMPOTENT))} are retried",
         )
 
 
-def _endpoint_faults(tool: HttpTool) -> Iterator[Fault]:
+def _endpoint_faults(tool: HttpTool) -> Iterator[ToolFault]:
     endpoint = tool.endpoint
     path, _, query = endpoint.partition("?")
     bare = _PLACEHOLDER.sub("", endpoint)
@@ -210,15 +210,15 @@ def _endpoint_faults(tool: HttpTool) -> Iterator[Fault]:
         text = "has a placeholder in the endpoint's query; write a parameter with position: query"
     else:
         return
-    yield Fault("endpoint", text)
+    yield ToolFault("endpoint", text)
 
 
-def _path_faults(tool: HttpTool) -> Iterator[Fault]:
+def _path_faults(tool: HttpTool) -> Iterator[ToolFault]:
     in_path = {each.sent_as for each in tool.parameters if each.position == "path"}
     wanted = placeholders(tool.path)
     for name in dict.fromkeys(wanted):
         if name not in in_path:
-            yield Fault(
+            yield ToolFault(
                 "endpoint",
                 f"has the placeholder {{{name[:64]}}} in its endpoint, and no parameter "
                 f"{name[:64]!r} with position: path",
@@ -229,14 +229,14 @@ def _path_faults(tool: HttpTool) -> Iterator[Fault]:
                 f"has the path parameter {each.sent_as[:64]!r}, and its endpoint no placeholder "
                 f"{{{each.sent_as[:64]}}}"
             )
-            yield Fault("parameters", text, number)
+            yield ToolFault("parameters", text, number)
 
 
-def _name_faults(tool: HttpTool) -> Iterator[Fault]:
+def _name_faults(tool: HttpTool) -> Iterator[ToolFault]:
     seen: set[str] = set()
     for number, each in enumerate(tool.parameters):
         if each.name in seen:
-            yield Fault("parameters", f"has two parameters called {each.name[:64]!r}", number)
+            yield ToolFault("parameters", f"has two parameters called {each.name[:64]!r}", number)
         seen.add(each.name)
     sent = Counter(
         (each.position, each.sent_as.lower() if each.position == "header" else each.sent_as)
@@ -244,7 +244,7 @@ def _name_faults(tool: HttpTool) -> Iterator[Fault]:
     )
     for (position, name), times in sent.items():
         if times > 1 and len(seen) == len(tool.parameters):
-            yield Fault("parameters", f"sends {name[:64]!r} twice as {position}")
+            yield ToolFault("parameters", f"sends {name[:64]!r} twice as {position}")
 
 
 def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
@@ -261,12 +261,14 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
     return None
 
 
-def _body_faults(tool: HttpTool) -> Iterator[Fault]:
+def _body_faults(tool: HttpTool) -> Iterator[ToolFault]:
     members = [each for each in tool.parameters if each.position == "body"]
     whole = [each for each in members if each.is_body]
     if whole and len(members) > 1:
-        yield Fault("parameters", "has a parameter that is the whole body, and others beside it")
+        yield ToolFault(
+            "parameters", "has a parameter that is the whole body, and others beside it"
+        )
     if tool.content_type and not _MEDIA_TYPE.fullmatch(tool.content_type):
-        yield Fault("content_type", "has a content_type that is none, such as application/json")
+        yield ToolFault("content_type", "has a content_type that is none, such as application/json")
     if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
-        yield Fault("body", f"has 'body: {tool.body}', which takes one body parameter")
+        yield ToolFault("body", f"has 'body: {tool.body}', which takes one body parameter")

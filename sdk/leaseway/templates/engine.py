@@ -19,7 +19,7 @@ from leaseway.templates.go_functions import FUNCTIONS, MISSING
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.go_translate import translate
 from leaseway.templates.jinja_syntax import JinjaEnvironment, read_jinja
-from leaseway.templates.limits import MAX_OUTPUT, MAX_TEMPLATE, Run, TemplateFailure
+from leaseway.templates.limits import MAX_OUTPUT, MAX_TEMPLATE, Budget, TemplateFailure
 
 Engine = Literal["go", "jinja2"]
 ENGINES: Final[tuple[Engine, ...]] = ("go", "jinja2")
@@ -60,14 +60,14 @@ class Template:
         Raises:
             TemplateFailure: It fails on this value, or does more than it may.
         """
-        run = Run()
+        budget = Budget()
         if self._engine == "go":
-            context = {"_root": go_functions.lift(data), "_run": run, "_missing": MISSING}
+            context = {"_root": go_functions.lift(data), "_run": budget, "_missing": MISSING}
         else:
             known = data if isinstance(data, dict) else {}
             context = {**known, "data": data} if "data" not in known else dict(known)
             context["response"] = data
-            context["_run"] = run
+            context["_run"] = budget
         try:
             return self._collect(context)
         except TemplateFailure as failure:
@@ -134,8 +134,8 @@ def _go_environment() -> SandboxedEnvironment:
         put=_put,
         show=go_functions.show,
         single=go_functions.single,
-        enter=Run.enter,
-        leave=Run.leave,
+        enter=Budget.enter,
+        leave=Budget.leave,
         **{f"go_{name}": function.call for name, function in FUNCTIONS.items()},
     )
     return environment

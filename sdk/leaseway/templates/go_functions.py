@@ -19,7 +19,7 @@ from leaseway.templates.go_format import (
     print_format,
     to_text,
 )
-from leaseway.templates.limits import MAX_OUTPUT, Run, TemplateFailure
+from leaseway.templates.limits import MAX_OUTPUT, Budget, TemplateFailure
 
 _NO_VALUE: Final = "<no value>"
 _HTML: Final = str.maketrans(
@@ -75,25 +75,25 @@ def field(value: Any, *names: str) -> Any:
     return value
 
 
-def pairs(value: Any, run: Run, size: int) -> Iterator[tuple[Any, Any]]:
+def pairs(value: Any, budget: Budget, size: int) -> Iterator[tuple[Any, Any]]:
     """Return what `range` goes through: keys or indexes, and elements.
 
     Args:
         value: What is ranged over.
-        run: Counts the rounds.
+        budget: Counts the rounds.
         size: The characters that a round writes at most, besides values.
 
     Raises:
         TemplateFailure: There is nothing in it to go through.
     """
     if isinstance(value, list):
-        return run.rounds(enumerate(value), size)
+        return budget.rounds(enumerate(value), size)
     if isinstance(value, dict):
-        return run.rounds(((key, value[key]) for key in sorted(value)), size)
+        return budget.rounds(((key, value[key]) for key in sorted(value)), size)
     if value is None or value is MISSING:
         return iter(())
     if type(value) is int:
-        return run.rounds(((MISSING, number) for number in range(value)), size)
+        return budget.rounds(((MISSING, number) for number in range(value)), size)
     raise TemplateFailure(f"range goes through lists, mappings and counts, not {_kind(value)}")
 
 
@@ -104,11 +104,11 @@ def single(value: Any) -> Any:
     return value
 
 
-def show(value: Any, run: Run) -> str:
+def show(value: Any, budget: Budget) -> str:
     """Return a value as an action writes it."""
     if isinstance(value, str):
-        return run.write(value)
-    return run.write(_NO_VALUE if value is None or value is MISSING else to_text(value))
+        return budget.write(value)
+    return budget.write(_NO_VALUE if value is None or value is MISSING else to_text(value))
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,9 @@ def _size(value: Any) -> int:
     return 20
 
 
-def _making(run: Run, *values: Any) -> None:
-    run.step()
-    run.make(sum(map(_size, values)))
+def _making(budget: Budget, *values: Any) -> None:
+    budget.step()
+    budget.make(sum(map(_size, values)))
 
 
 def _text(value: Any, function: str) -> str:
@@ -194,13 +194,13 @@ def _equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def _eq(run: Run, first: Any, *others: Any) -> bool:
-    run.step()
+def _eq(budget: Budget, first: Any, *others: Any) -> bool:
+    budget.step()
     return any(_equal(first, other) for other in others)
 
 
-def _ne(run: Run, first: Any, second: Any) -> bool:
-    run.step()
+def _ne(budget: Budget, first: Any, second: Any) -> bool:
+    budget.step()
     return not _equal(first, second)
 
 
@@ -212,29 +212,29 @@ def _below(first: Any, second: Any) -> bool:
     return bool(first < second)
 
 
-def _lt(run: Run, first: Any, second: Any) -> bool:
-    run.step()
+def _lt(budget: Budget, first: Any, second: Any) -> bool:
+    budget.step()
     return _below(first, second)
 
 
-def _le(run: Run, first: Any, second: Any) -> bool:
-    run.step()
+def _le(budget: Budget, first: Any, second: Any) -> bool:
+    budget.step()
     return _below(first, second) or first == second
 
 
-def _gt(run: Run, first: Any, second: Any) -> bool:
-    return not _le(run, first, second)
+def _gt(budget: Budget, first: Any, second: Any) -> bool:
+    return not _le(budget, first, second)
 
 
-def _ge(run: Run, first: Any, second: Any) -> bool:
-    return not _lt(run, first, second)
+def _ge(budget: Budget, first: Any, second: Any) -> bool:
+    return not _lt(budget, first, second)
 
 
 # Parts.
 
 
-def _len(run: Run, value: Any) -> int:
-    run.step()
+def _len(budget: Budget, value: Any) -> int:
+    budget.step()
     if isinstance(value, str):
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, list | dict):
@@ -250,8 +250,8 @@ def _position(index: Any, length: int) -> int:
     return index
 
 
-def _index(run: Run, value: Any, *indexes: Any) -> Any:
-    run.step()
+def _index(budget: Budget, value: Any, *indexes: Any) -> Any:
+    budget.step()
     if value is None or value is MISSING:
         raise TemplateFailure("index is asked of null")
     for index in indexes:
@@ -270,8 +270,8 @@ def _index(run: Run, value: Any, *indexes: Any) -> Any:
     return value
 
 
-def _slice(run: Run, value: Any, *indexes: Any) -> Any:
-    run.step()
+def _slice(budget: Budget, value: Any, *indexes: Any) -> Any:
+    budget.step()
     if not isinstance(value, str | list):
         raise TemplateFailure(f"slice takes a string or a list, not {_kind(value)}")
     if isinstance(value, str) and len(indexes) == _MOST_SLICE_INDEXES:
@@ -281,7 +281,7 @@ def _slice(run: Run, value: Any, *indexes: Any) -> Any:
     bounds = [*ends, *(0, len(items), len(items))[len(ends) :]]
     if not bounds[0] <= bounds[1] <= bounds[2]:
         raise TemplateFailure(f"the slice {bounds[0]} to {bounds[1]} runs backwards")
-    run.make(bounds[1] - bounds[0])
+    budget.make(bounds[1] - bounds[0])
     part = items[bounds[0] : bounds[1]]
     return part.decode("utf-8", "replace") if isinstance(value, str) else part
 
@@ -289,29 +289,29 @@ def _slice(run: Run, value: Any, *indexes: Any) -> Any:
 # Texts.
 
 
-def _print(run: Run, *values: Any) -> str:
-    _making(run, *values)
+def _print(budget: Budget, *values: Any) -> str:
+    _making(budget, *values)
     return print_all([plain(value) for value in values])
 
 
-def _println(run: Run, *values: Any) -> str:
-    _making(run, *values)
+def _println(budget: Budget, *values: Any) -> str:
+    _making(budget, *values)
     return " ".join(to_text(plain(value)) for value in values) + "\n"
 
 
-def _printf(run: Run, form: Any, *values: Any) -> str:
+def _printf(budget: Budget, form: Any, *values: Any) -> str:
     text = _text(form, "printf")
-    _making(run, text, *values)
-    _bound_widths(run, text, values)
+    _making(budget, text, *values)
+    _bound_widths(budget, text, values)
     try:
         made = print_format(text, [plain(value) for value in values])
     except Unprintable as error:
         raise TemplateFailure(str(error)) from None
-    run.make(len(made))
+    budget.make(len(made))
     return made
 
 
-def _bound_widths(run: Run, text: str, values: Sequence[Any]) -> None:
+def _bound_widths(budget: Budget, text: str, values: Sequence[Any]) -> None:
     """Count the widths that a format may ask for, before anything is made."""
     digits, asked = "", 0
     for char in text + " ":
@@ -323,7 +323,7 @@ def _bound_widths(run: Run, text: str, values: Sequence[Any]) -> None:
         asked += sum(abs(value) for value in values if type(value) is int and abs(value) < 10**7)
     lists = max((_size(value) for value in values if isinstance(value, list | dict)), default=1)
     if asked > _CHEAP:
-        run.make(asked * max(1, lists))
+        budget.make(asked * max(1, lists))
 
 
 def _joined(values: Sequence[Any]) -> str:
@@ -331,13 +331,13 @@ def _joined(values: Sequence[Any]) -> str:
     return print_all(shown)
 
 
-def _html(run: Run, *values: Any) -> str:
-    _making(run, *values)
+def _html(budget: Budget, *values: Any) -> str:
+    _making(budget, *values)
     return _joined(values).translate(_HTML)
 
 
-def _js(run: Run, *values: Any) -> str:
-    _making(run, *values)
+def _js(budget: Budget, *values: Any) -> str:
+    _making(budget, *values)
     return "".join(map(_js_character, _joined(values)))
 
 
@@ -349,50 +349,50 @@ def _js_character(char: str) -> str:
     return char
 
 
-def _urlquery(run: Run, *values: Any) -> str:
-    _making(run, *values)
+def _urlquery(budget: Budget, *values: Any) -> str:
+    _making(budget, *values)
     return quote_plus(_joined(values), errors="replace")
 
 
-def _call(run: Run, function: Any, *_arguments: Any) -> Any:
+def _call(budget: Budget, function: Any, *_arguments: Any) -> Any:
     raise TemplateFailure(f"call takes a function, and data has none: this is {_kind(function)}")
 
 
 # What people add to Go's own.
 
 
-def _default(run: Run, fallback: Any, value: Any = MISSING) -> Any:
-    run.step()
+def _default(budget: Budget, fallback: Any, value: Any = MISSING) -> Any:
+    budget.step()
     return value or fallback
 
 
-def _join(run: Run, separator: Any, items: Any) -> str:
+def _join(budget: Budget, separator: Any, items: Any) -> str:
     between = _text(separator, "join")
     if items is None or items is MISSING:
         return ""
     parts = items if isinstance(items, list) else [items]
-    run.make(len(between) * len(parts))
-    _making(run, parts)
+    budget.make(len(between) * len(parts))
+    _making(budget, parts)
     return between.join(to_text(part) for part in parts if part is not None)
 
 
-def _upper(run: Run, text: Any) -> str:
-    _making(run, text)
+def _upper(budget: Budget, text: Any) -> str:
+    _making(budget, text)
     return _text(text, "upper").upper()
 
 
-def _lower(run: Run, text: Any) -> str:
-    _making(run, text)
+def _lower(budget: Budget, text: Any) -> str:
+    _making(budget, text)
     return _text(text, "lower").lower()
 
 
-def _trim(run: Run, text: Any) -> str:
-    _making(run, text)
+def _trim(budget: Budget, text: Any) -> str:
+    _making(budget, text)
     return _text(text, "trim").strip()
 
 
-def _to_json(run: Run, value: Any) -> str:
-    _making(run, value)
+def _to_json(budget: Budget, value: Any) -> str:
+    _making(budget, value)
     return msgspec.json.encode(plain(value), order="deterministic").decode()
 
 

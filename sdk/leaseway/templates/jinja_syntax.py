@@ -17,7 +17,7 @@ from jinja2.runtime import LoopContext, Macro
 from jinja2.sandbox import SandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from leaseway.templates.limits import Run, TemplateFailure
+from leaseway.templates.limits import Budget, TemplateFailure
 
 _MOST_RANGE: Final = 10_000
 _DEEPEST_VALUE: Final = 64
@@ -63,29 +63,29 @@ class JinjaEnvironment(SandboxedEnvironment):
         texts = isinstance(left, str) and isinstance(right, str) and operator == "+"
         if not (numbers or texts):
             raise TemplateFailure(f"'{operator}' is for numbers, and '+' for strings, here")
-        run: Run = context["_run"]
-        run.step()
+        budget: Budget = context["_run"]
+        budget.step()
         if texts:
-            run.make(len(left) + len(right))
+            budget.make(len(left) + len(right))
         elif _bits(left) + _bits(right) > _MOST_BITS:
             raise TemplateFailure(f"a number has more than {_MOST_BITS} bits")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a macro, `range`, or one of the few methods of values that are harmless."""
-        run: Run = context["_run"]
-        run.step()
+        budget: Budget = context["_run"]
+        budget.step()
         if isinstance(obj, LoopContext) or obj is _range:
             return obj(*args, **kwargs)
         if isinstance(obj, Macro):
-            run.enter()
+            budget.enter()
             made = super().call(context, obj, *args, **kwargs)
-            run.leave()
-            run.make(len(made))
+            budget.leave()
+            budget.make(len(made))
             return made
         owner, name = getattr(obj, "__self__", None), getattr(obj, "__name__", "")
         if isinstance(owner, str | dict) and name in _METHODS:
-            run.make(len(owner))
+            budget.make(len(owner))
             return super().call(context, obj, *args, **kwargs)
         raise TemplateFailure("it calls what may not be called")
 
@@ -192,8 +192,8 @@ def _size(value: Any, deep: int = 0) -> int:
     raise TemplateFailure(f"a value of type {type(value).__name__} is nothing to print")
 
 
-def _text(run: Run, value: Any) -> str:
-    run.make(_size(value))
+def _text(budget: Budget, value: Any) -> str:
+    budget.make(_size(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple | dict):
@@ -201,17 +201,17 @@ def _text(run: Run, value: Any) -> str:
     return str(value)
 
 
-def _write(value: Any, run: Run) -> str:
-    return run.write(value if isinstance(value, str) else _text(run, value))
+def _write(value: Any, budget: Budget) -> str:
+    return budget.write(value if isinstance(value, str) else _text(budget, value))
 
 
-def _rounds(items: Any, run: Run, size: int) -> Iterable[Any]:
-    return run.rounds(items, size)
+def _rounds(items: Any, budget: Budget, size: int) -> Iterable[Any]:
+    return budget.rounds(items, size)
 
 
-def _concat(items: list[Any], run: Run) -> str:
-    run.step()
-    parts = [_text(run, item) for item in items]
+def _concat(items: list[Any], budget: Budget) -> str:
+    budget.step()
+    parts = [_text(budget, item) for item in items]
     return "".join(parts)
 
 
@@ -222,15 +222,15 @@ def _range(*bounds: int) -> range:
     return made
 
 
-def _listed(items: Any, run: Run) -> list[Any]:
+def _listed(items: Any, budget: Budget) -> list[Any]:
     if isinstance(items, str | bytes | int | float) or items is None:
         raise TemplateFailure("this filter takes a list")
-    return list(run.rounds(items))
+    return list(budget.rounds(items))
 
 
-def _join(items: Any, run: Run, separator: str = "", attribute: str | None = None) -> str:
-    parts = [_text(run, _attribute(item, attribute)) for item in _listed(items, run)]
-    run.make(len(separator) * len(parts))
+def _join(items: Any, budget: Budget, separator: str = "", attribute: str | None = None) -> str:
+    parts = [_text(budget, _attribute(item, attribute)) for item in _listed(items, budget)]
+    budget.make(len(separator) * len(parts))
     return separator.join(parts)
 
 
@@ -242,66 +242,68 @@ def _attribute(item: Any, name: str | None) -> Any:
     return item
 
 
-def _map(items: Any, run: Run, *, attribute: str) -> list[Any]:
-    return [_attribute(item, attribute) for item in _listed(items, run)]
+def _map(items: Any, budget: Budget, *, attribute: str) -> list[Any]:
+    return [_attribute(item, attribute) for item in _listed(items, budget)]
 
 
 def _select(wanted: bool) -> Callable[..., list[Any]]:
-    def select(items: Any, run: Run, attribute: str, *value: Any) -> list[Any]:
+    def select(items: Any, budget: Budget, attribute: str, *value: Any) -> list[Any]:
         def holds(item: Any) -> bool:
             found = _attribute(item, attribute)
             return bool(found == value[0] if value else found)
 
-        return [item for item in _listed(items, run) if holds(item) is wanted]
+        return [item for item in _listed(items, budget) if holds(item) is wanted]
 
     return select
 
 
-def _sort(items: Any, run: Run, attribute: str | None = None, reverse: bool = False) -> list[Any]:
+def _sort(
+    items: Any, budget: Budget, attribute: str | None = None, reverse: bool = False
+) -> list[Any]:
     return sorted(
-        _listed(items, run), key=lambda item: _attribute(item, attribute), reverse=bool(reverse)
+        _listed(items, budget), key=lambda item: _attribute(item, attribute), reverse=bool(reverse)
     )
 
 
-def _unique(items: Any, run: Run) -> list[Any]:
-    return list(dict.fromkeys(_listed(items, run)))
+def _unique(items: Any, budget: Budget) -> list[Any]:
+    return list(dict.fromkeys(_listed(items, budget)))
 
 
-def _sum(items: Any, run: Run, attribute: str | None = None) -> float:
-    numbers = [_attribute(item, attribute) for item in _listed(items, run)]
+def _sum(items: Any, budget: Budget, attribute: str | None = None) -> float:
+    numbers = [_attribute(item, attribute) for item in _listed(items, budget)]
     if not all(isinstance(number, int | float) for number in numbers):
         raise TemplateFailure("sum takes numbers")
     total: float = sum(numbers)
     return total
 
 
-def _replace(text: Any, run: Run, old: str, new: str) -> str:
+def _replace(text: Any, budget: Budget, old: str, new: str) -> str:
     before = str(text)
     if not old:
         raise TemplateFailure("replace takes a text to look for")
-    run.make(len(before) + before.count(old) * len(new))
+    budget.make(len(before) + before.count(old) * len(new))
     return before.replace(old, new)
 
 
-def _to_json(value: Any, run: Run, indent: int = 0) -> str:
-    run.make(_size(value))
+def _to_json(value: Any, budget: Budget, indent: int = 0) -> str:
+    budget.make(_size(value))
     made = msgspec.json.encode(value)
     if indent:
-        run.make(_size(value) * 4)
+        budget.make(_size(value) * 4)
         made = msgspec.json.format(made, indent=max(0, min(int(indent), 8)))
-    run.make(len(made))
+    budget.make(len(made))
     return made.decode()
 
 
-def _indent(text: Any, run: Run, width: int = 4) -> str:
+def _indent(text: Any, budget: Budget, width: int = 4) -> str:
     lines = str(text).splitlines(keepends=True)
     pad = " " * max(0, min(int(width), 64))
-    run.make(len(str(text)) + len(pad) * len(lines))
+    budget.make(len(str(text)) + len(pad) * len(lines))
     return pad.join(lines)
 
 
-def _string(value: Any, run: Run) -> str:
-    return _text(run, value)
+def _string(value: Any, budget: Budget) -> str:
+    return _text(budget, value)
 
 
 _PLAIN_FILTERS: Final = (

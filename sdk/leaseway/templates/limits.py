@@ -29,7 +29,7 @@ class TemplateFailure(Exception):
         self.line = line
 
 
-class Run:
+class Budget:
     """One rendering's use of its bounds."""
 
     __slots__ = ("_deep", "_made", "_steps", "_written")

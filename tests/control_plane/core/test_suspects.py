@@ -39,7 +39,7 @@ def report_lease(state: Coordinator, worker_id: str, session: str, seconds: floa
     """Have a worker say that it holds what was placed on it."""
     key = LeaseKey("default", session, "a")
     lease = HeldLease(f"L-{session}", key, worker_id, at(seconds).mono)
-    state.heard(worker_id)
+    state.note_contact(worker_id)
     state.reported(worker_id, WorkerReport(gained=(lease,)), at(seconds))
 
 
@@ -92,7 +92,7 @@ def test_one_word_is_enough() -> None:
     assert chosen(state, "s2", 10.0) == "w2"
     report_lease(state, "w2", "s2", 10.1)
     assert chosen(state, "s3", 13.0) == "w2"
-    state.heard("w1")
+    state.note_contact("w1")
     assert chosen(state, "s4", 13.0) == "w1"
 
 

@@ -83,9 +83,9 @@ def test_one_that_nests_too_deep_is_an_error_of_its_own() -> None:
 def test_the_first_by_name_are_read_and_the_rest_counted() -> None:
     many = [_server(f"s{number:05}", {}) for number in reversed(range(MAX_RESOURCES + 3))]
 
-    kept, left_out = first_by_name(many)
+    kept, skipped = first_by_name(many)
 
-    assert (len(kept), left_out) == (MAX_RESOURCES, 3)
+    assert (len(kept), skipped) == (MAX_RESOURCES, 3)
     assert kept[0].name == "s00000"
 
 

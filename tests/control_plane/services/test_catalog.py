@@ -217,7 +217,7 @@ async def test_watchers_are_not_woken_by_what_they_do_not_see(
 
         monkeypatch.setattr(Coordinator, "visible", property(look))
         for _ in range(10):
-            running.plane.act(lambda state, _: state.heard("w1"))
+            running.plane.act(lambda state, _: state.note_contact("w1"))
             await asyncio.sleep(0)
         watch.cancel()
     assert looked == 0

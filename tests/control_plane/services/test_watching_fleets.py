@@ -23,7 +23,7 @@ async def heard_until(running: Running, watch: object, workers: int) -> int:
             message = await watch.read()  # type: ignore[attr-defined]
             assert message is not grpc.aio.EOF
             count += 1
-            if len(running.plane.state.in_force.workers) == workers:
+            if len(running.plane.state.visible_state.workers) == workers:
                 return count
 
 

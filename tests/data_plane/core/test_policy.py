@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.policy import Buckets, Counts, ToolPolicy
+from leaseway.data_plane.core.policy import Counts, TokenBuckets, ToolPolicy
 from leaseway.spec.policy import Rate, TenantLimits
 from leaseway.wire.errors import Fault, Reason
 
@@ -14,7 +14,7 @@ RATE = Rate(3, 60.0)
 
 
 def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time() -> None:
-    buckets = Buckets()
+    buckets = TokenBuckets()
     assert [buckets.take(("a",), RATE, 100.0) for _ in range(3)] == [0, 0, 0]
     assert buckets.take(("a",), RATE, 100.0) == pytest.approx(20.0)
     assert buckets.take(("b",), RATE, 100.0) == 0
@@ -26,7 +26,7 @@ def test_as_many_calls_as_the_rate_names_may_come_at_once_and_then_one_at_a_time
 def test_in_no_time_more_calls_pass_than_twice_the_rate(
     pauses: list[float], calls: int, seconds: float
 ) -> None:
-    buckets, rate, now = Buckets(), Rate(calls, seconds), 0.0
+    buckets, rate, now = TokenBuckets(), Rate(calls, seconds), 0.0
     passed: list[float] = []
     for pause in pauses:
         now += pause
@@ -40,7 +40,7 @@ def test_in_no_time_more_calls_pass_than_twice_the_rate(
 
 
 def test_buckets_that_are_full_again_are_forgotten() -> None:
-    buckets = Buckets()
+    buckets = TokenBuckets()
     for number in range(100):
         buckets.take((str(number),), RATE, float(number))
     assert len(buckets) <= 21

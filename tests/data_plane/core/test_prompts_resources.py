@@ -9,8 +9,8 @@ import pytest
 
 from leaseway.data_plane.core.prompts_resources import (
     SUBSCRIBE,
-    Asked,
-    Offered,
+    AdmittedRequest,
+    CompiledPromptsResources,
     admit,
     compile_prompts,
 )
@@ -18,14 +18,16 @@ from leaseway.spec.uri_filters import UriFilter, as_read
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
-OFFERED = Offered(
+OFFERED = CompiledPromptsResources(
     prompts={"greet": "hello_greet"},
     uris=UriFilter(["note://*"], ["note://secret/*", "file:///etc/*"]),
 )
 
 
-def ask(method: str, offered: Offered = OFFERED, **params: Any) -> Asked:
-    return admit(offered, "notes", method, json.dumps(params).encode())
+def ask(
+    method: str, prompts_resources: CompiledPromptsResources = OFFERED, **params: Any
+) -> AdmittedRequest:
+    return admit(prompts_resources, "notes", method, json.dumps(params).encode())
 
 
 def refused(method: str, **params: Any) -> Fault:
@@ -34,7 +36,7 @@ def refused(method: str, **params: Any) -> Fault:
     return caught.value
 
 
-def complete(ref: Any, argument: Any = None) -> Asked:
+def complete(ref: Any, argument: Any = None) -> AdmittedRequest:
     argument = {"name": "a", "value": ""} if argument is None else argument
     return ask("completion/complete", ref=ref, argument=argument)
 
@@ -141,10 +143,12 @@ def test_an_exposed_prompt_must_have_been_listed() -> None:
 
 
 def test_other_lists_than_the_recorded_are_noticed() -> None:
-    offered = Offered(recorded_prompts=(b"1",), recorded_resources=(b"2",))
-    assert not offered.lists_other([b"1"], [b"2"], [])
-    assert offered.lists_other([b"1"], [b"2"], [b"3"])
-    assert offered.lists_other([], [b"2"], [])
+    prompts_resources = CompiledPromptsResources(
+        recorded_prompts=(b"1",), recorded_resources=(b"2",)
+    )
+    assert not prompts_resources.lists_other([b"1"], [b"2"], [])
+    assert prompts_resources.lists_other([b"1"], [b"2"], [b"3"])
+    assert prompts_resources.lists_other([], [b"2"], [])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from leaseway.sdk import (
 )
 from leaseway.sdk.catalog import registry_watch
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.catalog.targets import Offer
+from leaseway.sdk.catalog.targets import PromptOrResource
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import identify
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
@@ -40,13 +40,13 @@ async def test_what_is_asked_together_is_asked_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
-    asked: list[str | Offer] = [
+    asked: list[str | PromptOrResource] = [
         "time_now",
-        Offer(NAME_KIND_PROMPT, "time_now"),
-        Offer(NAME_KIND_RESOURCE, "time_now"),
+        PromptOrResource(NAME_KIND_PROMPT, "time_now"),
+        PromptOrResource(NAME_KIND_RESOURCE, "time_now"),
         "desk_open",
-        Offer(NAME_KIND_RESOURCE, "time_now", "time"),
-        Offer(NAME_KIND_RESOURCE, "desk_open"),
+        PromptOrResource(NAME_KIND_RESOURCE, "time_now", "time"),
+        PromptOrResource(NAME_KIND_RESOURCE, "desk_open"),
     ]
     targets = await asyncio.gather(*(resolver.resolve(each, deadline) for each in asked))
     assert sorted(zip(plane.meant, plane.resolves, strict=True)) == [
@@ -70,7 +70,7 @@ async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
-    prompt = Offer(NAME_KIND_PROMPT, "time_now")
+    prompt = PromptOrResource(NAME_KIND_PROMPT, "time_now")
     found = await resolver.resolve(prompt, deadline)
     assert resolver.cached(prompt, 0.0) is found
     assert resolver.cached("time_now", 0.0) is None
@@ -82,7 +82,7 @@ async def test_an_offer_that_is_refused_is_not_remembered(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
-    uri = Offer(NAME_KIND_RESOURCE, "file:///a")
+    uri = PromptOrResource(NAME_KIND_RESOURCE, "file:///a")
     with pytest.raises(Fault, match="There is no"):
         await resolver.resolve(uri, deadline)
     plane.tools["file:///a"] = plane.tools["time_now"]

@@ -10,14 +10,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leaseway.sdk.leases.book import Held, Key, LeaseBook
-from leaseway.sdk.transport.workers import Worker
+from leaseway.sdk.leases.book import Held, LeaseBook, LeaseKey
+from leaseway.sdk.transport.workers import WorkerAddress
 from leaseway.wire.bounds import RESERVATION
 from leaseway.wire.errors import Fault, Reason
 
-W1 = Worker("w1", "a", "127.0.0.1:1")
-W2 = Worker("w2", "b", "127.0.0.1:2")
-KEY = Key("dialog", "desk")
+W1 = WorkerAddress("w1", "a", "127.0.0.1:1")
+W2 = WorkerAddress("w2", "b", "127.0.0.1:2")
+KEY = LeaseKey("dialog", "desk")
 
 
 def grant(book: LeaseBook, at: float = 0.0, ttl: float = 60.0, lease: str = "l1") -> Held:
@@ -95,10 +95,10 @@ def test_who_was_granted_a_lease_twice_owns_it_if_one_grant_made_it() -> None:
 def test_renewals_are_due_at_a_third_of_the_shortest_time_to_live() -> None:
     book = LeaseBook()
     grant(book, at=0.0, ttl=60.0)
-    book.grant(Key("other", "desk"), "l2", W1, ttl=9.0, at=10.0, wall=0.0, owned=True)
-    book.grant(Key("third", "desk"), "l3", W2, ttl=1.0, at=0.0, wall=0.0, owned=True)
+    book.grant(LeaseKey("other", "desk"), "l2", W1, ttl=9.0, at=10.0, wall=0.0, owned=True)
+    book.grant(LeaseKey("third", "desk"), "l3", W2, ttl=1.0, at=0.0, wall=0.0, owned=True)
     assert book.next_renewal(W1) == 13.0
-    assert book.next_renewal(Worker("w3", "c", "")) is None
+    assert book.next_renewal(WorkerAddress("w3", "c", "")) is None
 
 
 def test_leases_past_their_time_are_not_renewed() -> None:
@@ -127,7 +127,7 @@ def test_only_the_worker_that_refused_is_taken_off() -> None:
 
 def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
     book = LeaseBook()
-    other = Key("other", "desk")
+    other = LeaseKey("other", "desk")
     for number, key in enumerate((KEY, other)):
         book.grant(key, f"l{number}", W1, ttl=60, at=0, wall=0, owned=True)
         book.end(f"l{number}", Fault(Reason.LEASE_LOST, "Lost."))
@@ -137,7 +137,7 @@ def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
 
 def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
     book = LeaseBook()
-    other = Key("other", "desk")
+    other = LeaseKey("other", "desk")
     book.place(KEY, W1, 0.0)
     book.place(other, W1, 0.0)
     book.leave(KEY.session)
@@ -147,10 +147,10 @@ def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
 def test_placements_that_no_longer_count_are_not_kept() -> None:
     book = LeaseBook()
     for number in range(100):
-        book.place(Key(f"s{number}", "desk"), W1, float(number))
-    book.place(Key("s99", "desk"), W2, 99.0)
+        book.place(LeaseKey(f"s{number}", "desk"), W1, float(number))
+    book.place(LeaseKey("s99", "desk"), W2, 99.0)
     assert len(book._placed) <= RESERVATION + 1
-    assert book.placed(Key("s99", "desk"), 99.0) == W2
+    assert book.placed(LeaseKey("s99", "desk"), 99.0) == W2
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 60)), min_size=1))
@@ -173,18 +173,18 @@ class BookMachine(RuleBasedStateMachine):
         self.book = LeaseBook()
         self.now = 0.0
         self.count = 0
-        self.lost: set[Key] = set()
+        self.lost: set[LeaseKey] = set()
 
-    keys = st.sampled_from([KEY, Key("dialog", "other"), Key("second", "desk")])
+    keys = st.sampled_from([KEY, LeaseKey("dialog", "other"), LeaseKey("second", "desk")])
 
     @rule(key=keys, ttl=st.floats(1, 10))
-    def acquire(self, key: Key, ttl: float) -> None:
+    def acquire(self, key: LeaseKey, ttl: float) -> None:
         self.count += 1
         self.book.grant(key, f"l{self.count}", W1, ttl=ttl, at=self.now, wall=0.0, owned=True)
         self.lost.discard(key)
 
     @rule(key=keys)
-    def revoke(self, key: Key) -> None:
+    def revoke(self, key: LeaseKey) -> None:
         for held in self.book.held():
             if held.key == key:
                 self.book.end(held.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
@@ -201,13 +201,13 @@ class BookMachine(RuleBasedStateMachine):
             held.renew(held.ttl, self.now, 0.0)
 
     @rule(key=keys)
-    def release(self, key: Key) -> None:
+    def release(self, key: LeaseKey) -> None:
         self.book.forget(key)
         self.lost.discard(key)
 
     @invariant()
     def lost_ones_fail(self) -> None:
-        for key in (KEY, Key("dialog", "other"), Key("second", "desk")):
+        for key in (KEY, LeaseKey("dialog", "other"), LeaseKey("second", "desk")):
             if key in self.lost:
                 with pytest.raises(Fault):
                     self.book.find(key, self.now)

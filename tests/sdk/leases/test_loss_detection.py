@@ -18,19 +18,19 @@ from leaseway.sdk import (
     ToolResult,
     WorkerLost,
 )
-from leaseway.sdk.transport.workers import Worker, WorkerLink
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink
 from leaseway.wire.errors import Fault, Reason
 
 
 def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
     ref = worker.ref
-    return client._runtime().pool.link(Worker(ref.id, ref.incarnation, ref.address))
+    return client._runtime().pool.link(WorkerAddress(ref.id, ref.incarnation, ref.address))
 
 
 async def lose(client: AsyncClient, worker: FakeWorker) -> None:
     """Let a worker die, and the client see it."""
     link = client._runtime().pool.link(
-        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+        WorkerAddress(worker.id, worker.ref.incarnation, worker.ref.address)
     )
     await worker.stop()
     await until(lambda: link.idle)
@@ -161,7 +161,7 @@ async def test_a_lease_on_a_worker_that_leaves_is_revoked(
     assert first.new_lease is not None
     worker.go_away()
     link = client._runtime().pool.link(
-        Worker(worker.id, worker.ref.incarnation, worker.ref.address)
+        WorkerAddress(worker.id, worker.ref.incarnation, worker.ref.address)
     )
     await until(lambda: link.leaving)
     await lose(client, worker)

@@ -18,8 +18,8 @@ from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services import messages
 from leaseway.control_plane.services import messages as answers
-from leaseway.control_plane.services import messages as offered
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.events import Event
@@ -142,7 +142,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
         "instances": [
             _instance(one) for one in sorted(instances, key=lambda i: (i.worker_id, i.id))
         ],
-        "tools": [_tool_row(offered.tool(name, target)) for name, target in sorted(mine)],
+        "tools": [_tool_row(messages.tool(name, target)) for name, target in sorted(mine)],
         "problems": [_problem(p) for p in open_problems if p.problem.server_id == server_id],
         "events": [
             event(each)
@@ -176,7 +176,7 @@ def tools(plane: Plane, query: Json) -> Json:
         if words in name.casefold() or words in target.served.key.server_id.casefold()
     ]
     page = _page(sorted(names), query)
-    page["items"] = [_tool_row(offered.tool(name, named[name])) for name in page["items"]]
+    page["items"] = [_tool_row(messages.tool(name, named[name])) for name in page["items"]]
     return page
 
 
@@ -195,7 +195,7 @@ def tool(plane: Plane, name: str, tenant: str) -> Json | None:
     target = plane.state.visible.view(tenant or DEFAULT_TENANT).tools.get(name)
     if target is None:
         return None
-    one = offered.tool(name, target)
+    one = messages.tool(name, target)
     return _tool_row(one) | {
         "original_name": one.original_name,
         "description": one.description,

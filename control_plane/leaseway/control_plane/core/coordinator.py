@@ -33,7 +33,7 @@ from leaseway.control_plane.core.workers.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.workers.records import (
-    InForce,
+    VisibleState,
     WorkerHello,
     WorkerRecord,
     WorkerRefused,
@@ -154,9 +154,9 @@ class Coordinator:
         self.roster.leave(record, now)
         self.tick(now)
 
-    def heard(self, worker_id: str) -> None:
+    def note_contact(self, worker_id: str) -> None:
         """Record a sign of life of a worker."""
-        self.placements.heard(worker_id)
+        self.placements.note_contact(worker_id)
 
     def content_received(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
         """Take all the content behind hashes that a worker was asked for."""
@@ -286,7 +286,7 @@ class Coordinator:
         return self.registry.visible
 
     @property
-    def in_force(self) -> InForce:
+    def visible_state(self) -> VisibleState:
         """What watchers are told of when it changes; another object only then."""
         return self.visibility.now
 
@@ -340,7 +340,7 @@ class Coordinator:
         }
         record.owed, record.asked_at = wanted, now.mono
         if wanted:
-            self.roster.tell(record.id, WantContent(tuple(sorted(wanted))))
+            self.roster.queue_action(record.id, WantContent(tuple(sorted(wanted))))
 
     def _give_up_content(self, now: Moment) -> None:
         """Go on without a worker that does not send what it was asked for: all others wait."""
@@ -373,13 +373,13 @@ class Coordinator:
 
     def _steer_probes(self, now: Moment) -> None:
         for probe in self.servers.withdrawn:
-            self.roster.tell(probe.worker_id, CancelProbe(probe.id))
+            self.roster.queue_action(probe.worker_id, CancelProbe(probe.id))
         self.servers.withdrawn = []
         if not self.servers.probes.jobs:
             return
         able = [record.id for record in self.workers.values() if record.takes_work]
         for job, probe in self.servers.probes.start(able, now.mono):
-            self.roster.tell(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
+            self.roster.queue_action(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
 
     def _commit(self, now: Moment) -> None:
         self.registry.commit_at = None
@@ -408,4 +408,4 @@ class Coordinator:
                 continue
             push = self.roster.push(record, self.committed, now, removals=self.settled)
             if push is not None:
-                self.roster.tell(record.id, PushDelta(push, self._trace))
+                self.roster.queue_action(record.id, PushDelta(push, self._trace))

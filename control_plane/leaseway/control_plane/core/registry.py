@@ -103,14 +103,16 @@ class Registry:
 
     def reveal(self, records: Collection[WorkerRecord]) -> None:
         """List what some worker has acknowledged of the newest commit (DESIGN §3.5)."""
-        heard = tuple(record.subscription for record in records)
-        if not any(each.acked_version == self.committed.version for each in heard):
+        subscriptions = tuple(record.subscription for record in records)
+        if not any(each.acked_version == self.committed.version for each in subscriptions):
             return
-        if len(heard) == len(self._witnesses) and all(map(operator.is_, heard, self._witnesses)):
+        if len(subscriptions) == len(self._witnesses) and all(
+            map(operator.is_, subscriptions, self._witnesses)
+        ):
             return  # while the same workers hold all of it, another acknowledgement adds nothing
         self.visible = acknowledged(
             self.committed,
             self.visible,
-            lambda served: any(each.has(served) for each in heard),
+            lambda served: any(each.has(served) for each in subscriptions),
         )
-        self._witnesses = heard if self.visible.served == self.committed.served else ()
+        self._witnesses = subscriptions if self.visible.served == self.committed.served else ()

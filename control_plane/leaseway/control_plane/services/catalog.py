@@ -18,11 +18,10 @@ from leaseway.control_plane.core.queries.place import (
     workers_for,
 )
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
-from leaseway.control_plane.core.workers.records import InForce
+from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.plane import Plane
+from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services import messages as answers
-from leaseway.control_plane.services import messages as offered
-from leaseway.control_plane.services import pages
 from leaseway.control_plane.services.requests import check_client, page_of, tenant_of, time_left
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Role
@@ -77,7 +76,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         wanted = await self._wanted(tenant, request.servers, context)
         named = state.visible.view(tenant, request.client.agent).tools
         names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
-        tools, token = one_page(start, names, lambda name: offered.tool(name, named[name]))
+        tools, token = one_page(start, names, lambda name: messages.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
             tools=tools,
             registry_version=state.visible.version,
@@ -98,7 +97,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         wanted = await self._wanted(tenant, request.servers, context)
         named = state.visible.view(tenant, request.client.agent).prompts
         names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
-        prompts, token = one_page(start, names, lambda name: offered.prompt(name, named[name]))
+        prompts, token = one_page(start, names, lambda name: messages.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
             registry_version=state.visible.version,
@@ -118,7 +117,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         wanted = await self._wanted(tenant, request.servers, context)
         places = _places(state.visible.view(tenant, request.client.agent))
         targets = ((place, target) for place, target in places if _is_wanted(target, wanted))
-        resources, token = one_page(start, targets, offered.resource)
+        resources, token = one_page(start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
             registry_version=state.visible.version,
@@ -147,10 +146,10 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """Stream what is in now_visible: at once, then whenever tools or their workers change."""
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
-        seen = InForce()
+        seen = VisibleState()
         before: Mapping[str, str] | None = None
         while True:
-            now_visible = await self._plane.in_force(seen)
+            now_visible = await self._plane.visible_state(seen)
             if not now_visible.version:
                 seen = now_visible
                 continue
@@ -267,11 +266,11 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
 
     def _resolved(self, name: str, outcome: _Outcome) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denied):
-            return offered.resolved(name, outcome, [])
+            return messages.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
-            return offered.resolved(name, not_served(outcome.served.key.server_id), [])
-        return offered.resolved(name, outcome, workers)
+            return messages.resolved(name, not_served(outcome.served.key.server_id), [])
+        return messages.resolved(name, outcome, workers)
 
 
 def _patience(context: _ResolveContext) -> float:

@@ -76,7 +76,7 @@ class _Stream:
         if not self.ended.done():
             self.ended.set_result(reason)
 
-    def heard(self, *, pulse: bool) -> None:
+    def note_contact(self, *, pulse: bool) -> None:
         self._has_pulse = self._has_pulse or pulse
         self._silent_looks = 0
 
@@ -221,13 +221,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             if self._plane.streams.get(worker_id) is not stream:
                 return  # a newer stream speaks for the worker; this one's nonces mean others
             is_pulse = message.WhichOneof("message") == "pulse"
-            stream.heard(pulse=is_pulse)
+            stream.note_contact(pulse=is_pulse)
             if not is_pulse:
                 self._take(worker_id, message)
 
     def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         act = self._plane.act
-        self._plane.state.heard(worker_id)
+        self._plane.state.note_contact(worker_id)
         match message.WhichOneof("message"):
             case "ack":
                 act(lambda state, now: state.acked(worker_id, message.ack.nonce, now))

@@ -40,9 +40,9 @@ def listing_from_wire(message: sync_pb2.ProbeResult) -> Listing:
     return Listing(
         tuple(_tool_from_wire(tool) for tool in message.tools),
         message.protocol_version,
-        _offers_from_wire(message.prompts, PROMPTS),
-        _offers_from_wire(message.resources, RESOURCES),
-        _offers_from_wire(message.resource_templates, RESOURCE_TEMPLATES),
+        _recorded_from_wire(message.prompts, PROMPTS),
+        _recorded_from_wire(message.resources, RESOURCES),
+        _recorded_from_wire(message.resource_templates, RESOURCE_TEMPLATES),
     )
 
 
@@ -60,9 +60,9 @@ def served_from_wire(message: sync_pb2.Upsert) -> Served:
         listing=Listing(
             tuple(_tool_from_wire(tool) for tool in toolset.recorded),
             toolset.protocol_version,
-            _offers_from_wire(toolset.recorded_prompts, PROMPTS),
-            _offers_from_wire(toolset.recorded_resources, RESOURCES),
-            _offers_from_wire(toolset.recorded_templates, RESOURCE_TEMPLATES),
+            _recorded_from_wire(toolset.recorded_prompts, PROMPTS),
+            _recorded_from_wire(toolset.recorded_resources, RESOURCES),
+            _recorded_from_wire(toolset.recorded_templates, RESOURCE_TEMPLATES),
         ),
         exposed=_exposed_from_wire(toolset.exposed),
         prompts=_exposed_from_wire(toolset.prompts),
@@ -122,7 +122,7 @@ def _tool_from_wire(tool: sync_pb2.RecordedTool) -> Recorded:
     return Recorded(name, tool.definition)
 
 
-def _offers_from_wire(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
+def _recorded_from_wire(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
     return tuple(Recorded(_member(one, kind) or "", one) for one in definitions)
 
 

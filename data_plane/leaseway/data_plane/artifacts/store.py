@@ -40,14 +40,14 @@ class EndingCall(Protocol):
         """What was called, by whom, and whether media stay in place."""
 
     @property
-    def trace(self) -> CallEvents | None:
+    def trace(self) -> SpanEvents | None:
         """Takes events of the call's span, or None where it is not sampled."""
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with its result."""
 
 
-class CallEvents(Protocol):
+class SpanEvents(Protocol):
     """Takes events of a span."""
 
     def event(self, name: str) -> None:

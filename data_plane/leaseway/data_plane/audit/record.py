@@ -37,7 +37,7 @@ class Plan(Protocol):
         """As its server listed it, as JSON."""
 
 
-class Entry:
+class AuditEntry:
     """One call, from its beginning to its record.
 
     Attributes:
@@ -90,7 +90,9 @@ class Recorder:
         self._redactors = Redactors()
         self._where = _encode(log.about)[1:-1]
 
-    def begin(self, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str) -> None:
+    def begin(
+        self, entry: AuditEntry, number: int, call: Any, arguments: bytes, lease_id: str
+    ) -> None:
         """Record a call before it runs.
 
         Raises:
@@ -106,7 +108,7 @@ class Recorder:
 
     def end(
         self,
-        entry: Entry,
+        entry: AuditEntry,
         number: int,
         call: Any,
         arguments: bytes,
@@ -143,7 +145,13 @@ class Recorder:
         return b'{"time":"%b","event":"%b",%b,"call":%d' % (now, event, self._where, number)
 
     def _about(
-        self, event: bytes, entry: Entry, number: int, call: Any, arguments: bytes, lease_id: str
+        self,
+        event: bytes,
+        entry: AuditEntry,
+        number: int,
+        call: Any,
+        arguments: bytes,
+        lease_id: str,
     ) -> bytes:
         facts = _facts(
             call.tenant,
@@ -167,7 +175,7 @@ class Recorder:
                 body += b',"trace":%b' % _encode(trace[1][:32])
         return body
 
-    def _arguments(self, entry: Entry, arguments: bytes) -> bytes:
+    def _arguments(self, entry: AuditEntry, arguments: bytes) -> bytes:
         if not arguments:
             return b"{}"
         redactor = self._redactors.of(entry.plan.definition if entry.plan is not None else None)
@@ -184,7 +192,7 @@ class Recorder:
         return _encode(redactor.redacted(arguments, parsed))
 
 
-def _more(entry: Entry, fault: Fault | None) -> bytes:
+def _more(entry: AuditEntry, fault: Fault | None) -> bytes:
     """Return the members that few records have."""
     more: dict[str, Any] = {}
     if entry.approval:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from leaseway.data_plane.audit.record import Entry
+from leaseway.data_plane.audit.record import AuditEntry
 from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, Facts, PastCall, RecentCalls
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
@@ -178,25 +178,27 @@ def parse_meta(sent: bytes) -> dict[str, object]:
 class Sink(Protocol):
     """Takes what becomes of calls; none of it may block."""
 
-    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
         """Take a call's result."""
 
-    def fail(self, run: Run, fault: Fault) -> None:
+    def fail(self, active: ActiveCall, fault: Fault) -> None:
         """Take why a call has no result."""
 
-    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+    def progress(
+        self, active: ActiveCall, progress: float, total: float | None, message: str
+    ) -> None:
         """Take a progress report."""
 
-    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
         """Take a log message of the server."""
 
-    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+    def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Take what the server asks of the caller."""
 
-    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+    def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
         """Take that the server does not want an answer any more."""
 
-    def admit_updates(self, run: Run) -> None:
+    def admit_updates(self, active: ActiveCall) -> None:
         """Make room for changes of a resource that a call follows.
 
         Raises:
@@ -204,11 +206,11 @@ class Sink(Protocol):
 
         """
 
-    def updated(self, run: Run, uri: str) -> None:
+    def updated(self, active: ActiveCall, uri: str) -> None:
         """Take the URI of a resource that changed; empty once a subscription holds."""
 
 
-class Run:
+class ActiveCall:
     """One call under way; ends exactly once, in its sink.
 
     Attributes:
@@ -256,7 +258,7 @@ class Run:
 
     def __init__(
         self,
-        owner: RunOwner,
+        owner: CallOwner,
         number: int,
         call: execution_pb2.Call,
         arguments: bytes,
@@ -274,7 +276,7 @@ class Run:
         self.is_counted = False
         self.is_permitted = False
         self.policy: ToolPolicy | None = None
-        self.audit: Entry | None = None
+        self.audit: AuditEntry | None = None
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False
@@ -470,21 +472,21 @@ _ADMISSION: Final = ("the worker admits it", 0.0)
 _ADMITTED: Final = (_ADMISSION,)
 
 
-class RunOwner(Protocol):
+class CallOwner(Protocol):
     """Whoever runs calls: the executor."""
 
-    def explain(self, run: Run, fault: Fault) -> Fault:
+    def explain(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return what a fault of the instance means for the call."""
 
-    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+    def keep_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         """Begin to keep the media of a result, and `finish` the call then; None: there are none."""
 
-    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
+    def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended, and how."""
 
 
 def past_call(facts: Facts) -> PastCall:
-    """Return what `Run.remember` noted, as whoever asks for it sees it."""
+    """Return what `ActiveCall.remember` noted, as whoever asks for it sees it."""
     number, started_at, took, (said, lease_id, instance_id, began, sent_at, marks) = facts
     call = execution_pb2.Call.FromString(said)
     parts = _parts(began, sent_at, marks)

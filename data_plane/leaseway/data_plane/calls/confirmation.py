@@ -15,7 +15,7 @@ import msgspec
 
 from leaseway.data_plane.audit.record import Plan
 from leaseway.data_plane.audit.redact import Redactors
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
@@ -42,11 +42,11 @@ class Confirmation:
         self._ask = ask
         self._redactors = Redactors()
 
-    async def check(self, run: Run, plan: Plan, *, is_shared: bool, use: bool) -> None:
+    async def check(self, active: ActiveCall, plan: Plan, *, is_shared: bool, use: bool) -> None:
         """Return if a person agrees to a call.
 
         Args:
-            run: The call; its arguments are written anew.
+            active: The call; its arguments are written anew.
             plan: Its tool.
             is_shared: Whether its server keeps no state for its session.
             use: Whether it runs at once: the agreement is used up by that.
@@ -55,9 +55,9 @@ class Confirmation:
             Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, OVERLOADED, CONTROL_PLANE_UNAVAILABLE.
 
         """
-        parsed = msgspec.json.decode(run.arguments)
-        run.arguments = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
-        call = run.call
+        parsed = msgspec.json.decode(active.arguments)
+        active.arguments = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
+        call = active.call
         question = sync_pb2.ApprovalQuestion(
             use=use,
             tenant=call.tenant or DEFAULT_TENANT,
@@ -66,15 +66,15 @@ class Confirmation:
             of_session=not is_shared,
             server_id=call.server_id,
             tool=call.tool,
-            digest=hashlib.sha256(run.arguments).hexdigest(),
-            arguments=self._shown(plan, run.arguments, parsed),
+            digest=hashlib.sha256(active.arguments).hexdigest(),
+            arguments=self._shown(plan, active.arguments, parsed),
             asked_by=caller().name,
         )
         answer = await self._ask(question)
-        if run.audit is not None:
-            run.audit.approval, run.audit.approved_by = answer.approval_id, answer.decided_by
+        if active.audit is not None:
+            active.audit.approval, active.audit.approved_by = answer.approval_id, answer.decided_by
         if answer.state != "approved":
-            raise _refusal(run, answer)
+            raise _refusal(active, answer)
 
     def _shown(self, plan: Plan, arguments: bytes, parsed: dict[str, Any]) -> str:
         redacted = self._redactors.of(plan.definition).redacted(arguments, parsed)
@@ -84,8 +84,8 @@ class Confirmation:
         return f"{shown[:_LONGEST_SHOWN]} … ({len(shown)} characters)"
 
 
-def _refusal(run: Run, answer: sync_pb2.ApprovalAnswer) -> Fault:
-    what = f"{run.call.server_id}:{run.call.tool}"
+def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
+    what = f"{active.call.server_id}:{active.call.tool}"
     if answer.state == "full":
         return Fault(
             Reason.OVERLOADED,
@@ -98,7 +98,7 @@ def _refusal(run: Run, answer: sync_pb2.ApprovalAnswer) -> Fault:
         return Fault(
             Reason.PERMISSION_DENIED,
             f"{answer.decided_by} has denied this call of {what} (approval {approval}).",
-            metadata={"confirmation_id": approval, "server": run.call.server_id},
+            metadata={"confirmation_id": approval, "server": active.call.server_id},
         )
     left = seconds(answer.expires_in)
     return Fault(
@@ -107,7 +107,7 @@ def _refusal(run: Run, answer: sync_pb2.ApprovalAnswer) -> Fault:
         f"Then make the same call again, within {left / 60:.0f} minutes.",
         metadata={
             "confirmation_id": approval,
-            "server": run.call.server_id,
+            "server": active.call.server_id,
             "expires_in": f"{left:.0f}",
             "may_approve": "yes" if caller().has({Role.APPROVER}) else "no",
         },

@@ -14,17 +14,17 @@ import time
 from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.audit.record import Entry, Recorder
+from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
-from leaseway.data_plane.calls.call import Run, Sink, parse_input, parse_meta
+from leaseway.data_plane.calls.call import ActiveCall, Sink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
-from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, Asked, offers_nothing
+from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, AdmittedRequest, has_only_tools
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -76,9 +76,9 @@ class Executor:
         self._idle = asyncio.Event()
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
-        self._runs: dict[int, Run] = {}
+        self._active: dict[int, ActiveCall] = {}
         self._last_number = 0
-        self._deadlines = Deadlines(self._loop, self._runs, self._expire)
+        self._deadlines = Deadlines(self._loop, self._active, self._expire)
         self._draining = False
 
     @property
@@ -89,40 +89,40 @@ class Executor:
     @property
     def in_flight(self) -> int:
         """Calls that have not ended."""
-        return len(self._runs)
+        return len(self._active)
 
-    def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> Run:
+    def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> ActiveCall:
         """Start a call; how it ends goes to the sink, perhaps before this returns."""
         self._last_number = number = self._last_number + 1
-        run = self._runs[number] = Run(self, number, call, arguments, sink)
+        active = self._active[number] = ActiveCall(self, number, call, arguments, sink)
         if self.recent is not None:
-            run.began = time.perf_counter()
+            active.began = time.perf_counter()
         if self._traced and wants_trace(call):
-            run.trace = CallTrace(call, self._worker_id)
+            active.trace = CallTrace(call, self._worker_id)
         if self._admission.recorder is not None:
-            run.audit = Entry(caller().name)
+            active.audit = AuditEntry(caller().name)
         try:
             if self._draining:
                 raise self.leaving()
             if call.server_id == ADMIN_TOOLSET:
-                self._administer(run)
+                self._administer(active)
             elif call.registry_version > self._pool.registry_version:
-                self._wait_and_send(run)
+                self._wait_and_send(active)
             else:
-                generation, plan = self._admission.admit(run)
-                self._set_deadline(run, generation)
-                needs_person = run.policy is not None and run.policy.needs_person
-                live = None if needs_person else self._ready_instance(run, generation)
+                generation, plan = self._admission.admit(active)
+                self._set_deadline(active, generation)
+                needs_person = active.policy is not None and active.policy.needs_person
+                live = None if needs_person else self._ready_instance(active, generation)
                 if live is None:
-                    self._wait_and_send(run)
+                    self._wait_and_send(active)
                 else:
-                    self._send(run, live, generation.variant.toolset, plan)
+                    self._send(active, live, generation.variant.toolset, plan)
         except Fault as fault:
-            run.fail(fault)
+            active.fail(fault)
         except Exception:
             _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
-            run.fail(_internal())
-        return run
+            active.fail(_internal())
+        return active
 
     def leaving(self) -> Fault:
         """Return the refusal of new work by a worker that goes."""
@@ -132,37 +132,39 @@ class Executor:
             retry_delay=0.1,
         )
 
-    def _administer(self, run: Run) -> None:
+    def _administer(self, active: ActiveCall) -> None:
         """Run a call of Leaseway's own tools; it is not of any registry version."""
-        if run.call.method:
-            raise offers_nothing(ADMIN_TOOLSET)
-        parsed = check_arguments(run, self._admin.plan(run.call.tool))
-        run.done(self._admin.run(run.call, parsed))
+        if active.call.method:
+            raise has_only_tools(ADMIN_TOOLSET)
+        parsed = check_arguments(active, self._admin.plan(active.call.tool))
+        active.done(self._admin.run(active.call, parsed))
 
-    def _set_deadline(self, run: Run, generation: Generation) -> None:
-        if run.has_deadline:
+    def _set_deadline(self, active: ActiveCall, generation: Generation) -> None:
+        if active.has_deadline:
             return
-        if run.call.timeout_ms:
-            self._expire_after(run, run.call.timeout_ms / 1000)
-        elif run.call.method == SUBSCRIBE:  # goes on for as long as its caller likes
-            self._expire_after(run, bounds.MAX_CALL_TIMEOUT)
+        if active.call.timeout_ms:
+            self._expire_after(active, active.call.timeout_ms / 1000)
+        elif active.call.method == SUBSCRIBE:  # goes on for as long as its caller likes
+            self._expire_after(active, bounds.MAX_CALL_TIMEOUT)
         else:
-            self._expire_after(run, generation.variant.spec.call_timeout)
+            self._expire_after(active, generation.variant.spec.call_timeout)
 
-    def _expire_after(self, run: Run, seconds: float) -> None:
-        run.has_deadline = True
-        self._deadlines.add(self._loop.time() + min(seconds, bounds.MAX_CALL_TIMEOUT), run.number)
+    def _expire_after(self, active: ActiveCall, seconds: float) -> None:
+        active.has_deadline = True
+        self._deadlines.add(
+            self._loop.time() + min(seconds, bounds.MAX_CALL_TIMEOUT), active.number
+        )
 
     def _expire(self, number: int) -> None:
-        self._runs[number].expire()
+        self._active[number].expire()
 
-    def _ready_instance(self, run: Run, generation: Generation) -> LiveInstance | None:
+    def _ready_instance(self, active: ActiveCall, generation: Generation) -> LiveInstance | None:
         """Return the instance for a call, or None where there is something to wait for."""
-        if generation.is_shared and not run.call.lease_id:
-            return generation.shared_for("" if run.call.method else run.call.tool)
-        key = _lease_key(run.call)
-        if run.call.lease_id:
-            lease: Lease | None = self._leases.held(run.call.lease_id, key)
+        if generation.is_shared and not active.call.lease_id:
+            return generation.shared_for("" if active.call.method else active.call.tool)
+        key = _lease_key(active.call)
+        if active.call.lease_id:
+            lease: Lease | None = self._leases.held(active.call.lease_id, key)
         elif not key.session:
             raise Fault(
                 Reason.SESSION_REQUIRED,
@@ -173,183 +175,198 @@ class Executor:
         if lease is None:
             return None
         live = self._leases.live(lease)
-        if live is not None and run.lease is None:
-            run.lease = lease
+        if live is not None and active.lease is None:
+            active.lease = lease
             self._leases.begin_call(lease)
         return live
 
     def _send(
-        self, run: Run, live: LiveInstance, toolset: CompiledToolset, plan: ToolPlan | Asked
+        self,
+        active: ActiveCall,
+        live: LiveInstance,
+        toolset: CompiledToolset,
+        plan: ToolPlan | AdmittedRequest,
     ) -> None:
-        call = run.call
-        meta = _meta_of(run, live)
+        call = active.call
+        meta = _meta_of(active, live)
         if isinstance(plan, ToolPlan):
             label = plan.original_name
-            request = ToolRequest(label, live.head(toolset, label), run.arguments, meta)
+            request = ToolRequest(label, live.head(toolset, label), active.arguments, meta)
             request.read_artifact = (
-                partial(self._read_artifact, run) if live.spec.http_tools else None
+                partial(self._read_artifact, active) if live.spec.http_tools else None
             )
         else:
             label = plan.method
             meta = {**(plan.meta or {}), **(meta or {})}
             request = ToolRequest(plan.name, b"", plan.params, meta, method=label)
         if call.wants_progress:
-            request.on_progress = run.progress
+            request.on_progress = active.progress
         if call.log_level:
             check_log_level(call.log_level)
-            request.on_log, request.log_level = run.log, call.log_level
+            request.on_log, request.log_level = active.log, call.log_level
         if call.answers:
-            request.on_ask, request.answers = run.ask, answerable(call.answers)
+            request.on_ask, request.answers = active.ask, answerable(call.answers)
         if call.passes_input:
             request.passes_input, request.continuation = True, parse_input(call.input)
         if self.meters is not None:
-            run.timer = self.meters.timer(live.spec, label)
-        run.sent_at = time.perf_counter()
-        if request.method == SUBSCRIBE and isinstance(plan, Asked):
+            active.timer = self.meters.timer(live.spec, label)
+        active.sent_at = time.perf_counter()
+        if request.method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
             if self.draining:  # by now: it would go on for as long as its caller likes
                 raise self.leaving()
-            run.began = 0.0  # how long it goes on is up to its caller
-            self._following.begin(run, live, plan)
+            active.began = 0.0  # how long it goes on is up to its caller
+            self._following.begin(active, live, plan)
             return
-        self._admission.permit(run)
-        run.live = live
+        self._admission.permit(active)
+        active.live = live
         live.calls += 1
-        run.sent(live.instance.call(request, run.done))
+        active.sent(live.instance.call(request, active.done))
 
-    def _wait_and_send(self, run: Run) -> None:
-        run.task = self._background.spawn(
-            self._slowly(run), f"call {run.call.server_id}:{run.call.tool}"
+    def _wait_and_send(self, active: ActiveCall) -> None:
+        active.task = self._background.spawn(
+            self._slowly(active), f"call {active.call.server_id}:{active.call.tool}"
         )
 
-    async def _slowly(self, run: Run) -> None:
+    async def _slowly(self, active: ActiveCall) -> None:
         try:
-            if run.call.timeout_ms and not run.has_deadline:
-                self._expire_after(run, run.call.timeout_ms / 1000)
-            await self._reach_version(run)
-            generation, plan = self._admission.admit(run)
-            self._set_deadline(run, generation)
-            await self._confirm(run, generation, plan, use=False)
-            live = await self._obtain(run, generation)
+            if active.call.timeout_ms and not active.has_deadline:
+                self._expire_after(active, active.call.timeout_ms / 1000)
+            await self._reach_version(active)
+            generation, plan = self._admission.admit(active)
+            self._set_deadline(active, generation)
+            await self._confirm(active, generation, plan, use=False)
+            live = await self._obtain(active, generation)
             # What was admitted may have moved on during the wait: the newest decides.
-            generation, plan = self._admission.admit(run)
-            if run.policy is not None and run.policy.needs_person:
-                self._admission.permit(run)
-                await self._confirm(run, generation, plan, use=True)
-            run.task = None
-            if not run.over:
-                self._send(run, live, generation.variant.toolset, plan)
+            generation, plan = self._admission.admit(active)
+            if active.policy is not None and active.policy.needs_person:
+                self._admission.permit(active)
+                await self._confirm(active, generation, plan, use=True)
+            active.task = None
+            if not active.over:
+                self._send(active, live, generation.variant.toolset, plan)
         except Fault as fault:
-            run.task = None
-            run.fail(fault)
+            active.task = None
+            active.fail(fault)
         except asyncio.CancelledError:
-            run.task = None
-            run.fail(self.leaving())
+            active.task = None
+            active.fail(self.leaving())
             raise
         except Exception:
-            run.task = None
-            run.fail(_internal())
+            active.task = None
+            active.fail(_internal())
             raise
 
     async def _confirm(
-        self, run: Run, generation: Generation, plan: ToolPlan | Asked, *, use: bool
+        self,
+        active: ActiveCall,
+        generation: Generation,
+        plan: ToolPlan | AdmittedRequest,
+        *,
+        use: bool,
     ) -> None:
         """Have a person agree to a call that needs one."""
-        if run.policy is None or not run.policy.needs_person or not isinstance(plan, ToolPlan):
+        if (
+            active.policy is None
+            or not active.policy.needs_person
+            or not isinstance(plan, ToolPlan)
+        ):
             return
         if self.confirmation is None:
             raise Fault(
                 Reason.CONFIRMATION_REQUIRED,
-                f"A person has to agree to calls of {run.call.server_id}:{run.call.tool}, and "
-                "there is nobody to ask here.",
+                f"A person has to agree to calls of {active.call.server_id}:{active.call.tool}, "
+                "and there is nobody to ask here.",
             )
-        run.event("waiting for an approval")
-        await self.confirmation.check(run, plan, is_shared=generation.is_shared, use=use)
+        active.event("waiting for an approval")
+        await self.confirmation.check(active, plan, is_shared=generation.is_shared, use=use)
 
-    async def _reach_version(self, run: Run) -> None:
-        if run.call.registry_version > self._pool.registry_version:
-            run.event("waiting for the registry version")
-            await self._pool.wait_version(run.call.registry_version)
+    async def _reach_version(self, active: ActiveCall) -> None:
+        if active.call.registry_version > self._pool.registry_version:
+            active.event("waiting for the registry version")
+            await self._pool.wait_version(active.call.registry_version)
 
-    async def _obtain(self, run: Run, generation: Generation) -> LiveInstance:
-        live = self._ready_instance(run, generation)
+    async def _obtain(self, active: ActiveCall, generation: Generation) -> LiveInstance:
+        live = self._ready_instance(active, generation)
         if live is not None:
             return live
-        if generation.is_shared and not run.call.lease_id:
-            return await self._obtain_shared(run, generation)
-        run.event("waiting for a lease")
-        ttl = seconds(run.call.lease_ttl) if run.call.HasField("lease_ttl") else None
-        key = _lease_key(run.call)
-        if run.call.lease_id:
-            key = self._leases.held(run.call.lease_id, key).key
+        if generation.is_shared and not active.call.lease_id:
+            return await self._obtain_shared(active, generation)
+        active.event("waiting for a lease")
+        ttl = seconds(active.call.lease_ttl) if active.call.HasField("lease_ttl") else None
+        key = _lease_key(active.call)
+        if active.call.lease_id:
+            key = self._leases.held(active.call.lease_id, key).key
         lease, created = await self._leases.acquire(
-            key, agent=run.call.agent, acquirer=run.call.acquirer, ttl=ttl
+            key, agent=active.call.agent, acquirer=active.call.acquirer, ttl=ttl
         )
-        run.event("the lease is held")
+        active.event("the lease is held")
         live = self._leases.live(lease)
         if live is None:
             raise self._leases.ended_fault(lease.id)
-        run.lease, run.is_new_lease = lease, created
+        active.lease, active.is_new_lease = lease, created
         self._leases.begin_call(lease)
         return live
 
-    async def _obtain_shared(self, run: Run, generation: Generation) -> LiveInstance:
-        run.event("waiting for the instance to start")
+    async def _obtain_shared(self, active: ActiveCall, generation: Generation) -> LiveInstance:
+        active.event("waiting for the instance to start")
         while True:
             try:
-                live = await generation.wait_shared("" if run.call.method else run.call.tool)
+                live = await generation.wait_shared("" if active.call.method else active.call.tool)
             except Fault:
-                tenant = run.call.tenant or DEFAULT_TENANT
-                newer = self._pool.find(run.call.server_id, tenant, run.call.agent)
+                tenant = active.call.tenant or DEFAULT_TENANT
+                newer = self._pool.find(active.call.server_id, tenant, active.call.agent)
                 if newer is generation or not newer.is_shared:
                     raise
                 generation = newer
             else:
-                run.event("the instance is up")
+                active.event("the instance is up")
                 return live
 
-    async def _read_artifact(self, run: Run, ref: str, most: int) -> bytes:
+    async def _read_artifact(self, active: ActiveCall, ref: str, most: int) -> bytes:
         if self.artifacts is None:
             raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
-        return await self.artifacts.read(ref, run.call.tenant, run.call.session, most)
+        return await self.artifacts.read(ref, active.call.tenant, active.call.session, most)
 
-    def ended(self, run: Run, fault: Fault | None, is_error: bool) -> None:
+    def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended."""
-        del self._runs[run.number]
+        del self._active[active.number]
         if self.meters is not None:
-            recorded = run.recorded_trace()
-            self.meters.call_ended(run.timer, run.sent_at, fault, is_error, recorded)
+            recorded = active.recorded_trace()
+            self.meters.call_ended(active.timer, active.sent_at, fault, is_error, recorded)
         if self.recent is not None:
             if fault is not None or is_error:
-                if run.call.method != SUBSCRIBE:  # that one lasts by design
-                    self.recent.note(run.past(fault, is_error))
-            elif run.began:
-                run.remember(self.recent)
-        if run.live is not None:
-            run.live.end_call()
-        if run.lease is not None:
-            self._leases.end_call(run.lease)
-        if run.is_counted:
-            self._admission.ended(run)
-        if run.audit is not None:
-            self._record_end(run, run.audit, fault, is_error)
-        if not self._runs:
+                if active.call.method != SUBSCRIBE:  # that one lasts by design
+                    self.recent.note(active.past(fault, is_error))
+            elif active.began:
+                active.remember(self.recent)
+        if active.live is not None:
+            active.live.end_call()
+        if active.lease is not None:
+            self._leases.end_call(active.lease)
+        if active.is_counted:
+            self._admission.ended(active)
+        if active.audit is not None:
+            self._record_end(active, active.audit, fault, is_error)
+        if not self._active:
             self._idle.set()
 
     def record_in(self, recorder: Recorder) -> None:
         """Record all calls from now on."""
         self._admission.recorder = recorder
 
-    def _record_end(self, run: Run, entry: Entry, fault: Fault | None, is_error: bool) -> None:
+    def _record_end(
+        self, active: ActiveCall, entry: AuditEntry, fault: Fault | None, is_error: bool
+    ) -> None:
         assert self._admission.recorder is not None
         outcome = fault.reason.value if fault is not None else "tool_error" if is_error else "ok"
-        lease = run.lease.id if run.lease is not None else ""
+        lease = active.lease.id if active.lease is not None else ""
         self._admission.recorder.end(
-            entry, run.number, run.call, run.arguments, lease, outcome, fault
+            entry, active.number, active.call, active.arguments, lease, outcome, fault
         )
 
-    def explain(self, run: Run, fault: Fault) -> Fault:
+    def explain(self, active: ActiveCall, fault: Fault) -> Fault:
         """Return what a fault of the instance means for a call: its lease's end, perhaps."""
-        lease = run.lease
+        lease = active.lease
         if fault.reason is not Reason.SERVER_LOST or lease is None or self._leases.get(lease.id):
             return fault
         ended = self._leases.ended_fault(lease.id)
@@ -357,9 +374,9 @@ class Executor:
             return fault
         return dataclasses.replace(ended, started=fault.started)
 
-    def keep_media(self, run: Run, outcome: Outcome) -> PendingCall | None:
+    def keep_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         """Begin to keep the media of a result, where it has any."""
-        return self.artifacts.keep(run, outcome) if self.artifacts is not None else None
+        return self.artifacts.keep(active, outcome) if self.artifacts is not None else None
 
     def refuse_new(self) -> None:
         """Begin no call any more; those in flight go on."""
@@ -382,12 +399,12 @@ def _lease_key(call: execution_pb2.Call) -> LeaseKey:
     return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
 
 
-def _meta_of(run: Run, live: LiveInstance) -> dict[str, object] | None:
+def _meta_of(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:
     """Return what a request's `_meta` is to have: its trace, and what the caller wants there."""
-    call = run.call
+    call = active.call
     meta: dict[str, object] | None = None
-    if run.trace is not None:
-        meta = run.trace.send(live)
+    if active.trace is not None:
+        meta = active.trace.send(live)
     elif call.traceparent:
         meta = {"traceparent": call.traceparent}
         if call.tracestate:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.lease_table import Lease
-from leaseway.data_plane.core.prompts_resources import Asked
+from leaseway.data_plane.core.prompts_resources import AdmittedRequest
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import SETTLED
@@ -22,7 +22,7 @@ from leaseway.wire.errors import Fault
 class Allows(Protocol):
     """Says whether the callers of a call may know of a URI by now."""
 
-    def __call__(self, run: Run, uri: str, /) -> bool: ...
+    def __call__(self, active: ActiveCall, uri: str, /) -> bool: ...
 
 
 class Following:
@@ -37,55 +37,55 @@ class Following:
     def __init__(self, leases: LeaseManager, allows: Allows) -> None:
         self._leases = leases
         self._allows = allows
-        self._runs: dict[Run, None] = {}
+        self._active: dict[ActiveCall, None] = {}
 
-    def begin(self, run: Run, live: LiveInstance, asked: Asked) -> None:
+    def begin(self, active: ActiveCall, live: LiveInstance, asked: AdmittedRequest) -> None:
         """Follow a resource.
 
         Raises:
             Fault: OVERLOADED: its stream follows too many.
 
         """
-        run.admit_updates()
-        followed = _Followed(self, run, live)
-        self._runs[run] = None
+        active.admit_updates()
+        followed = _Followed(self, active, live)
+        self._active[active] = None
         live.followers += 1
         if followed.lease is not None:
-            run.lease = None
+            active.lease = None
             self._leases.end_call(followed.lease)
-        followed.pending = live.instance.follow(asked.name, followed.tell, followed.done)
-        run.sent(followed)
+        followed.pending = live.instance.follow(asked.name, followed.notify, followed.done)
+        active.sent(followed)
 
     def end_all(self, fault: Fault) -> None:
         """End all of them, as the worker leaves."""
-        for run in tuple(self._runs):
-            run.withdraw(fault.message)
-            run.fail(fault)
+        for active in tuple(self._active):
+            active.withdraw(fault.message)
+            active.fail(fault)
 
-    def allows(self, run: Run, uri: str) -> bool:
+    def allows(self, active: ActiveCall, uri: str) -> bool:
         """Return whether a change is passed on; that a subscription holds always is."""
-        return not uri or self._allows(run, uri)
+        return not uri or self._allows(active, uri)
 
     def ended(self, followed: _Followed) -> None:
         """Give back what a subscription stood on, for its call to end like any other."""
-        run = followed.run
-        if self._runs.pop(run, self) is self:
+        active = followed.active
+        if self._active.pop(active, self) is self:
             return
         followed.live.follower_left()
         if followed.lease is not None:
-            run.lease = followed.lease
+            active.lease = followed.lease
             self._leases.begin_call(followed.lease)
 
 
 class _Followed:
-    """One subscription, as its run knows it: a `PendingCall`."""
+    """One subscription, as its call knows it: a `PendingCall`."""
 
     written = True  # that the server may know of it harms nobody
 
-    def __init__(self, following: Following, run: Run, live: LiveInstance) -> None:
-        self.run = run
+    def __init__(self, following: Following, active: ActiveCall, live: LiveInstance) -> None:
+        self.active = active
         self.live = live
-        self.lease: Lease | None = run.lease
+        self.lease: Lease | None = active.lease
         self.pending: PendingCall | None = None
         self._following = following
 
@@ -95,16 +95,16 @@ class _Followed:
             self.pending.cancel(reason)
         self._following.ended(self)
 
-    def tell(self, uri: str) -> None:
+    def notify(self, uri: str) -> None:
         """Pass a change on, or that the subscription holds."""
-        run = self.run
-        if not uri and run.timer is not None and run.timer is not SETTLED:
-            run.timer.note(time.perf_counter() - run.sent_at, None, False)
-            run.timer = SETTLED  # how long it goes on after that is up to its caller
-        if self._following.allows(run, uri):
-            run.updated(uri)
+        active = self.active
+        if not uri and active.timer is not None and active.timer is not SETTLED:
+            active.timer.note(time.perf_counter() - active.sent_at, None, False)
+            active.timer = SETTLED  # how long it goes on after that is up to its caller
+        if self._following.allows(active, uri):
+            active.updated(uri)
 
     def done(self, outcome: Outcome) -> None:
         """End as the instance says."""
         self._following.ended(self)
-        self.run.done(outcome)
+        self.active.done(outcome)

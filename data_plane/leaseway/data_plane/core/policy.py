@@ -150,7 +150,7 @@ class Counts:
     """How much each tenant uses of this worker."""
 
     def __init__(self) -> None:
-        self._buckets = Buckets()
+        self._buckets = TokenBuckets()
         self._under_way: Counter[str] = Counter()
 
     def take(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
@@ -195,7 +195,7 @@ class Counts:
             )
 
 
-class Buckets:
+class TokenBuckets:
     """Token buckets, one for each key in use; one that is full needs no memory."""
 
     def __init__(self) -> None:

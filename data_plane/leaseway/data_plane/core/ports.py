@@ -18,7 +18,7 @@ from leaseway.wire.errors import Fault
 
 
 @dataclass(frozen=True)
-class Offers:
+class PromptsResources:
     """What a server offers besides tools: definitions as it sent them, in its order.
 
     Attributes:
@@ -27,17 +27,17 @@ class Offers:
         templates: Its templates of resources, one of each template.
         gaps: Which lists could not be read and why, a sentence each; such a list is the one
             read before, or empty.
-        left_out: What of any list, that of its tools included, is left out, a sentence each.
+        skipped: What of any list, that of its tools included, is left out, a sentence each.
     """
 
     prompts: tuple[bytes, ...] = ()
     resources: tuple[bytes, ...] = ()
     templates: tuple[bytes, ...] = ()
     gaps: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
-NO_OFFERS: Final = Offers()
+NO_PROMPTS_RESOURCES: Final = PromptsResources()
 
 
 class StderrPort(Protocol):
@@ -46,7 +46,7 @@ class StderrPort(Protocol):
     def lines(self) -> list[str]:
         """Return them, the oldest first."""
 
-    def watch(self, heard: Callable[[str], None]) -> None:
+    def watch(self, on_line: Callable[[str], None]) -> None:
         """Notify of each line, as it is kept, from now on; must not block."""
 
 
@@ -78,7 +78,7 @@ class InstancePort(Protocol):
         """What it listed last: definitions by original name, in the server's order."""
 
     @property
-    def offers(self) -> Offers | None:
+    def prompts_resources(self) -> PromptsResources | None:
         """What else it listed last; None where it was not asked yet."""
 
     @property
@@ -121,7 +121,9 @@ class InstancePort(Protocol):
 
         """
 
-    async def list_offers(self, timeout: float, recorded: Offers) -> Offers:
+    async def list_prompts_resources(
+        self, timeout: float, recorded: PromptsResources
+    ) -> PromptsResources:
         """List prompts, resources and templates; what cannot be listed is said in `gaps`.
 
         Args:

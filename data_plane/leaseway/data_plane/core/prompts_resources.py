@@ -26,7 +26,7 @@ _SHOWN: Final = 300
 
 
 @dataclass(frozen=True)
-class Offered:
+class CompiledPromptsResources:
     """What a server has besides tools.
 
     Attributes:
@@ -52,7 +52,7 @@ class Offered:
         return recorded != (tuple(prompts), tuple(resources), tuple(templates))
 
 
-NOTHING_OFFERED: Final = Offered()
+NOTHING_BUT_TOOLS: Final = CompiledPromptsResources()
 
 
 def compile_prompts(
@@ -89,7 +89,7 @@ def _prompt_name(definition: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AdmittedRequest:
     """One admitted request.
 
     Attributes:
@@ -106,11 +106,13 @@ class Asked:
     meta: dict[str, object] | None = None
 
 
-def admit(offered: Offered, server_id: str, method: str, params: bytes) -> Asked:
+def admit(
+    prompts_resources: CompiledPromptsResources, server_id: str, method: str, params: bytes
+) -> AdmittedRequest:
     """Return a request as it may go to the server.
 
     Args:
-        offered: What the server has.
+        prompts_resources: What the server has.
         server_id: The server, for messages.
         method: The MCP method asked for.
         params: What the caller sent: one JSON object.
@@ -129,12 +131,12 @@ def admit(offered: Offered, server_id: str, method: str, params: bytes) -> Asked
         )
     parsed = parse_arguments(params or b"{}")
     meta = parsed.pop("_meta", None)
-    name = read(offered, server_id, parsed)
+    name = read(prompts_resources, server_id, parsed)
     said = meta if isinstance(meta, dict) else None
-    return Asked(method, name, msgspec.json.encode(parsed), said)
+    return AdmittedRequest(method, name, msgspec.json.encode(parsed), said)
 
 
-def offers_nothing(server_id: str) -> Fault:
+def has_only_tools(server_id: str) -> Fault:
     """Return the refusal of a request to what has tools only."""
     return Fault(
         Reason.TOOL_NOT_FOUND,
@@ -142,15 +144,21 @@ def offers_nothing(server_id: str) -> Fault:
     )
 
 
-def _read_prompt(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
-    return _prompt(offered, server_id, params.get("name"), "name")
+def _read_prompt(
+    prompts_resources: CompiledPromptsResources, server_id: str, params: Mapping[str, Any]
+) -> str:
+    return _prompt(prompts_resources, server_id, params.get("name"), "name")
 
 
-def _read_resource(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
-    return _uri(offered, server_id, params.get("uri"), "uri")
+def _read_resource(
+    prompts_resources: CompiledPromptsResources, server_id: str, params: Mapping[str, Any]
+) -> str:
+    return _uri(prompts_resources, server_id, params.get("uri"), "uri")
 
 
-def _read_completion(offered: Offered, server_id: str, params: Mapping[str, Any]) -> str:
+def _read_completion(
+    prompts_resources: CompiledPromptsResources, server_id: str, params: Mapping[str, Any]
+) -> str:
     argument = params.get("argument")
     if not isinstance(argument, dict) or not all(
         isinstance(argument.get(key), str) for key in ("name", "value")
@@ -159,17 +167,19 @@ def _read_completion(offered: Offered, server_id: str, params: Mapping[str, Any]
     ref = params.get("ref")
     kind = ref.get("type") if isinstance(ref, dict) else None
     if isinstance(ref, dict) and kind == "ref/prompt":
-        return _prompt(offered, server_id, ref.get("name"), "ref.name")
+        return _prompt(prompts_resources, server_id, ref.get("name"), "ref.name")
     if isinstance(ref, dict) and kind == "ref/resource":
-        return _uri(offered, server_id, ref.get("uri"), "ref.uri")
+        return _uri(prompts_resources, server_id, ref.get("uri"), "ref.uri")
     raise _invalid("ref", "is an object whose type is ref/prompt or ref/resource")
 
 
-def _prompt(offered: Offered, server_id: str, name: object, where: str) -> str:
+def _prompt(
+    prompts_resources: CompiledPromptsResources, server_id: str, name: object, where: str
+) -> str:
     if not isinstance(name, str):
         raise _invalid(where, "is the name of a prompt")
-    if name not in offered.prompts:
-        near = nearest(name[:64], offered.prompts)
+    if name not in prompts_resources.prompts:
+        near = nearest(name[:64], prompts_resources.prompts)
         hint = f" Did you mean {', '.join(near)}?" if near else " List the prompts to see its own."
         raise Fault(
             Reason.TOOL_NOT_FOUND,
@@ -179,10 +189,12 @@ def _prompt(offered: Offered, server_id: str, name: object, where: str) -> str:
     return name
 
 
-def _uri(offered: Offered, server_id: str, uri: object, where: str) -> str:
+def _uri(
+    prompts_resources: CompiledPromptsResources, server_id: str, uri: object, where: str
+) -> str:
     if not isinstance(uri, str) or not 0 < len(uri) <= bounds.MAX_URI or not uri.isprintable():
         raise _invalid(where, f"is a URI of at most {bounds.MAX_URI} printable characters")
-    if not offered.uris.allows(uri):
+    if not prompts_resources.uris.allows(uri):
         raise Fault(
             Reason.TOOL_NOT_FOUND,
             f"Server {server_id} has no resource {uri[:_SHOWN]}: its `resources` filter does not "
@@ -199,7 +211,7 @@ def _invalid(where: str, what: str) -> Fault:
     )
 
 
-_READERS: Final[Mapping[str, Callable[[Offered, str, Mapping[str, Any]], str]]] = {
+_READERS: Final[Mapping[str, Callable[[CompiledPromptsResources, str, Mapping[str, Any]], str]]] = {
     "prompts/get": _read_prompt,
     "resources/read": _read_resource,
     "completion/complete": _read_completion,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled
-from leaseway.data_plane.core.prompts_resources import NOTHING_OFFERED, Offered
+from leaseway.data_plane.core.prompts_resources import NOTHING_BUT_TOOLS, CompiledPromptsResources
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 
@@ -70,7 +70,7 @@ class CompiledToolset:
         by_exposed_name: The same by exposed name.
         contract: Every recorded definition by original name, exposed or not.
         protocol_version: What the probe negotiated.
-        offered: What the server has besides tools.
+        prompts_resources: What the server has besides tools.
 
     """
 
@@ -78,7 +78,7 @@ class CompiledToolset:
     by_exposed_name: Mapping[str, ToolPlan] = field(default_factory=dict)
     contract: Mapping[str, bytes] = field(default_factory=dict)
     protocol_version: str = ""
-    offered: Offered = NOTHING_OFFERED
+    prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS
 
     def find(self, server_id: str, original_name: str) -> ToolPlan:
         """Return an exposed tool.
@@ -119,7 +119,7 @@ def compile_toolset(
     exposed: Iterable[Exposed],
     protocol_version: str,
     previous: CompiledToolset | None = None,
-    offered: Offered = NOTHING_OFFERED,
+    prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS,
 ) -> CompiledToolset:
     """Compile what a delta says about one variant.
 
@@ -128,7 +128,7 @@ def compile_toolset(
         exposed: Which of them callers may use, and under which names.
         protocol_version: What the probe negotiated.
         previous: The toolset in force; its plans are kept where nothing about them changed.
-        offered: What the server has besides tools, compiled.
+        prompts_resources: What the server has besides tools, compiled.
 
     Raises:
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
@@ -155,7 +155,7 @@ def compile_toolset(
             plan = _plan(entry, contract[name], parsed[name])
         tools[name] = plan
     named = {plan.name: plan for name, plan in tools.items() if name not in nameless}
-    return CompiledToolset(tools, named, contract, protocol_version, offered)
+    return CompiledToolset(tools, named, contract, protocol_version, prompts_resources)
 
 
 def _parse(definition: bytes) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from yarl import URL
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest, too_large
 from leaseway.data_plane.core.media import may_hold_media
-from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.http_tools.artifacts import read_artifacts
 from leaseway.data_plane.http_tools.client import HttpToolClient, Sending
@@ -56,7 +56,7 @@ class _NoStderr:
     def lines(self) -> list[str]:
         return []
 
-    def watch(self, heard: Callable[[str], None]) -> None:
+    def watch(self, on_line: Callable[[str], None]) -> None:
         """Tell nothing: there is no process."""
 
 
@@ -92,7 +92,7 @@ class HttpInstance:
         self.mcp_session = ""
         self.reading = reading
         self.tools: Mapping[str, bytes] = {}
-        self.offers: Offers | None = None
+        self.prompts_resources: PromptsResources | None = None
         self.stderr = _NoStderr()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self.late_replies = 0
@@ -159,7 +159,9 @@ class HttpInstance:
         request = ToolRequest(uri, b"", b"", method="subscriptions/listen")
         return self.call(request, done)
 
-    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
+    async def list_prompts_resources(
+        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
+    ) -> PromptsResources:
         """Return that there is nothing but tools.
 
         Raises:
@@ -167,8 +169,8 @@ class HttpInstance:
         """
         if self.state != "ready":
             raise self._not_open()
-        self.offers = NO_OFFERS
-        return NO_OFFERS
+        self.prompts_resources = NO_PROMPTS_RESOURCES
+        return NO_PROMPTS_RESOURCES
 
     async def relist(self) -> Mapping[str, bytes]:
         """Return the tools, which change with the configuration only."""

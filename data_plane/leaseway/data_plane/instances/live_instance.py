@@ -152,10 +152,12 @@ class LiveInstance:
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
         """Return whether it lists anything else than what was recorded, exposed or not."""
-        offers = self.instance.offers
+        prompts_resources = self.instance.prompts_resources
         return has_other_tools(toolset, self.instance.tools) or (
-            offers is not None
-            and toolset.offered.lists_other(offers.prompts, offers.resources, offers.templates)
+            prompts_resources is not None
+            and toolset.prompts_resources.lists_other(
+                prompts_resources.prompts, prompts_resources.resources, prompts_resources.templates
+            )
         )
 
     def has(self, toolset: CompiledToolset, tool: str) -> bool:

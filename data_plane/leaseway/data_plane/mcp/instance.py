@@ -18,7 +18,7 @@ from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.connect import Host, Wanted, connect
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -27,7 +27,7 @@ from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.era import params_head
 from leaseway.data_plane.mcp.protocol.health import PATIENCE, Patience, until_mute
 from leaseway.data_plane.mcp.protocol.list_changes import listen_to_changes
-from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_offers
+from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_prompts_resources
 from leaseway.data_plane.mcp.protocol.pending import refuse
 from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
 from leaseway.data_plane.mcp.start_errors import Phase, start_fault
@@ -63,7 +63,7 @@ class Instance:
         protocol_version: What was agreed on; empty before.
         reading: What the references stood for at the start; None before, or where one is missing.
         tools: Each tool's definition as the server sent it, by original name, in its order.
-        offers: What else it has, as last listed; None before `list_offers`.
+        prompts_resources: What else it has, as last listed; None before `list_prompts_resources`.
         stderr: The last lines of its standard error.
         warnings: (reason, sentence) about what does not hold on this worker as configured.
     """
@@ -86,7 +86,7 @@ class Instance:
         self.protocol_version = ""
         self.reading = reading
         self.tools: Mapping[str, bytes] = {}
-        self._tools_left_out: tuple[str, ...] = ()
+        self._skipped_tools: tuple[str, ...] = ()
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
@@ -94,7 +94,7 @@ class Instance:
         self._opener = opener
         self._known_version = known_version
         self._patience = patience
-        self.offers: Offers | None = None
+        self.prompts_resources: PromptsResources | None = None
         self._capabilities: ServerCapabilities | None = None
         self._subscriptions: Subscriptions | None = None
         self._peer: Peer | None = None
@@ -163,7 +163,9 @@ class Instance:
             return self._subscriptions.follow(uri, on_update, done)
         return refuse(done, self._not_open())
 
-    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
+    async def list_prompts_resources(
+        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
+    ) -> PromptsResources:
         """List prompts, resources and templates and keep them in `offers`.
 
         Args:
@@ -176,10 +178,14 @@ class Instance:
         """
         if self.state != "ready" or self._peer is None:
             raise self._not_open()
-        before = self.offers or recorded
-        offers = await list_offers(self._peer, self._capabilities, timeout, before)
-        self.offers = replace(offers, left_out=(*self._tools_left_out, *offers.left_out))
-        return self.offers
+        before = self.prompts_resources or recorded
+        prompts_resources = await list_prompts_resources(
+            self._peer, self._capabilities, timeout, before
+        )
+        self.prompts_resources = replace(
+            prompts_resources, skipped=(*self._skipped_tools, *prompts_resources.skipped)
+        )
+        return self.prompts_resources
 
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools anew and keep the result in `tools`.
@@ -291,7 +297,7 @@ class Instance:
 
     async def _list(self, peer: Peer) -> Mapping[str, bytes]:
         listed = await list_all(peer, TOOLS, may_be_unknown=not self._has_tools)
-        self._tools_left_out = listed.left_out
+        self._skipped_tools = listed.skipped
         return peer.accept(listed.definitions)
 
     def _become_ready(self) -> None:

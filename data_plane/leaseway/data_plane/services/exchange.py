@@ -66,8 +66,8 @@ class ExchangeStream:
             await replies.write(self._worker)
         finally:
             reader.cancel()
-            for run in tuple(self._calls.values()):
-                run.cancel("the caller's stream has ended")
+            for active in tuple(self._calls.values()):
+                active.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
         if replies.breach is not None:
             self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
@@ -135,9 +135,9 @@ class ExchangeStream:
         for call in message.calls:
             self._begin(call)
         for answer in message.answers:
-            run = self._calls.get(answer.call_id)
-            if run is not None:  # of a call that has ended, nobody waits for it
-                run.answer(answer)
+            active = self._calls.get(answer.call_id)
+            if active is not None:  # of a call that has ended, nobody waits for it
+                active.answer(answer)
         for cancel in message.cancels:
             self._cancel(cancel)
         if message.HasField("keep_alive"):
@@ -149,9 +149,9 @@ class ExchangeStream:
         return renew_all(self._leases, request, self._caller.tenant)
 
     def _cancel(self, cancel: execution_pb2.Cancel) -> None:
-        run = self._calls.get(cancel.call_id)
-        if run is not None:
-            run.cancel(cancel.reason[:256] or "the caller cancelled")
+        active = self._calls.get(cancel.call_id)
+        if active is not None:
+            active.cancel(cancel.reason[:256] or "the caller cancelled")
         else:  # of a call that has ended, or whose frame will never follow its chunks
             self._chunks.drop(cancel.call_id)
             self._refused_chunks.discard(cancel.call_id)
@@ -184,9 +184,9 @@ class ExchangeStream:
         if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
             self._replies.refuse(call_id, self._why_not())
             return
-        run = self._executor.begin(call, arguments, self._replies)
-        if not run.over:
-            self._calls[call_id] = run
+        active = self._executor.begin(call, arguments, self._replies)
+        if not active.over:
+            self._calls[call_id] = active
 
     def _arguments(self, call: execution_pb2.Call) -> bytes:
         if self._refused_chunks and call.id in self._refused_chunks:

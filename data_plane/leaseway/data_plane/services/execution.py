@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.toolset import tool_not_found
@@ -180,32 +180,32 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         call = self._call(request, context)
         call.wants_progress = sink.keeps_events
         call.log_level = log_level
-        sink.run = self._executor.begin(call, await arguments_of(request), sink)
+        sink.active = self._executor.begin(call, await arguments_of(request), sink)
         return sink
 
     async def _reply(self, sink: UnarySink) -> execution_pb2.CallToolResponse:
         """Return how a call ended, or what its server asks; then it waits for the next request."""
         questions = sink.questions
         if not questions:
-            return await self._response(sink.run, sink.result.result())
+            return await self._response(sink.active, sink.result.result())
         response = self._bounded(
-            execution_pb2.CallToolResponse(input_required=questions), sink.run, "What is asked"
+            execution_pb2.CallToolResponse(input_required=questions), sink.active, "What is asked"
         )
         response.request_state = self.parking.park(sink)
         return response
 
     async def _response(
-        self, run: Run | None, outcome: tuple[bytes, bool]
+        self, active: ActiveCall | None, outcome: tuple[bytes, bool]
     ) -> execution_pb2.CallToolResponse:
         payload, is_error = outcome
-        return self._bounded(await typed_response(payload, is_error), run, "The result")
+        return self._bounded(await typed_response(payload, is_error), active, "The result")
 
     def _bounded(
-        self, response: execution_pb2.CallToolResponse, run: Run | None, what: str
+        self, response: execution_pb2.CallToolResponse, active: ActiveCall | None, what: str
     ) -> execution_pb2.CallToolResponse:
         """Return a response with the lease that it made, if one message can carry it."""
-        if run is not None and run.is_new_lease and run.lease is not None:
-            response.new_lease.CopyFrom(self._lease_message(run.lease))
+        if active is not None and active.is_new_lease and active.lease is not None:
+            response.new_lease.CopyFrom(self._lease_message(active.lease))
         if response.ByteSize() > _LONGEST_UNARY:
             raise Fault(
                 Reason.RESULT_TOO_LARGE,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.batching import Batching
 from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.leases.manager import LeaseManager
@@ -147,7 +147,7 @@ class StreamWriter:
         self._leases = leases
         self._lease_message = lease_message
         self._meters = meters
-        self.calls: dict[int, Run] = {}
+        self.calls: dict[int, ActiveCall] = {}
         self.closing = False
         self.breach: Fault | None = None
         self._wake = asyncio.Event()
@@ -205,11 +205,11 @@ class StreamWriter:
         result = Result(call_id=call_id, status=status_from_fault(fault))
         self._outbox.put(frame(_RESULTS, result))
 
-    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
         """Queue a call's result."""
-        call_id = run.call.id
+        call_id = active.call.id
         self.calls.pop(call_id, None)
-        lease = self._lease(run).SerializeToString() if run.lease is not None else b""
+        lease = self._lease(active).SerializeToString() if active.lease is not None else b""
         if len(payload) <= bounds.BATCH_SIZE:
             self._put_result(result_frame(call_id, payload, is_error, lease))
             return
@@ -237,12 +237,12 @@ class StreamWriter:
                 # The writer waits for the caller; only an interruption ends that.
                 self._writing.reschedule(asyncio.get_running_loop().time())
 
-    def fail(self, run: Run, fault: Fault) -> None:
+    def fail(self, active: ActiveCall, fault: Fault) -> None:
         """Queue why a call has no result."""
-        call_id = run.call.id
+        call_id = active.call.id
         self.calls.pop(call_id, None)
         self._updates.forget(call_id)
-        result = self._lease(run)
+        result = self._lease(active)
         result.call_id = call_id
         result.status.CopyFrom(status_from_fault(fault))
         self._put_result(frame(_RESULTS, result))
@@ -263,60 +263,64 @@ class StreamWriter:
         if self._gathering.is_enough(len(self._outbox)):
             self._wake.set()
 
-    def _lease(self, run: Run) -> execution_pb2.Result:
+    def _lease(self, active: ActiveCall) -> execution_pb2.Result:
         """Return the part of a result that names the lease, where the caller could not know it."""
         result = Result()
-        if run.lease is None:
+        if active.lease is None:
             return result
-        if run.is_new_lease:
-            result.new_lease.CopyFrom(self._lease_message(run.lease))
-        elif not run.call.lease_id and self._leases.get(run.lease.id) is not None:
-            result.joined_lease.CopyFrom(self._lease_message(run.lease))
+        if active.is_new_lease:
+            result.new_lease.CopyFrom(self._lease_message(active.lease))
+        elif not active.call.lease_id and self._leases.get(active.lease.id) is not None:
+            result.joined_lease.CopyFrom(self._lease_message(active.lease))
         return result
 
-    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+    def progress(
+        self, active: ActiveCall, progress: float, total: float | None, message: str
+    ) -> None:
         """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""
         if self.is_full:
             if self._meters is not None:
                 self._meters.frame_dropped("progress")
             return
         report = execution_pb2.Progress(
-            call_id=run.call.id, progress=progress, total=total, message=message
+            call_id=active.call.id, progress=progress, total=total, message=message
         )
         self._outbox.put(frame(_PROGRESS, report))
 
-    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
         """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
         if self.is_full:
             if self._meters is not None:
                 self._meters.frame_dropped("log")
-            _logger.warning("A log message of server %s was dropped.", run.call.server_id)
+            _logger.warning("A log message of server %s was dropped.", active.call.server_id)
             return
-        said = execution_pb2.LogMessage(call_id=run.call.id, level=level, logger=logger, data=data)
+        said = execution_pb2.LogMessage(
+            call_id=active.call.id, level=level, logger=logger, data=data
+        )
         self._outbox.put(frame(_LOGS, said))
 
-    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+    def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Queue what a server asks; beyond the bound the server is told that it can't be asked."""
         if self.is_full:
-            run.refuse(ask_id, "The caller does not read what is sent to it.")
+            active.refuse(ask_id, "The caller does not read what is sent to it.")
             return
         question = execution_pb2.Ask(
-            call_id=run.call.id, ask_id=ask_id, method=ask.method, params=ask.params
+            call_id=active.call.id, ask_id=ask_id, method=ask.method, params=ask.params
         )
         self._outbox.put(frame(_ASKS, question))
 
-    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+    def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
         """Queue that a server does not want an answer any more."""
-        withdrawal = execution_pb2.AskWithdrawal(call_id=run.call.id, ask_id=ask_id)
+        withdrawal = execution_pb2.AskWithdrawal(call_id=active.call.id, ask_id=ask_id)
         self._outbox.put(frame(_WITHDRAWALS, withdrawal))
 
-    def admit_updates(self, run: Run) -> None:
+    def admit_updates(self, active: ActiveCall) -> None:
         """Make room for changes of a resource that a call follows."""
-        self._updates.admit(run.call.id)
+        self._updates.admit(active.call.id)
 
-    def updated(self, run: Run, uri: str) -> None:
+    def updated(self, active: ActiveCall, uri: str) -> None:
         """Queue that a resource changed."""
-        self._updates.put(run.call.id, uri, run.call.tool)
+        self._updates.put(active.call.id, uri, active.call.tool)
 
     async def write(self, worker: catalog_pb2.WorkerRef) -> None:
         """Say who answers, then send what is queued, until the stream is to end."""

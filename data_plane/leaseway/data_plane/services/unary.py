@@ -14,7 +14,7 @@ import msgspec
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.arguments import has_many_values, oversize_arguments
 from leaseway.data_plane.core.calls import Ask
 from leaseway.data_plane.core.media import BadMedia, media_from_text
@@ -162,7 +162,7 @@ class UnarySink:
     call, or what the server asks. `turn` waits for either.
 
     Attributes:
-        run: The call; set by whoever begins it.
+        active: The call; set by whoever begins it.
         result: Its end.
         keeps_events: Whether progress and log messages are wanted.
         on_growth: Called when it holds more, while the call waits for another request of its
@@ -170,7 +170,7 @@ class UnarySink:
     """
 
     def __init__(self, keep_events: bool) -> None:
-        self.run: Run | None = None
+        self.active: ActiveCall | None = None
         self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
         self.keeps_events = keep_events
         self.on_growth: Callable[[], None] | None = None
@@ -181,46 +181,48 @@ class UnarySink:
         self._questions: dict[int, execution_pb2.InputRequest] = {}
         self._asked = False
 
-    def finish(self, run: Run, payload: bytes, is_error: bool) -> None:
+    def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
         """Take the result."""
-        self.run = run
+        self.active = active
         self.result.set_result((payload, is_error))
         self._other_bytes += len(payload)
         self._grew()
 
-    def fail(self, run: Run, fault: Fault) -> None:
+    def fail(self, active: ActiveCall, fault: Fault) -> None:
         """Take why there is none."""
         self.result.set_exception(fault)
         self.result.exception()  # whoever has gone away does not ask
         self._changed.set()
 
-    def progress(self, run: Run, progress: float, total: float | None, message: str) -> None:
+    def progress(
+        self, active: ActiveCall, progress: float, total: float | None, message: str
+    ) -> None:
         """Keep a progress report; of too many the oldest go."""
         self._add(
             execution_pb2.CallToolStreamingResponse(
                 progress=execution_pb2.Progress(
-                    call_id=run.call.id, progress=progress, total=total, message=message
+                    call_id=active.call.id, progress=progress, total=total, message=message
                 )
             )
         )
 
-    def log(self, run: Run, level: str, logger: str, data: bytes) -> None:
+    def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
         """Keep a log message; of too many the oldest go."""
         self._add(
             execution_pb2.CallToolStreamingResponse(
                 log=execution_pb2.LogMessage(
-                    call_id=run.call.id, level=level, logger=logger, data=data
+                    call_id=active.call.id, level=level, logger=logger, data=data
                 )
             )
         )
 
-    def ask(self, run: Run, ask_id: int, ask: Ask) -> None:
+    def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
         """Keep a question; those that come in one turn of the loop go out together."""
         try:
             params = Struct()
             params.update(_decode(ask.params))
         except (ValueError, RecursionError):
-            run.refuse(ask_id, "The params can't be passed to a caller without an exchange.")
+            active.refuse(ask_id, "The params can't be passed to a caller without an exchange.")
             return
         self._questions[ask_id] = execution_pb2.InputRequest(
             id=str(ask_id), method=ask.method, params=params
@@ -228,7 +230,7 @@ class UnarySink:
         self._other_bytes += self._questions[ask_id].ByteSize()
         asyncio.get_running_loop().call_soon(self._say_asked)
 
-    def withdraw_ask(self, run: Run, ask_id: int) -> None:
+    def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
         """Keep only that it was asked: its caller may have been told and answer it."""
         question = self._questions.get(ask_id)
         if question is not None:
@@ -243,9 +245,9 @@ class UnarySink:
     @property
     def questions(self) -> list[execution_pb2.InputRequest]:
         """What is to be answered before there is a result; empty once there is one."""
-        if self.run is None or self.run.asks is None:
+        if self.active is None or self.active.asks is None:
             return []
-        return [self._questions[ask_id] for ask_id, _ in self.run.asks.items()]
+        return [self._questions[ask_id] for ask_id, _ in self.active.asks.items()]
 
     def answer(self, answers: Mapping[str, Struct]) -> None:
         """Give the server what the caller answers; what it withdrew meanwhile is dropped.
@@ -263,9 +265,9 @@ class UnarySink:
         for key, result in answers.items():
             ask_id = int(key)
             self._other_bytes -= self._questions.pop(ask_id).ByteSize()
-            if self.run is not None:
+            if self.active is not None:
                 encoded = arguments_from_struct(result)
-                self.run.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
+                self.active.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
         self._asked = bool(self.questions)  # what is left is asked again
 
     def _never_asked(self, ids: Iterable[str]) -> set[str]:
@@ -273,23 +275,27 @@ class UnarySink:
 
     def leave(self, reason: str) -> None:
         """Cancel the call, if it has not ended and does not wait for another request."""
-        if self.run is not None and self.on_growth is None:
-            self.run.cancel(reason)
+        if self.active is not None and self.on_growth is None:
+            self.active.cancel(reason)
 
     @property
     def tenant(self) -> str:
         """Whose call it is."""
-        return (self.run.call.tenant if self.run is not None else "") or DEFAULT_TENANT
+        return (self.active.call.tenant if self.active is not None else "") or DEFAULT_TENANT
 
     @property
     def what(self) -> str:
         """What is called, for messages."""
-        return f"{self.run.call.server_id}:{self.run.call.tool}" if self.run is not None else "?"
+        return (
+            f"{self.active.call.server_id}:{self.active.call.tool}"
+            if self.active is not None
+            else "?"
+        )
 
     @property
     def held(self) -> int:
         """Bytes of the arguments, of all that was asked, of the events and of the result."""
-        arguments = len(self.run.arguments) if self.run is not None else 0
+        arguments = len(self.active.arguments) if self.active is not None else 0
         return arguments + self._event_bytes + self._other_bytes
 
     def _grew(self) -> None:
@@ -316,11 +322,11 @@ class UnarySink:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def admit_updates(self, run: Run) -> None:
+    def admit_updates(self, active: ActiveCall) -> None:
         """Refuse: one call has no way to be told of changes."""
         raise Fault(Reason.INVALID_REQUEST, "Resources are followed over an exchange only.")
 
-    def updated(self, run: Run, uri: str) -> None:
+    def updated(self, active: ActiveCall, uri: str) -> None:
         """Drop it: nothing is followed here."""
 
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:

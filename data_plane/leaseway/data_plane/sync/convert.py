@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
 from leaseway.data_plane.core.lease_table import Lease
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.prompts_resources import Offered, compile_prompts
+from leaseway.data_plane.core.prompts_resources import CompiledPromptsResources, compile_prompts
 from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -83,12 +83,12 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
     )
 
 
-def _offered(toolset: sync_pb2.Toolset) -> Offered:
+def _offered(toolset: sync_pb2.Toolset) -> CompiledPromptsResources:
     prompts = compile_prompts(
         toolset.recorded_prompts,
         ((prompt.original_name, prompt.name, prompt.skipped) for prompt in toolset.prompts),
     )
-    return Offered(
+    return CompiledPromptsResources(
         prompts,
         tuple(toolset.recorded_prompts),
         tuple(toolset.recorded_resources),

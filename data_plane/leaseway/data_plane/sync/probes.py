@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
-from leaseway.data_plane.core.ports import NO_OFFERS, InstancePort, Offers
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstancePort, PromptsResources
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -130,7 +130,7 @@ class Prober:
             self._context.logs.keep(spec.key, live.instance, "did not come up")
             raise
         try:
-            await self._list_offers(live, max(_LEAST_TO_LIST, until - loop.time()))
+            await self._list_prompts_resources(live, max(_LEAST_TO_LIST, until - loop.time()))
         except BaseException:
             await asyncio.shield(live.close())
             raise
@@ -144,38 +144,40 @@ class Prober:
             live = next((live for live in generation.lives if live.is_ready), None)
             if live is not None:
                 await generation.relist(live)
-                await self._list_offers(live, live.spec.startup_timeout)
+                await self._list_prompts_resources(live, live.spec.startup_timeout)
                 return live
         raise Fault(
             Reason.SERVER_NOT_READY,
             f"Worker {self._context.worker_id} has no live instance of server {key} to list again.",
         )
 
-    async def _list_offers(self, live: LiveInstance, timeout: float) -> None:
+    async def _list_prompts_resources(self, live: LiveInstance, timeout: float) -> None:
         """List prompts and resources; a list that fails is a warning, for tools serve without.
 
         Raises:
             Fault: The instance has ended.
 
         """
-        offers = await live.instance.list_offers(timeout, self._recorded_offers(live.spec))
-        if offers.gaps and not live.is_ready:
+        listed = await live.instance.list_prompts_resources(
+            timeout, self._recorded_prompts_resources(live.spec)
+        )
+        if listed.gaps and not live.is_ready:
             return  # its end is why: a lease that ends meanwhile says nothing of the server
         key, worker = live.spec.key, self._context.worker_id
         self._warn(
             key,
             "OFFERS_NOT_LISTED",
             f"Not all that server {key} offers could be listed on worker {worker}: "
-            f"{' '.join(offers.gaps)} What was listed before stays; its tools are not affected. "
+            f"{' '.join(listed.gaps)} What was listed before stays; its tools are not affected. "
             "See the server's own log (`leaseway logs`).",
-            bool(offers.gaps),
+            bool(listed.gaps),
         )
         self._warn(
             key,
             "DEFINITIONS_LEFT_OUT",
             f"Not all that server {key} lists on worker {worker} can be used. "
-            f"{' '.join(offers.left_out)} Mend the server.",
-            bool(offers.left_out),
+            f"{' '.join(listed.skipped)} Mend the server.",
+            bool(listed.skipped),
         )
 
     def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
@@ -185,13 +187,15 @@ class Prober:
         else:
             self._context.reports.clear(problem)
 
-    def _recorded_offers(self, spec: ServerSpec) -> Offers:
+    def _recorded_prompts_resources(self, spec: ServerSpec) -> PromptsResources:
         generation = self._pool.get(spec.key)
         if generation is None or generation.launch_hash != spec.launch_hash:
-            return NO_OFFERS
-        offered = generation.variant.toolset.offered
-        return Offers(
-            offered.recorded_prompts, offered.recorded_resources, offered.recorded_templates
+            return NO_PROMPTS_RESOURCES
+        prompts_resources = generation.variant.toolset.prompts_resources
+        return PromptsResources(
+            prompts_resources.recorded_prompts,
+            prompts_resources.recorded_resources,
+            prompts_resources.recorded_templates,
         )
 
     def _tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
@@ -228,7 +232,7 @@ class Prober:
         # Many servers say so with each start: only a list that is another one is worth a warning.
         try:
             await generation.relist(live)
-            await self._list_offers(live, live.spec.startup_timeout)
+            await self._list_prompts_resources(live, live.spec.startup_timeout)
         except Fault as fault:
             generation.listed_leased(live, fault)
         else:
@@ -238,7 +242,7 @@ class Prober:
         result = _result_of(generation)
         try:
             await generation.relist(live)
-            await self._list_offers(live, live.spec.startup_timeout)
+            await self._list_prompts_resources(live, live.spec.startup_timeout)
             _describe(result, live.instance)
         except Fault as fault:
             result.problem.CopyFrom(self._problem(generation.key, fault))
@@ -276,10 +280,10 @@ def _reason(fault: Fault) -> str:
 def _describe(result: sync_pb2.ProbeResult, instance: InstancePort) -> None:
     result.tools.extend(_recorded(instance.tools.values()))
     result.protocol_version = instance.protocol_version
-    if instance.offers is not None:
-        result.prompts.extend(instance.offers.prompts)
-        result.resources.extend(instance.offers.resources)
-        result.resource_templates.extend(instance.offers.templates)
+    if instance.prompts_resources is not None:
+        result.prompts.extend(instance.prompts_resources.prompts)
+        result.resources.extend(instance.prompts_resources.resources)
+        result.resource_templates.extend(instance.prompts_resources.templates)
 
 
 def _recorded(definitions: Iterable[bytes]) -> Iterable[sync_pb2.RecordedTool]:

@@ -14,7 +14,7 @@ import msgspec
 from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest
-from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.protocol.server_requests import nobody_answers
 from leaseway.data_plane.references.resolve import resolve
@@ -47,7 +47,7 @@ class MemoryServers:
         failing: What starts with certain arguments fail with.
         gate: Starts wait until it is set.
         warnings: What the next instances say does not hold.
-        offers: What the next listing of prompts and resources finds.
+        prompts_resources: What the next listing of prompts and resources finds.
         opened: Every instance so far.
 
     """
@@ -58,7 +58,7 @@ class MemoryServers:
     failing: dict[tuple[str, ...], Fault] = field(default_factory=dict)
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()
-    offers: Offers = NO_OFFERS
+    prompts_resources: PromptsResources = NO_PROMPTS_RESOURCES
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -88,7 +88,7 @@ class _Stderr:
     def lines(self) -> list[str]:
         return list(self.written)
 
-    def watch(self, heard: Callable[[str], None]) -> None:
+    def watch(self, on_line: Callable[[str], None]) -> None:
         """Tell nothing: functions write nothing."""
 
 
@@ -184,7 +184,7 @@ class MemoryFollower:
         self._on_update: OnUpdate | None = on_update
         self._done = done
 
-    def tell(self, uri: str) -> None:
+    def notify(self, uri: str) -> None:
         """Say that something changed, or by an empty text that the subscription holds."""
         if self._on_update is not None:
             self._on_update(uri)
@@ -225,7 +225,7 @@ class MemoryInstance:
         self.protocol_version = "2025-11-25"
         self.mcp_session = ""
         self.tools: Mapping[str, bytes] = {}
-        self.offers: Offers | None = None
+        self.prompts_resources: PromptsResources | None = None
         self.followed: list[MemoryFollower] = []
         self.reading: Resolved | None = None
         self.warnings = servers.warnings
@@ -287,18 +287,20 @@ class MemoryInstance:
             asyncio.get_running_loop().call_soon(follower.fail, lost)
             return follower
         self.followed.append(follower)
-        asyncio.get_running_loop().call_soon(follower.tell, "")
+        asyncio.get_running_loop().call_soon(follower.notify, "")
         return follower
 
     def update(self, uri: str) -> None:
         """Say that a resource changed."""
         for follower in tuple(self.followed):
             if uri.startswith(follower.uri):
-                follower.tell(uri)
+                follower.notify(uri)
 
-    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
+    async def list_prompts_resources(
+        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
+    ) -> PromptsResources:
         """List what the servers say now; of what has gaps, empty lists are those that failed."""
-        now, before = self._servers.offers, self.offers or recorded
+        now, before = self._servers.prompts_resources, self.prompts_resources or recorded
         if now.gaps:
             now = replace(
                 now,
@@ -306,7 +308,7 @@ class MemoryInstance:
                 resources=now.resources or before.resources,
                 templates=now.templates or before.templates,
             )
-        self.offers = now
+        self.prompts_resources = now
         return now
 
     async def relist(self) -> Mapping[str, bytes]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from leaseway.sdk.blocking.artifacts import Artifacts
 from leaseway.sdk.blocking.listings import Catalog
 from leaseway.sdk.blocking.loop_thread import Blocking, background
-from leaseway.sdk.blocking.prompts_resources import Offers
+from leaseway.sdk.blocking.prompts_resources import PromptsResources
 from leaseway.sdk.blocking.streams import ToolWatches
 from leaseway.sdk.blocking.tools import ToolCalls
 from leaseway.sdk.catalog.tools import Tool
@@ -38,7 +38,7 @@ from leaseway.sdk.validation import check_callback
 from leaseway.wire.bounds import LEASE_TTL
 
 
-class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
+class Client(Catalog, ToolCalls, PromptsResources, Artifacts, ToolWatches):
     """Lists and calls tools, and holds leases, from any thread.
 
     It connects when it is first used. Close it, or use it as `with Client() as client`, so that
@@ -209,7 +209,7 @@ class Client(Catalog, ToolCalls, Offers, Artifacts, ToolWatches):
         return f"<{type(self).__name__} of {self._inner._identity.address}>"
 
 
-class Session(Blocking, ToolCalls, Offers, Artifacts):
+class Session(Blocking, ToolCalls, PromptsResources, Artifacts):
     """One conversation or job; see `AsyncSession`.
 
     Attributes:

@@ -59,7 +59,7 @@ class _Ticket:
         self._done.acquire()
 
 
-class Background:
+class LoopThread:
     """An event loop in a thread of its own, and the way into it.
 
     The thread begins at the first use, in a forked child at the first use there.
@@ -203,11 +203,11 @@ class Background:
             loop.close()
 
 
-_shared: Final = Background()
+_shared: Final = LoopThread()
 register(_shared.after_in_child)
 
 
-def background() -> Background:
+def background() -> LoopThread:
     """Return the process's loop thread, which starts at the first use."""
     return _shared
 

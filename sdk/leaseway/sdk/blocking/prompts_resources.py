@@ -11,24 +11,24 @@ from leaseway.sdk.blocking.streams import ResourceUpdates, ToolStream
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import (
     Completion,
-    OfferResult,
+    McpResult,
     PromptResult,
     ResourceResult,
 )
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.client.options import Callbacks
-from leaseway.sdk.client.prompts_resources import AsyncOffers, completion_request
+from leaseway.sdk.client.prompts_resources import AsyncPromptsResources, completion_request
 from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.transport.server_requests import Handlers
 
-ResultT = TypeVar("ResultT", bound=OfferResult)
+ResultT = TypeVar("ResultT", bound=McpResult)
 
 
-class Offers:
+class PromptsResources:
     """The part of `Client` and `Session` that uses prompts and resources."""
 
-    _inner: AsyncOffers
+    _inner: AsyncPromptsResources
     _handlers: Handlers | None = None
 
     def get_prompt(
@@ -83,7 +83,7 @@ class Offers:
 
     def _request(
         self,
-        make: Callable[[], OfferRequest],
+        make: Callable[[], McpRequest],
         timeout: float | None,
         result: type[ResultT],
         *,

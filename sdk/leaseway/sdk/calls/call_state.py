@@ -5,11 +5,11 @@ from __future__ import annotations
 from opentelemetry.trace import Span
 
 from leaseway.sdk.calls.release_routing import Release
-from leaseway.sdk.calls.requests import OfferRequest
-from leaseway.sdk.catalog.targets import Asked, Target
+from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.catalog.targets import NameOrItem, Target
 from leaseway.sdk.leases.book import Held
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.workers import Worker, WorkerLink
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink
 from leaseway.wire.errors import Fault
 
 
@@ -23,7 +23,7 @@ class CallState:
     """
 
     # Set where they differ: most calls end at the first try, outside any trace.
-    request: OfferRequest | None = None
+    request: McpRequest | None = None
     target: Target | None = None
     link: WorkerLink | None = None
     held: Held | None = None
@@ -35,11 +35,11 @@ class CallState:
     acquirer = ""
     span: Span | None = None
     tries = 0
-    avoid: frozenset[Worker] = frozenset()
+    avoid: frozenset[WorkerAddress] = frozenset()
     payload = b""
     deadline = 0.0
 
-    def __init__(self, session: str, name: Asked, events: CallEvents | None) -> None:
+    def __init__(self, session: str, name: NameOrItem, events: CallEvents | None) -> None:
         self.session = session
         self.name = name
         self.events = events

@@ -17,15 +17,15 @@ from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.calls.media import MediaReader
 from leaseway.sdk.calls.recovery import Recovery
 from leaseway.sdk.calls.release_routing import Releases
-from leaseway.sdk.calls.requests import OfferRequest, encode_arguments
+from leaseway.sdk.calls.requests import McpRequest, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import Key, Lease
+from leaseway.sdk.leases.book import Lease, LeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import Identity
-from leaseway.sdk.transport.workers import Worker, WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
 from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
 from leaseway.wire import artifact_refs
@@ -119,7 +119,7 @@ class Caller:
     def request(
         self,
         session: str,
-        request: OfferRequest,
+        request: McpRequest,
         timeout: float | None,
         events: CallEvents | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
@@ -141,7 +141,7 @@ class Caller:
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
-        state = CallState(session, request.offer, events)
+        state = CallState(session, request.item, events)
         state.request = request
         return self._run(state, None, timeout)
 
@@ -170,8 +170,8 @@ class Caller:
             if state.span is not None:
                 tracing.fail(state.span, fault)
             if state.session == self._own_session and fault.reason in LEASE_ENDED:
-                # Nobody holds this session, to acquire anew: it is told once and begins anew.
-                self._leases.book.told(state.session, fault.metadata.get("lease", ""))
+                # Nobody holds this session, to acquire anew: it learns that once and begins anew.
+                self._leases.book.end_known(state.session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
             self._recovery.cancelled(state)
@@ -232,7 +232,7 @@ class Caller:
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
-        key = Key(state.session, target.server_id)
+        key = LeaseKey(state.session, target.server_id)
         held = state.held = self._leases.book.find(key, at)
         if held is not None:
             return self._pool.link(held.worker)
@@ -277,7 +277,7 @@ class Caller:
         at: float,
     ) -> Lease | None:
         """Note what a result says about the session's lease."""
-        key = Key(state.session, target.server_id)
+        key = LeaseKey(state.session, target.server_id)
         if result.HasField("new_lease"):
             held = self._leases.granted(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
@@ -352,7 +352,7 @@ def _events_part(
     ).SerializeToString()
 
 
-def _keepers(workers: Sequence[Worker], payload: bytes) -> Sequence[Worker]:
+def _keepers(workers: Sequence[WorkerAddress], payload: bytes) -> Sequence[WorkerAddress]:
     """Return the workers that keep the artifacts which arguments name, or else all of them."""
     if len(workers) == 1 or artifact_refs.BEGINNING not in payload:
         return workers

@@ -25,7 +25,7 @@ _short: Final = Repr()
 _short.maxstring = 80
 
 
-class OfferResult(ABC):
+class McpResult(ABC):
     """The result of one request.
 
     Attributes:
@@ -75,7 +75,7 @@ class OfferResult(ABC):
         """Return what tells this result from others, in short."""
 
 
-class PromptResult(OfferResult):
+class PromptResult(McpResult):
     """A prompt with its arguments filled in."""
 
     __slots__ = ()
@@ -126,7 +126,7 @@ class PromptResult(OfferResult):
         return f"description={said}, messages={len(self.messages)}"
 
 
-class ResourceResult(OfferResult):
+class ResourceResult(McpResult):
     """The content of a resource."""
 
     __slots__ = ()
@@ -181,7 +181,7 @@ class ResourceResult(OfferResult):
         return f"uris={_short.repr([_text(part.get('uri')) for part in self.contents])}"
 
 
-class Completion(OfferResult):
+class Completion(McpResult):
     """What an argument may be completed to."""
 
     __slots__ = ()

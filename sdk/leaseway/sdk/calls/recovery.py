@@ -12,7 +12,7 @@ from typing import Final
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.leases.book import Key
+from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.retry_policy import Again, Tried, decide, more_telling
 from leaseway.sdk.transport.workers import WorkerPool
@@ -53,7 +53,7 @@ class Recovery:
         fault = await self._judged(state, fault)
         tried = self._tried(state)
         if tried.placing and state.target is not None and state.link is not None:
-            key = Key(state.session, state.target.server_id)
+            key = LeaseKey(state.session, state.target.server_id)
             self._leases.failed(key, state.link.worker, fault)
         again = decide(fault, tried)
         if again is None:
@@ -100,7 +100,7 @@ class Recovery:
             tracing.cancelled(state.span)
         target, link = state.target, state.link
         if target is not None and link is not None and not target.shared and state.held is None:
-            self._leases.failed(Key(state.session, target.server_id), link.worker, None)
+            self._leases.failed(LeaseKey(state.session, target.server_id), link.worker, None)
 
     async def _prepare(self, state: CallState, again: Again) -> None:
         if state.span is not None:

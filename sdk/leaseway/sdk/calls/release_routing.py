@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import Key
+from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.transport.workers import Worker, WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
 from leaseway.wire.admin import release_target
 
 
 class Release(NamedTuple):
     """What one call of `mcp_release` means: a key, and its lease where this client holds it."""
 
-    key: Key
+    key: LeaseKey
     lease_id: str
 
 
@@ -30,7 +30,12 @@ class Releases:
         self._leases = leases
 
     async def route(
-        self, session: str, arguments: bytes, target: Target, avoid: frozenset[Worker], at: float
+        self,
+        session: str,
+        arguments: bytes,
+        target: Target,
+        avoid: frozenset[WorkerAddress],
+        at: float,
     ) -> tuple[WorkerLink, Release | None]:
         """Return the worker to ask, and what to release there.
 
@@ -48,7 +53,7 @@ class Releases:
         server_id = release_target(arguments)
         if server_id is None:
             return self._pool.pick(target.workers, avoid), None
-        key = Key(session, server_id)
+        key = LeaseKey(session, server_id)
         held = self._leases.book.current(key, at)
         if held is not None:
             return self._pool.link(held.worker), Release(key, held.lease_id)

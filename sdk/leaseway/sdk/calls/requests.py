@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from json import encoder
 from typing import Any, Final
 
-from leaseway.sdk.catalog.targets import Offer, Target
+from leaseway.sdk.catalog.targets import PromptOrResource, Target
 from leaseway.sdk.validation import check_text
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire.bounds import MAX_ARGUMENTS, MAX_URI
@@ -77,18 +77,18 @@ _PROMPT: Final = catalog_pb2.NAME_KIND_PROMPT
 _RESOURCE: Final = catalog_pb2.NAME_KIND_RESOURCE
 
 
-class OfferRequest:
+class McpRequest:
     """One request about a prompt or a resource.
 
     Attributes:
         method: The MCP method.
-        offer: What it is about, as callers name it.
+        item: What it is about, as callers name it.
         target: Where it led at the last try, or None before the first.
     """
 
-    def __init__(self, method: str, offer: Offer, params: Mapping[str, Any]) -> None:
+    def __init__(self, method: str, item: PromptOrResource, params: Mapping[str, Any]) -> None:
         self.method = method
-        self.offer = offer
+        self.item = item
         self.target: Target | None = None
         self._params = params
 
@@ -100,45 +100,45 @@ class OfferRequest:
 
         """
         self.target = target
-        by_name = self.offer.kind == _PROMPT
-        name = target.original_name if by_name else self.offer.name
+        by_name = self.item.kind == _PROMPT
+        name = target.original_name if by_name else self.item.name
         params: Mapping[str, Any] = self._params
         if self.method == "prompts/get":
             params = {"name": name, **params}
         elif self.method == "completion/complete" and by_name:
             params = {"ref": {"type": "ref/prompt", "name": name}, **params}
         call = execution_pb2.Call(method=self.method, tool=name)
-        return call.SerializeToString(), encode_arguments(self.offer.name, params)
+        return call.SerializeToString(), encode_arguments(self.item.name, params)
 
 
-def get(name: str, arguments: Mapping[str, Any] | None, server: str | None) -> OfferRequest:
+def get(name: str, arguments: Mapping[str, Any] | None, server: str | None) -> McpRequest:
     """Return the request for a prompt."""
     check_text("name", name)
     params = {} if arguments is None else {"arguments": _texts("arguments", arguments)}
-    return OfferRequest("prompts/get", _offer(_PROMPT, name, server), params)
+    return McpRequest("prompts/get", _offer(_PROMPT, name, server), params)
 
 
-def read(uri: str, server: str | None) -> OfferRequest:
+def read(uri: str, server: str | None) -> McpRequest:
     """Return the request for the content of a resource."""
     return _about("resources/read", uri, server)
 
 
-def subscribe(uri: str, server: str | None) -> OfferRequest:
+def subscribe(uri: str, server: str | None) -> McpRequest:
     """Return the request to be told of a resource's changes."""
     return _about("resources/subscribe", uri, server)
 
 
-def complete_prompt(name: str, params: Mapping[str, Any], server: str | None) -> OfferRequest:
+def complete_prompt(name: str, params: Mapping[str, Any], server: str | None) -> McpRequest:
     """Return the request to complete an argument of a prompt."""
     check_text("prompt", name)
-    return OfferRequest("completion/complete", _offer(_PROMPT, name, server), params)
+    return McpRequest("completion/complete", _offer(_PROMPT, name, server), params)
 
 
-def complete_template(uri: str, params: Mapping[str, Any], server: str | None) -> OfferRequest:
+def complete_template(uri: str, params: Mapping[str, Any], server: str | None) -> McpRequest:
     """Return the request to complete a variable of a template."""
     check_text("template", uri)
     whole = {"ref": {"type": "ref/resource", "uri": uri}, **params}
-    return OfferRequest("completion/complete", _offer(_RESOURCE, uri, server), whole)
+    return McpRequest("completion/complete", _offer(_RESOURCE, uri, server), whole)
 
 
 def completion_params(
@@ -153,12 +153,12 @@ def completion_params(
     return params
 
 
-def _about(method: str, uri: str, server: str | None) -> OfferRequest:
+def _about(method: str, uri: str, server: str | None) -> McpRequest:
     check_text("uri", uri)
-    return OfferRequest(method, _offer(_RESOURCE, uri, server), {"uri": uri})
+    return McpRequest(method, _offer(_RESOURCE, uri, server), {"uri": uri})
 
 
-def _offer(kind: catalog_pb2.NameKind.ValueType, name: str, server: str | None) -> Offer:
+def _offer(kind: catalog_pb2.NameKind.ValueType, name: str, server: str | None) -> PromptOrResource:
     if server is not None:
         check_text("server", server)
     if not 0 < len(name) <= MAX_URI:
@@ -167,7 +167,7 @@ def _offer(kind: catalog_pb2.NameKind.ValueType, name: str, server: str | None) 
             Reason.INVALID_REQUEST,
             f"A {what} has 1 to {MAX_URI} characters, this one {len(name)}.",
         )
-    return Offer(kind, name, server or "")
+    return PromptOrResource(kind, name, server or "")
 
 
 def _texts(parameter: str, values: object) -> dict[str, str]:

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.transport.identity import Identity
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
 from leaseway.wire.errors import Fault
@@ -49,7 +49,7 @@ class CallTracer:
         about = {Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL, Attr.GEN_AI_TOOL_NAME: tool}
         return self._start(self._tracer, f"{Attr.EXECUTE_TOOL} {tool}", about, session)
 
-    def begin_request(self, request: OfferRequest, session: str) -> Span | None:
+    def begin_request(self, request: McpRequest, session: str) -> Span | None:
         """Start the span of another request; URIs have no bounds, so no name has one."""
         provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
@@ -57,11 +57,11 @@ class CallTracer:
         if self._tracer is None:
             return None
         name, about = request.method, {Attr.MCP_METHOD_NAME: request.method}
-        if request.offer.kind == NAME_KIND_PROMPT:
-            name = f"{name} {request.offer.name}"
-            about[Attr.GEN_AI_PROMPT_NAME] = request.offer.name
+        if request.item.kind == NAME_KIND_PROMPT:
+            name = f"{name} {request.item.name}"
+            about[Attr.GEN_AI_PROMPT_NAME] = request.item.name
         else:
-            about[Attr.MCP_RESOURCE_URI] = request.offer.name
+            about[Attr.MCP_RESOURCE_URI] = request.item.name
         return self._start(self._tracer, name, about, session)
 
     def _start(self, tracer: trace.Tracer, name: str, about: dict[str, str], session: str) -> Span:

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Final
 
 from leaseway.sdk.catalog.registry_watch import RegistryVersion, follow_registry
-from leaseway.sdk.catalog.targets import Asked, Domain, Target, domain
+from leaseway.sdk.catalog.targets import Domain, NameOrItem, Target, domain
 from leaseway.sdk.transport.control import CONNECT_BOUND, ControlPlane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
@@ -40,7 +40,7 @@ _ALONE: Final = UNANSWERED | {Reason.INTERNAL}
 class _Request:
     __slots__ = ("asked", "deadline", "future", "name")
 
-    def __init__(self, asked: Asked, deadline: float, future: asyncio.Future[Target]) -> None:
+    def __init__(self, asked: NameOrItem, deadline: float, future: asyncio.Future[Target]) -> None:
         self.asked = asked
         self.name = str(asked)
         self.deadline = deadline
@@ -53,14 +53,14 @@ class Resolver:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._targets: dict[Asked, Target] = {}
-        self._requests: dict[Asked, _Request] = {}
+        self._targets: dict[NameOrItem, Target] = {}
+        self._requests: dict[NameOrItem, _Request] = {}
         self._queue: list[_Request] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self.registry_version = RegistryVersion()
 
-    def cached(self, asked: Asked, now: float) -> Target | None:
+    def cached(self, asked: NameOrItem, now: float) -> Target | None:
         """Return where a name leads if that is known and fresh."""
         target = self._targets.get(asked)
         if target is None or target.stale:
@@ -69,7 +69,7 @@ class Resolver:
             self._refresh(target, now)
         return target
 
-    async def resolve(self, asked: Asked, deadline: float) -> Target:
+    async def resolve(self, asked: NameOrItem, deadline: float) -> Target:
         """Ask where a name leads; requests of the same moment go out together.
 
         Args:
@@ -92,7 +92,7 @@ class Resolver:
                 return old
             raise
 
-    async def _resolved(self, asked: Asked, deadline: float) -> Target:
+    async def _resolved(self, asked: NameOrItem, deadline: float) -> Target:
         while True:
             request = self._request(asked, deadline)
             try:
@@ -106,7 +106,7 @@ class Resolver:
                 if not late:
                     raise fault from None
 
-    def is_unknown(self, asked: Asked) -> bool:
+    def is_unknown(self, asked: NameOrItem) -> bool:
         """Say whether nothing is known of a name, and there is nobody to ask at the moment."""
         return asked not in self._targets and not self._control.connected
 
@@ -173,7 +173,7 @@ class Resolver:
             request = self._request(target.asked, now + _REFRESH_AFTER)
             request.future.add_done_callback(_seen)
 
-    def _request(self, asked: Asked, deadline: float) -> _Request:
+    def _request(self, asked: NameOrItem, deadline: float) -> _Request:
         request = self._requests.get(asked)
         if request is None:
             request = _Request(asked, deadline, self._loop.create_future())

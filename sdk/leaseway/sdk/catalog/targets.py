@@ -11,7 +11,7 @@ from leaseway.wire.bounds import CALL_TIMEOUT
 from leaseway.wire.durations import seconds
 
 
-class Offer(NamedTuple):
+class PromptOrResource(NamedTuple):
     """A prompt or a resource, as callers name it; a tool is named by its name alone.
 
     Attributes:
@@ -28,7 +28,7 @@ class Offer(NamedTuple):
         return self.name
 
 
-Asked = str | Offer
+NameOrItem = str | PromptOrResource
 """What can be asked for: a tool's exposed or qualified name, or an offer."""
 
 Domain = tuple[catalog_pb2.NameKind.ValueType, str]
@@ -70,7 +70,7 @@ class Target:
     )
 
     def __init__(
-        self, asked: Asked, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
+        self, asked: NameOrItem, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
     ) -> None:
         self.asked = asked
         self.server_id = tool.server_id
@@ -92,6 +92,6 @@ class Target:
         self.refused = False
 
 
-def domain(asked: Asked) -> Domain:
+def domain(asked: NameOrItem) -> Domain:
     """Return what the request for a name is about."""
     return _TOOLS if isinstance(asked, str) else (asked.kind, asked.server)

@@ -15,7 +15,7 @@ from leaseway.sdk.catalog.tools import Tool
 from leaseway.sdk.client.approvals import OnApproval, decide
 from leaseway.sdk.client.artifacts import AsyncArtifacts, ClientMedia
 from leaseway.sdk.client.listings import AsyncCatalog
-from leaseway.sdk.client.prompts_resources import AsyncOffers
+from leaseway.sdk.client.prompts_resources import AsyncPromptsResources
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.client.tools import AsyncToolCalls
 from leaseway.sdk.client.watches import AsyncToolWatches
@@ -48,7 +48,9 @@ from leaseway.wire.bounds import LEASE_TTL
 AnswerT = TypeVar("AnswerT")
 
 
-class AsyncClient(AsyncCatalog, AsyncToolCalls, AsyncOffers, AsyncArtifacts, AsyncToolWatches):
+class AsyncClient(
+    AsyncCatalog, AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts, AsyncToolWatches
+):
     """Lists and calls tools, and holds leases, from one event loop.
 
     A server that is leased runs calls made outside any session in this client's own; its lease is

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import (
     Completion,
-    OfferResult,
+    McpResult,
     PromptResult,
     ResourceResult,
 )
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.client.streams import AsyncToolStream
@@ -26,10 +26,10 @@ from leaseway.sdk.transport.server_requests import AskTasks, Handlers
 from leaseway.sdk.validation import check_seconds
 from leaseway.wire.errors import Fault
 
-ResultT = TypeVar("ResultT", bound=OfferResult)
+ResultT = TypeVar("ResultT", bound=McpResult)
 
 
-class AsyncOffers(ABC):
+class AsyncPromptsResources(ABC):
     """The part of `AsyncClient` and `AsyncSession` that uses prompts and resources.
 
     A server that is leased is asked on the session's lease, which is acquired where there is none.
@@ -157,7 +157,7 @@ class AsyncOffers(ABC):
 
     async def _request(
         self,
-        make: Callable[[], OfferRequest],
+        make: Callable[[], McpRequest],
         timeout: float | None,
         result: type[ResultT],
         *,
@@ -179,7 +179,7 @@ class AsyncOffers(ABC):
 
     def _stream(
         self,
-        make: Callable[[], OfferRequest],
+        make: Callable[[], McpRequest],
         timeout: float | None,
         handlers: Handlers,
         inline_media: bool,
@@ -199,7 +199,7 @@ class AsyncOffers(ABC):
             runtime, session = self._at()
             return runtime.caller.request(session, request, timeout, events)
 
-        name = request.offer.name
+        name = request.item.name
         answering = AskTasks(handlers, name) if tasks else None
         events = CallEvents(
             answers=handlers.methods, tasks=answering, inline_media=bool(inline_media)
@@ -214,7 +214,7 @@ def completion_request(
     template: str | None,
     context: Mapping[str, Any] | None,
     server: str | None,
-) -> OfferRequest:
+) -> McpRequest:
     """Return the request of `complete`."""
     params = requests.completion_params(argument, value, context)
     if prompt is not None and template is None:

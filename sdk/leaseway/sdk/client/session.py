@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.client.artifacts import AsyncArtifacts
-from leaseway.sdk.client.prompts_resources import AsyncOffers
+from leaseway.sdk.client.prompts_resources import AsyncPromptsResources
 from leaseway.sdk.client.tools import AsyncToolCalls
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.leases.book import Key, Lease
+from leaseway.sdk.leases.book import Lease, LeaseKey
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from leaseway.sdk.runtime import Runtime, RuntimeOwner
 
 
-class AsyncSession(AsyncToolCalls, AsyncOffers, AsyncArtifacts):
+class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
     """One conversation or job; its leases are found by its key.
 
     The first call of a server that is leased acquires its lease: the result has `new_lease` and a
@@ -137,7 +137,7 @@ async def acquire_lease(
     if wait is not None:
         check_seconds("wait", wait)
     try:
-        held = await runtime.leases.acquire(Key(session, server), ttl, wait, 0)
+        held = await runtime.leases.acquire(LeaseKey(session, server), ttl, wait, 0)
     except Fault as fault:
         raise error_from_fault(fault) from None
     return Lease(held)
@@ -148,6 +148,6 @@ async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> 
     server_id = server.server_id if isinstance(server, Lease) else server
     check_text("server", server_id)
     try:
-        return await runtime.leases.release(Key(session, server_id))
+        return await runtime.leases.release(LeaseKey(session, server_id))
     except Fault as fault:
         raise error_from_fault(fault) from None

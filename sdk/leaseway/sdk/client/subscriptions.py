@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from leaseway.sdk.calls.requests import OfferRequest
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.leases.book import Key
+from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.runtime import Runtime, forget_frames
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
@@ -93,13 +93,13 @@ class AsyncResourceUpdates:
     def __init__(
         self,
         at: Callable[[], tuple[Runtime, str]],
-        request: OfferRequest,
+        request: McpRequest,
         timeout: float | None,
     ) -> None:
         self._at = at  # and with it its client, whose end would be the subscription's
         self._request = request
         self._timeout = CALL_TIMEOUT if timeout is None else timeout
-        self._changes = _Changes(request.offer.name)
+        self._changes = _Changes(request.item.name)
         self._task: asyncio.Task[None] | None = None
         self._left = False
 
@@ -107,7 +107,7 @@ class AsyncResourceUpdates:
         if self._task is not None:
             raise RuntimeError("This subscription was used before; make another one.")
         following = self._follow(*self._at())
-        self._task = asyncio.create_task(following, name=f"follow {self._request.offer.name}")
+        self._task = asyncio.create_task(following, name=f"follow {self._request.item.name}")
         self._task.add_done_callback(self._ended)
         try:
             async with asyncio.timeout(self._timeout):
@@ -170,7 +170,7 @@ class AsyncResourceUpdates:
 
     def __del__(self) -> None:
         if self._task is not None and not self._left and not refused():
-            name = self._request.offer.name
+            name = self._request.item.name
             message = f"The `with` block of a subscription to {name[:300]!r} was never left."
             warnings.warn(message, ResourceWarning, stacklevel=2)
 
@@ -202,18 +202,18 @@ class AsyncResourceUpdates:
     async def _hold_lease(self, runtime: Runtime, session: str) -> None:
         """Acquire the lease where the server is leased: a call would name it at its end only."""
         deadline = runtime.loop.time() + self._timeout
-        offer = self._request.offer
-        target = runtime.resolver.cached(offer, runtime.loop.time())
+        item = self._request.item
+        target = runtime.resolver.cached(item, runtime.loop.time())
         if target is None:
-            target = await runtime.resolver.resolve(offer, deadline)
-        key = Key(session, target.server_id)
+            target = await runtime.resolver.resolve(item, deadline)
+        key = LeaseKey(session, target.server_id)
         if not target.shared and not runtime.leases.book.knows(key):
             await runtime.leases.acquire(key, LEASE_TTL, None, target.registry_version)
 
     def _late(self) -> Fault:
         return Fault(
             Reason.DEADLINE_EXCEEDED,
-            f"The subscription to {self._request.offer.name[:300]} did not hold within "
+            f"The subscription to {self._request.item.name[:300]} did not hold within "
             f"{self._timeout:g} s.",
             "unknown",
         )

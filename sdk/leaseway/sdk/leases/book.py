@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from leaseway.sdk.transport.workers import Worker
+from leaseway.sdk.transport.workers import WorkerAddress
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, RESERVATION
 from leaseway.wire.errors import Fault, Reason
@@ -32,7 +32,7 @@ _MAX_ENDED: Final = 16_384
 """Ended leases that are remembered; beyond it the oldest is forgotten."""
 
 
-class Key(NamedTuple):
+class LeaseKey(NamedTuple):
     """What finds a lease in one client."""
 
     session: str
@@ -68,7 +68,7 @@ class Held:
     )
 
     def __init__(
-        self, key: Key, lease_id: str, worker: Worker, *, owned: bool, reminder: str
+        self, key: LeaseKey, lease_id: str, worker: WorkerAddress, *, owned: bool, reminder: str
     ) -> None:
         self.session, self.server_id = key
         self.lease_id = lease_id
@@ -79,9 +79,9 @@ class Held:
         self.used_at, self.idle = 0.0, LEASE_IDLE
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LeaseKey:
         """Where it stands in the book."""
-        return Key(self.session, self.server_id)
+        return LeaseKey(self.session, self.server_id)
 
     @property
     def renew_at(self) -> float:
@@ -103,7 +103,7 @@ class Held:
 
 
 class _Placed(NamedTuple):
-    worker: Worker
+    worker: WorkerAddress
     until: float
 
 
@@ -111,11 +111,11 @@ class LeaseBook:
     """The leases of one client, by (session, server id)."""
 
     def __init__(self) -> None:
-        self._held: dict[Key, Held] = {}
-        self._ended: dict[Key, Fault] = {}
-        self._placed: dict[Key, _Placed] = {}
+        self._held: dict[LeaseKey, Held] = {}
+        self._ended: dict[LeaseKey, Fault] = {}
+        self._placed: dict[LeaseKey, _Placed] = {}
 
-    def find(self, key: Key, now: float) -> Held | None:
+    def find(self, key: LeaseKey, now: float) -> Held | None:
         """Return the lease of a key, or None where there has been none yet.
 
         Raises:
@@ -133,20 +133,20 @@ class LeaseBook:
                 raise replace(fault)
         return None
 
-    def current(self, key: Key, now: float) -> Held | None:
+    def current(self, key: LeaseKey, now: float) -> Held | None:
         """Return the lease of a key that is held at a time; how an older one ended is no matter."""
         held = self._held.get(key)
         return held if held is not None and now < held.expires_at else None
 
-    def knows(self, key: Key) -> bool:
+    def knows(self, key: LeaseKey) -> bool:
         """Return whether a lease of a key is held or has ended."""
         return key in self._held or key in self._ended
 
     def concerns(self, session: str, server_id: str) -> bool:
         """Say the same, in no time for a client without leases; every shared call asks."""
-        return bool(self._held or self._ended) and self.knows(Key(session, server_id))
+        return bool(self._held or self._ended) and self.knows(LeaseKey(session, server_id))
 
-    def placed(self, key: Key, now: float) -> Worker | None:
+    def placed(self, key: LeaseKey, now: float) -> WorkerAddress | None:
         """Return the worker that first calls of a key were sent to, while that still counts."""
         placed = self._placed.get(key)
         if placed is None:
@@ -156,14 +156,14 @@ class LeaseBook:
             return None
         return placed.worker
 
-    def place(self, key: Key, worker: Worker, now: float) -> None:
+    def place(self, key: LeaseKey, worker: WorkerAddress, now: float) -> None:
         """Record where the control plane sent a key; counts as long as its reservation."""
         self._placed.pop(key, None)  # so that they stand in the order in which they cease to count
         while self._placed and next(iter(self._placed.values())).until <= now:
             del self._placed[next(iter(self._placed))]
         self._placed[key] = _Placed(worker, now + RESERVATION)
 
-    def unplace(self, key: Key, worker: Worker) -> None:
+    def unplace(self, key: LeaseKey, worker: WorkerAddress) -> None:
         """Forget a placement that its worker refused."""
         placed = self._placed.get(key)
         if placed is not None and placed.worker == worker:
@@ -171,9 +171,9 @@ class LeaseBook:
 
     def grant(
         self,
-        key: Key,
+        key: LeaseKey,
         lease_id: str,
-        worker: Worker,
+        worker: WorkerAddress,
         *,
         ttl: float,
         at: float,
@@ -204,13 +204,13 @@ class LeaseBook:
                     del self._ended[next(iter(self._ended))]
                 return
 
-    def forget(self, key: Key) -> Held | None:
+    def forget(self, key: LeaseKey) -> Held | None:
         """Drop all that is known of a key and return the lease that was held."""
         self._ended.pop(key, None)
         self._placed.pop(key, None)
         return self._held.pop(key, None)
 
-    def released(self, key: Key, lease_id: str) -> None:
+    def released(self, key: LeaseKey, lease_id: str) -> None:
         """Drop what is known of a key whose lease was released; a newer lease stays.
 
         Args:
@@ -222,7 +222,7 @@ class LeaseBook:
         if held is None or held.lease_id == lease_id:
             self.forget(key)
 
-    def told(self, session: str, lease_id: str) -> None:
+    def end_known(self, session: str, lease_id: str) -> None:
         """Drop how a lease of a session ended, since its holder knows now."""
         for key, fault in self._ended.items():
             if key.session == session and fault.metadata.get("lease") == lease_id:
@@ -239,25 +239,25 @@ class LeaseBook:
         """Return the leases that are held, of one session or of all."""
         return [held for held in self._held.values() if session is None or held.session == session]
 
-    def on_worker(self, worker: Worker, now: float) -> list[Held]:
+    def on_worker(self, worker: WorkerAddress, now: float) -> list[Held]:
         """Return the leases on a worker; those past their time are ended first."""
         for held in list(self._on(worker)):
             if now >= held.expires_at:
                 self._expire(held)
         return list(self._on(worker))
 
-    def next_due(self, worker: Worker) -> float | None:
+    def next_due(self, worker: WorkerAddress) -> float | None:
         """Return when the first lease on a worker is to be renewed, or has been idle for too long.
 
         None without a lease.
         """
         return min((min(held.renew_at, held.idle_at) for held in self._on(worker)), default=None)
 
-    def next_renewal(self, worker: Worker) -> float | None:
+    def next_renewal(self, worker: WorkerAddress) -> float | None:
         """Return when the first lease on a worker is to be renewed, or None without one."""
         return min((held.renew_at for held in self._on(worker)), default=None)
 
-    def _on(self, worker: Worker) -> Iterator[Held]:
+    def _on(self, worker: WorkerAddress) -> Iterator[Held]:
         return (held for held in self._held.values() if held.worker == worker)
 
     def _expire(self, held: Held) -> None:
@@ -276,7 +276,7 @@ _MOST: Final = 1024
 """First calls that are remembered; the lease of one beyond them ends by itself."""
 
 
-class FirstCall:
+class PendingAcquisition:
     """What was sent to a worker that may acquire the lease of a key.
 
     Attributes:
@@ -285,13 +285,13 @@ class FirstCall:
         given_up: Whether its caller has ceased to wait.
     """
 
-    def __init__(self, key: Key, worker: Worker) -> None:
+    def __init__(self, key: LeaseKey, worker: WorkerAddress) -> None:
         self.key = key
         self.worker = worker
         self.given_up = False
 
 
-class FirstCalls:
+class PendingAcquisitions:
     """The first calls of one client whose lease it does not know.
 
     Attributes:
@@ -300,33 +300,33 @@ class FirstCalls:
 
     def __init__(self, acquirer: str) -> None:
         self.acquirer = acquirer
-        self._calls: dict[tuple[Key, Worker], FirstCall] = {}
+        self._calls: dict[tuple[LeaseKey, WorkerAddress], PendingAcquisition] = {}
 
-    def begin(self, key: Key, worker: Worker) -> None:
+    def begin(self, key: LeaseKey, worker: WorkerAddress) -> None:
         """Record that first calls of a key go to a worker from now on."""
         if (key, worker) not in self._calls:
-            self._calls[key, worker] = FirstCall(key, worker)
+            self._calls[key, worker] = PendingAcquisition(key, worker)
             if len(self._calls) > _MOST:
                 del self._calls[next(iter(self._calls))]
 
-    def give_up(self, key: Key, worker: Worker) -> None:
+    def give_up(self, key: LeaseKey, worker: WorkerAddress) -> None:
         """Record that a caller does not wait any more, whose call may have acquired the lease."""
         call = self._calls.get((key, worker))
         if call is not None:
             call.given_up = True
 
-    def refuse(self, key: Key, worker: Worker) -> None:
+    def refuse(self, key: LeaseKey, worker: WorkerAddress) -> None:
         """Record that a worker acquired nothing; what was given up before stays."""
         call = self._calls.get((key, worker))
         if call is not None and not call.given_up:
             del self._calls[key, worker]
 
-    def learn(self, key: Key, worker: Worker, lease: leases_pb2.Lease) -> bool:
+    def learn(self, key: LeaseKey, worker: WorkerAddress, lease: leases_pb2.Lease) -> bool:
         """Record that a lease is known; say whether this client acquired it."""
         self._calls.pop((key, worker), None)
         return self.acquired(lease, key)
 
-    def acquired(self, lease: leases_pb2.Lease, key: Key) -> bool:
+    def acquired(self, lease: leases_pb2.Lease, key: LeaseKey) -> bool:
         """Return whether a lease that its worker reports is one of a key, acquired by this client.
 
         Another client of the session may have acquired it at the same moment: that one gives it
@@ -334,7 +334,7 @@ class FirstCalls:
         """
         return lease.acquirer == self.acquirer and (lease.session, lease.server_id) == key
 
-    def take(self, session: str | None = None) -> list[FirstCall]:
+    def take(self, session: str | None = None) -> list[PendingAcquisition]:
         """Forget and return those of a session, or of all, whose leases are to be looked for.
 
         In a session that is left, calls under way go on; with the whole client they end.

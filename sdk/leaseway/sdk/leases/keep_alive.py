@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from leaseway.sdk.leases.book import Held, LeaseBook
-from leaseway.sdk.transport.workers import Worker, WorkerPool
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.durations import seconds
@@ -44,10 +44,10 @@ class Keepers:
         self._pool = pool
         self._end_idle = end_idle
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[Worker, asyncio.Task[None]] = {}
-        self._wakes: dict[Worker, asyncio.Event] = {}
+        self._tasks: dict[WorkerAddress, asyncio.Task[None]] = {}
+        self._wakes: dict[WorkerAddress, asyncio.Event] = {}
 
-    def watch(self, worker: Worker) -> None:
+    def watch(self, worker: WorkerAddress) -> None:
         """Note a new or shorter lease on a worker."""
         wake = self._wakes.get(worker)
         if wake is not None:
@@ -70,7 +70,7 @@ class Keepers:
         self.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, worker: Worker) -> None:
+    async def _keep(self, worker: WorkerAddress) -> None:
         try:
             failures = 0
             while await self._until_due(worker):
@@ -92,7 +92,7 @@ class Keepers:
             del self._wakes[worker]
             del self._tasks[worker]
 
-    async def _until_due(self, worker: Worker) -> bool:
+    async def _until_due(self, worker: WorkerAddress) -> bool:
         """Wait until a lease is to be renewed; False where none is left."""
         wake = self._wakes[worker]
         while True:
@@ -108,13 +108,13 @@ class Keepers:
                 async with asyncio.timeout_at(due):
                     await wake.wait()
 
-    async def _end_all_idle(self, worker: Worker) -> None:
+    async def _end_all_idle(self, worker: WorkerAddress) -> None:
         now = self._loop.time()
         idle = [held for held in self._book.on_worker(worker, now) if now >= held.idle_at]
         for start in range(0, len(idle), _AT_ONCE):
             await asyncio.gather(*map(self._end_idle, idle[start : start + _AT_ONCE]))
 
-    async def _renew(self, worker: Worker) -> None:
+    async def _renew(self, worker: WorkerAddress) -> None:
         """Renew all leases on a worker.
 
         A keep-alive that is never answered is not repeated: on a silent connection a second one

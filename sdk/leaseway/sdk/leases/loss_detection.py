@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from leaseway.sdk.leases.book import Held, Key, LeaseBook
+from leaseway.sdk.leases.book import Held, LeaseBook, LeaseKey
 from leaseway.sdk.transport.control import ControlPlane
-from leaseway.sdk.transport.workers import Worker
+from leaseway.sdk.transport.workers import WorkerAddress
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import WORKER_LOST_AFTER
 from leaseway.wire.errors import Fault, Reason
@@ -46,11 +46,11 @@ class LossJudge:
     ) -> None:
         self._control = control
         self._on_lost = on_lost
-        self._lost: dict[Key, str] = {}
+        self._lost: dict[LeaseKey, str] = {}
         self._book = book
         self._loop = asyncio.get_running_loop()
         self._asking = asyncio.Lock()
-        self._stands: tuple[Worker | None, float] = (None, 0.0)
+        self._stands: tuple[WorkerAddress | None, float] = (None, 0.0)
         self._unreached: dict[str, float] = {}
 
     async def judge(self, held: Held, fault: Fault, deadline: float, *, leaving: bool) -> Fault:
@@ -87,11 +87,11 @@ class LossJudge:
             del self._unreached[worker_id]
         return list(self._unreached)
 
-    def lost(self, key: Key) -> str:
+    def lost(self, key: LeaseKey) -> str:
         """Return the id of the lease that the holder of a key was told is lost; empty without."""
         return self._lost.get(key, "")
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: LeaseKey) -> None:
         """Forget which lease of a key was lost: the control plane knows."""
         self._lost.pop(key, None)
 
@@ -116,7 +116,7 @@ class LossJudge:
             self._on_lost(leases)
             return True
 
-    async def _is_gone(self, worker: Worker, deadline: float) -> bool:
+    async def _is_gone(self, worker: WorkerAddress, deadline: float) -> bool:
         control = self._control
         client = control.identity.client_info
         try:

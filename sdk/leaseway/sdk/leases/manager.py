@@ -15,13 +15,19 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary, proxy
 
-from leaseway.sdk.leases.book import FirstCall, FirstCalls, Held, Key, LeaseBook
+from leaseway.sdk.leases.book import (
+    Held,
+    LeaseBook,
+    LeaseKey,
+    PendingAcquisition,
+    PendingAcquisitions,
+)
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
 from leaseway.sdk.retry_policy import MAX_TRIES, UNREADY, Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
-from leaseway.sdk.transport.workers import Worker, WorkerPool, worker_from_wire
+from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
 from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
@@ -78,7 +84,7 @@ class LeaseManager:
         self._loop = asyncio.get_running_loop()
         self._keepers = Keepers(self.book, pool, lambda held: me._release_idle(held))
         self._limits: dict[str, float] = {}
-        self._firsts = FirstCalls(acquirer)
+        self._pending_acquisitions = PendingAcquisitions(acquirer)
         self._placements = Placements()
         # A session that was left can be granted a lease only by a call of it that is still in
         # flight, and that holds the session: nothing is to be remembered for longer.
@@ -86,7 +92,9 @@ class LeaseManager:
         self._returns: set[asyncio.Task[None]] = set()
         self._burials: set[asyncio.Task[None]] = set()
 
-    async def place(self, key: Key, deadline: float, exclude: Collection[Worker] = ()) -> Worker:
+    async def place(
+        self, key: LeaseKey, deadline: float, exclude: Collection[WorkerAddress] = ()
+    ) -> WorkerAddress:
         """Return the worker that is to hold the lease of a key.
 
         First calls of one key share one placement, as long as no worker is excluded.
@@ -104,7 +112,13 @@ class LeaseManager:
         return await self._placements.share(key, deadline, place)
 
     def granted(
-        self, key: Key, lease: leases_pb2.Lease, worker: Worker, at: float, *, owned: bool
+        self,
+        key: LeaseKey,
+        lease: leases_pb2.Lease,
+        worker: WorkerAddress,
+        at: float,
+        *,
+        owned: bool,
     ) -> Held:
         """Record a lease that came with an answer to a request sent at a time.
 
@@ -112,7 +126,7 @@ class LeaseManager:
         is taken off for what the way back may have cost, and the next renewal sets it right.
         """
         now = self._loop.time()
-        owned = self._firsts.learn(key, worker, lease) or owned
+        owned = self._pending_acquisitions.learn(key, worker, lease) or owned
         ttl = seconds(lease.ttl) or LEASE_TTL
         since = max(at, now - ttl / 3)
         held = self.book.grant(
@@ -133,13 +147,13 @@ class LeaseManager:
             task.add_done_callback(self._returns.discard)
         return held
 
-    def failed(self, key: Key, worker: Worker, fault: Fault | None) -> None:
+    def failed(self, key: LeaseKey, worker: WorkerAddress, fault: Fault | None) -> None:
         """Note how a first call of a key failed; None means that it was cancelled."""
         if fault is not None:
             self.book.unplace(key, worker)
             if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
-                return self._firsts.refuse(key, worker)
-        return self._firsts.give_up(key, worker)
+                return self._pending_acquisitions.refuse(key, worker)
+        return self._pending_acquisitions.give_up(key, worker)
 
     def called(self, held: Held, at: float) -> None:
         """Note a call on a lease that was answered: it renewed the lease."""
@@ -181,7 +195,7 @@ class LeaseManager:
         else:
             self.book.end(held.lease_id, _idle(held))
 
-    async def acquire(self, key: Key, ttl: float, wait: float | None, version: int) -> Held:
+    async def acquire(self, key: LeaseKey, ttl: float, wait: float | None, version: int) -> Held:
         """Acquire the lease of a key, or renew the one that is held.
 
         Args:
@@ -204,7 +218,7 @@ class LeaseManager:
         wait = min(wait or 0.0, _MAX_WAIT)
         return await self._seek(key, ttl, self._loop.time() + wait, version)
 
-    async def _seek(self, key: Key, ttl: float, give_up: float, version: int) -> Held:
+    async def _seek(self, key: LeaseKey, ttl: float, give_up: float, version: int) -> Held:
         """Ask one worker after the other; where none has room, the control plane knows who is next.
 
         A worker that refuses what was placed there is avoided; behind the others it is asked
@@ -216,8 +230,8 @@ class LeaseManager:
         """
         deadline = give_up + STARTUP_TIMEOUT
         tries = 0
-        avoid: set[Worker] = set()
-        slow: set[Worker] = set()  # those of them that did not say that they have no room
+        avoid: set[WorkerAddress] = set()
+        slow: set[WorkerAddress] = set()  # those of them that did not say that they have no room
         known: Fault | None = None
         cut_off = 0  # tries of this worker since its connection broke
         worker = self._holder(key)
@@ -260,7 +274,7 @@ class LeaseManager:
                 worker, cut_off = None, 0
                 await asyncio.sleep(again.delay)
 
-    async def find_holder(self, key: Key) -> Worker | None:
+    async def find_holder(self, key: LeaseKey) -> WorkerAddress | None:
         """Ask the control plane once which worker holds the lease of a key.
 
         None where there is none, or nobody can say.
@@ -272,7 +286,7 @@ class LeaseManager:
             return None  # any worker can say what it knows
         return worker_from_wire(answer.worker) if answer.HasField("worker") else None
 
-    async def resolve(self, session: str, name: str) -> tuple[Worker, ResolvedHere] | None:
+    async def resolve(self, session: str, name: str) -> tuple[WorkerAddress, ResolvedHere] | None:
         """Ask the workers of a session's leases where a tool's name leads, without a control plane.
 
         None where none of their servers has it, or none answers.
@@ -294,11 +308,11 @@ class LeaseManager:
             return held.worker, answer
         return None
 
-    def released(self, key: Key, lease_id: str) -> None:
+    def released(self, key: LeaseKey, lease_id: str) -> None:
         """Note a lease that was released by a call: the session may begin anew."""
         self.book.released(key, lease_id)
 
-    async def release(self, key: Key) -> bool:
+    async def release(self, key: LeaseKey) -> bool:
         """Give a lease back; say whether this ended it.
 
         What is known of an ended lease is forgotten, so that the session can begin anew.
@@ -312,7 +326,7 @@ class LeaseManager:
             return False
         return await self._end(held.worker, held.lease_id, key.session)
 
-    async def _end(self, worker: Worker, lease_id: str, session: str) -> bool:
+    async def _end(self, worker: WorkerAddress, lease_id: str, session: str) -> bool:
         link = self._pool.link(worker)
         request = leases_pb2.ReleaseLeaseRequest(
             lease_id=lease_id,
@@ -352,7 +366,7 @@ class LeaseManager:
 
     async def release_owned(self, session: str | None = None) -> None:
         """Give back what this client acquired, of one session or of all; forget the rest."""
-        returns = asyncio.gather(*map(self._return, self._firsts.take(session)))
+        returns = asyncio.gather(*map(self._return, self._pending_acquisitions.take(session)))
         leases = self.book.held(session)
         for held in leases:
             self.book.forget(held.key)  # at once: whoever comes next begins anew
@@ -410,7 +424,7 @@ class LeaseManager:
             if fault.reason not in LEASE_ENDED:
                 raise
 
-    async def _return(self, first: FirstCall) -> None:
+    async def _return(self, first: PendingAcquisition) -> None:
         """Give back what a first call acquired whose result nobody waits for."""
         link = self._pool.link(first.worker)
         tenant = self._control.identity.tenant
@@ -425,7 +439,7 @@ class LeaseManager:
         try:
             async for each in every_page(page):
                 for lease in each.leases:
-                    if self._firsts.acquired(lease, first.key):
+                    if self._pending_acquisitions.acquired(lease, first.key):
                         await self._end(first.worker, lease.id, lease.session)
         except Fault as fault:
             _log.warning(
@@ -449,7 +463,7 @@ class LeaseManager:
         ends = (self._placements.close(), *self._returns, *self._burials, self._keepers.close())
         await asyncio.gather(*ends, return_exceptions=True)
 
-    def _holder(self, key: Key) -> Worker | None:
+    def _holder(self, key: LeaseKey) -> WorkerAddress | None:
         try:
             held = self.book.find(key, self._loop.time())
         except Fault:
@@ -458,8 +472,8 @@ class LeaseManager:
         return held.worker if held is not None else None
 
     async def _room(
-        self, key: Key, deadline: float, avoid: Collection[Worker], give_up: float
-    ) -> Worker:
+        self, key: LeaseKey, deadline: float, avoid: Collection[WorkerAddress], give_up: float
+    ) -> WorkerAddress:
         """Return the worker that is to hold the lease, when there is one with room."""
         wait = give_up - self._loop.time()
         if wait <= 0:
@@ -469,7 +483,9 @@ class LeaseManager:
             return placed
         return await self._place(key, deadline, avoid, wait)
 
-    async def _acquire(self, key: Key, worker: Worker, ttl: float, version: int) -> Held:
+    async def _acquire(
+        self, key: LeaseKey, worker: WorkerAddress, ttl: float, version: int
+    ) -> Held:
         link = self._pool.link(worker)
         at = self._loop.time()
         request = leases_pb2.AcquireLeaseRequest(
@@ -479,7 +495,7 @@ class LeaseManager:
             server_id=key.server_id,
             ttl=duration(ttl),
             registry_version=version,
-            acquirer=self._firsts.acquirer,
+            acquirer=self._pending_acquisitions.acquirer,
         )
         try:
             answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
@@ -489,8 +505,8 @@ class LeaseManager:
         return self.granted(key, answer.lease, worker, at, owned=answer.created)
 
     async def _place(
-        self, key: Key, deadline: float, exclude: Collection[Worker], wait: float = 0.0
-    ) -> Worker:
+        self, key: LeaseKey, deadline: float, exclude: Collection[WorkerAddress], wait: float = 0.0
+    ) -> WorkerAddress:
         request = leases_pb2.PlaceRequest(
             client=self._control.identity.client_info,
             tenant=self._control.identity.tenant,
@@ -508,7 +524,7 @@ class LeaseManager:
         self.losses.forget(key)
         now = self._loop.time()
         self.book.place(key, worker, now)
-        self._firsts.begin(key, worker)
+        self._pending_acquisitions.begin(key, worker)
         return worker
 
 

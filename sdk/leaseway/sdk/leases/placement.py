@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
-from leaseway.sdk.leases.book import Key
-from leaseway.sdk.transport.workers import Worker
+from leaseway.sdk.leases.book import LeaseKey
+from leaseway.sdk.transport.workers import WorkerAddress
 from leaseway.wire.errors import Fault, Reason
 
 _OUT_OF_TIME: Final = frozenset({Reason.DEADLINE_EXCEEDED, Reason.CONTROL_PLANE_UNAVAILABLE})
@@ -17,7 +17,7 @@ _OUT_OF_TIME: Final = frozenset({Reason.DEADLINE_EXCEEDED, Reason.CONTROL_PLANE_
 class _Placing(NamedTuple):
     """A placement, and when whoever asked for it gives up."""
 
-    task: asyncio.Task[Worker]
+    task: asyncio.Task[WorkerAddress]
     deadline: float
 
 
@@ -26,11 +26,14 @@ class Placements:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[Key, _Placing] = {}
+        self._under_way: dict[LeaseKey, _Placing] = {}
 
     async def share(
-        self, key: Key, deadline: float, place: Callable[[], Coroutine[Any, Any, Worker]]
-    ) -> Worker:
+        self,
+        key: LeaseKey,
+        deadline: float,
+        place: Callable[[], Coroutine[Any, Any, WorkerAddress]],
+    ) -> WorkerAddress:
         """Return the worker of a key, by the placement that is under way or by a new one.
 
         Args:
@@ -66,19 +69,22 @@ class Placements:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(
-        self, key: Key, deadline: float, place: Callable[[], Coroutine[Any, Any, Worker]]
+        self,
+        key: LeaseKey,
+        deadline: float,
+        place: Callable[[], Coroutine[Any, Any, WorkerAddress]],
     ) -> _Placing:
         placing = self._under_way[key] = _Placing(self._loop.create_task(place()), deadline)
         placing.task.add_done_callback(lambda done: self._ended(key, done))
         return placing
 
-    def _ended(self, key: Key, done: asyncio.Task[Worker]) -> None:
+    def _ended(self, key: LeaseKey, done: asyncio.Task[WorkerAddress]) -> None:
         self._under_way.pop(key, None)
         if not done.cancelled():
             done.exception()  # seen here, where every caller may have left
 
 
-def _late(key: Key) -> Fault:
+def _late(key: LeaseKey) -> Fault:
     return Fault(
         Reason.DEADLINE_EXCEEDED,
         f"The timeout passed while a worker was sought for a lease of '{key.server_id}'.",

@@ -22,7 +22,7 @@ from leaseway.sdk.operators.views import (
 )
 from leaseway.sdk.testing.instance import FunctionServers, RecordedCall
 from leaseway.sdk.testing.planes import Planes
-from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.steering import Steering
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
@@ -62,7 +62,7 @@ class FakeLeaseway(Steering):
         self._thread = 0
         self._clients: list[Client] = []
         self._changing: set[asyncio.Task[None]] = set()
-        self._registry = Registry(self._changed)
+        self._registry = FakeRegistry(self._changed)
         self._servers = FunctionServers(self._registry)
         self.address = ""
         tools = self.server(_SERVER)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from leaseway.data_plane.calls.call import Run
+from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest, too_large
 from leaseway.data_plane.core.media import may_hold_media
-from leaseway.data_plane.core.ports import NO_OFFERS, Offers, Opener
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.sdk.errors import LeasewayError
@@ -26,8 +26,8 @@ from leaseway.sdk.testing.behaviour import Behaviour
 from leaseway.sdk.testing.context import CallContext, Line
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.functions import FakeTool
-from leaseway.sdk.testing.offers import FakePrompt, FakeTemplate
-from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
+from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.values import failure, result_of
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
@@ -77,7 +77,7 @@ class FunctionServers:
         threads: Run what is not async.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: FakeRegistry) -> None:
         self.registry = registry
         self.behaviour = Behaviour()
         self.calls: deque[RecordedCall] = deque(maxlen=_MAX_RECORDED)
@@ -182,9 +182,9 @@ class FunctionInstance:
         return self._servers.registry.definitions(self._server.id)
 
     @property
-    def offers(self) -> Offers | None:
+    def prompts_resources(self) -> PromptsResources | None:
         """What else it offers now."""
-        return self._servers.registry.offers(self._server.id)
+        return self._servers.registry.prompts_resources(self._server.id)
 
     async def start(self) -> None:
         """Be ready."""
@@ -195,9 +195,11 @@ class FunctionInstance:
         """Return its tools."""
         return self.tools
 
-    async def list_offers(self, timeout: float, recorded: Offers = NO_OFFERS) -> Offers:
+    async def list_prompts_resources(
+        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
+    ) -> PromptsResources:
         """Return what else it offers."""
-        return self._servers.registry.offers(self._server.id)
+        return self._servers.registry.prompts_resources(self._server.id)
 
     def prepare(self, tool_name: str) -> bytes:
         """Make nothing: functions are called by their names."""
@@ -315,9 +317,9 @@ class FunctionInstance:
 
     def _context(self, request: ToolRequest, done: Callable[[Outcome], None]) -> CallContext:
         """Return what a function may know of its call; who makes it, only the worker knows."""
-        run: Any = getattr(done, "__self__", None)
-        assert isinstance(run, Run), "a worker hands in the end of one of its calls"
-        call = run.call
+        active: Any = getattr(done, "__self__", None)
+        assert isinstance(active, ActiveCall), "a worker hands in the end of one of its calls"
+        call = active.call
         name = request.name
         if not request.method:
             name = self._servers.registry.find_original(self._server.id, name).name
@@ -326,7 +328,7 @@ class FunctionInstance:
             tenant=call.tenant or DEFAULT_TENANT,
             agent=call.agent,
             session=call.session,
-            lease_id=run.lease.id if run.lease is not None else "",
+            lease_id=active.lease.id if active.lease is not None else "",
             state=self._state,
             _line=self._line(request),
         )

@@ -30,7 +30,7 @@ from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.sdk.testing.instance import PROTOCOL, FunctionServers
-from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.v1 import (
     admin_pb2,
@@ -74,7 +74,7 @@ class Planes:
         worker: The worker.
     """
 
-    def __init__(self, registry: Registry, servers: FunctionServers, capacity: int) -> None:
+    def __init__(self, registry: FakeRegistry, servers: FunctionServers, capacity: int) -> None:
         self._registry = registry
         self._servers = servers
         self._capacity = capacity
@@ -215,14 +215,14 @@ class Planes:
         return self._wanted
 
     def _listing(self, server_id: str) -> Listing:
-        offers = self._registry.offers(server_id)
+        prompts_resources = self._registry.prompts_resources(server_id)
         definitions = self._registry.definitions(server_id).values()
         return listing_from_wire(
             sync_pb2.ProbeResult(
                 tools=[sync_pb2.RecordedTool(definition=each) for each in definitions],
-                prompts=offers.prompts,
-                resources=offers.resources,
-                resource_templates=offers.templates,
+                prompts=prompts_resources.prompts,
+                resources=prompts_resources.resources,
+                resource_templates=prompts_resources.templates,
                 protocol_version=PROTOCOL,
             )
         )

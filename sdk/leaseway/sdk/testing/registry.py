@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from leaseway.data_plane.core.ports import Offers
+from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.sdk.testing.functions import FakeTool
-from leaseway.sdk.testing.offers import FakePrompt, FakeResource, FakeTemplate
+from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeResource, FakeTemplate
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire.admin import ADMIN_TOOLSET
@@ -29,7 +29,7 @@ class Offering(Protocol):
     state: dict[str, Any]
 
 
-class Registry:
+class FakeRegistry:
     """Everything that a fake offers at one version; may be changed from any thread.
 
     Args:
@@ -239,9 +239,9 @@ class Registry:
             if tool.server_id == server_id
         }
 
-    def offers(self, server_id: str) -> Offers:
+    def prompts_resources(self, server_id: str) -> PromptsResources:
         """Return the definitions of what else a server offers."""
-        return Offers(
+        return PromptsResources(
             prompts=_definitions(self.prompts.values(), server_id),
             resources=_definitions(self.resources.values(), server_id),
             templates=_definitions(self.templates.values(), server_id),
@@ -254,15 +254,17 @@ class Registry:
 
 
 def _ordered(
-    offers: Mapping[tuple[str, str], OfferT],
+    prompts_resources: Mapping[tuple[str, str], OfferT],
 ) -> list[tuple[tuple[str, str], OfferT]]:
-    return sorted(offers.items(), key=lambda one: one[0])
+    return sorted(prompts_resources.items(), key=lambda one: one[0])
 
 
 def _definitions(
-    offers: Iterable[FakePrompt | FakeResource | FakeTemplate], server_id: str
+    prompts_resources: Iterable[FakePrompt | FakeResource | FakeTemplate], server_id: str
 ) -> tuple[bytes, ...]:
-    return tuple(json.dumps(o.definition).encode() for o in offers if o.server_id == server_id)
+    return tuple(
+        json.dumps(o.definition).encode() for o in prompts_resources if o.server_id == server_id
+    )
 
 
 def _missing(what: str, name: str, known: Iterable[str]) -> Fault:

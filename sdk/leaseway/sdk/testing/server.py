@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from leaseway.sdk.testing.functions import make_tool
-from leaseway.sdk.testing.offers import Content, FakeResource, FakeTemplate, make_prompt
-from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.prompts_resources import Content, FakeResource, FakeTemplate, make_prompt
+from leaseway.sdk.testing.registry import FakeRegistry
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ContentT = TypeVar("ContentT", bound=Callable[..., str | bytes])
@@ -28,7 +28,7 @@ class FakeServer:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: FakeRegistry,
         server_id: str,
         *,
         stateful: bool,

@@ -14,7 +14,7 @@ from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.instance import FunctionServers
 from leaseway.sdk.testing.planes import Planes
-from leaseway.sdk.testing.registry import Registry
+from leaseway.sdk.testing.registry import FakeRegistry
 
 WorkT = TypeVar("WorkT")
 
@@ -22,7 +22,7 @@ WorkT = TypeVar("WorkT")
 class Steering(ABC):
     """The part of a fake that tests steer it by; in plain and in async tests alike."""
 
-    _registry: Registry
+    _registry: FakeRegistry
     _servers: FunctionServers
     _planes: Planes | None
 

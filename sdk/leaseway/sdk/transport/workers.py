@@ -17,7 +17,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.tls import open_channel
 
 
-class Worker(NamedTuple):
+class WorkerAddress(NamedTuple):
     """One run of a worker and where it is reached."""
 
     id: str
@@ -25,9 +25,9 @@ class Worker(NamedTuple):
     address: str
 
 
-def worker_from_wire(worker: catalog_pb2.WorkerRef) -> Worker:
+def worker_from_wire(worker: catalog_pb2.WorkerRef) -> WorkerAddress:
     """Return a worker of the catalog."""
-    return Worker(worker.id, worker.incarnation, worker.address)
+    return WorkerAddress(worker.id, worker.incarnation, worker.address)
 
 
 class WorkerLink:
@@ -40,7 +40,7 @@ class WorkerLink:
         execution: Carries calls and reads logs.
     """
 
-    def __init__(self, worker: Worker, identity: Identity) -> None:
+    def __init__(self, worker: WorkerAddress, identity: Identity) -> None:
         self.worker = worker
         self._identity = identity
         self._left = False
@@ -171,16 +171,16 @@ class WorkerPool:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._links: dict[Worker, WorkerLink] = {}
+        self._links: dict[WorkerAddress, WorkerLink] = {}
         self._turn = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def workers(self) -> Collection[Worker]:
+    def workers(self) -> Collection[WorkerAddress]:
         """The runs of workers that there is a connection to."""
         return self._links.keys()
 
-    def link(self, worker: Worker) -> WorkerLink:
+    def link(self, worker: WorkerAddress) -> WorkerLink:
         """Return the connection to a worker."""
         link = self._links.get(worker)
         if link is None:
@@ -189,7 +189,9 @@ class WorkerPool:
             link = self._links[worker] = WorkerLink(worker, self._identity)
         return link
 
-    def pick(self, workers: Sequence[Worker], avoid: Collection[Worker] = ()) -> WorkerLink:
+    def pick(
+        self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress] = ()
+    ) -> WorkerLink:
         """Return the worker with the fewest calls in flight; equals take turns.
 
         Workers that leave are not picked; suspect ones and those to avoid only where there is no
@@ -213,7 +215,7 @@ class WorkerPool:
             )
         return self.link(best)
 
-    def others(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> bool:
+    def others(self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress]) -> bool:
         """Return whether a worker is left beside those to avoid."""
         return self._least_loaded(workers, avoid) is not None
 
@@ -234,8 +236,10 @@ class WorkerPool:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
-    def _least_loaded(self, workers: Sequence[Worker], avoid: Collection[Worker]) -> Worker | None:
-        best: Worker | None = None
+    def _least_loaded(
+        self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress]
+    ) -> WorkerAddress | None:
+        best: WorkerAddress | None = None
         least = 0
         doubted = True
         count = len(workers)

@@ -30,21 +30,21 @@ def serving() -> Coordinator:
 
 def test_a_worker_counts_once_it_has_what_callers_see() -> None:
     state = serving()
-    assert state.in_force.version == state.visible.version > 0
-    assert {each.id for each in state.in_force.workers} == {"w1"}
+    assert state.visible_state.version == state.visible.version > 0
+    assert {each.id for each in state.visible_state.workers} == {"w1"}
     state.worker_joined(hello("w2"), at(2))
-    assert {each.id for each in state.in_force.workers} == {"w1"}
+    assert {each.id for each in state.visible_state.workers} == {"w1"}
     obey(state)
-    assert {each.id for each in state.in_force.workers} == {"w1", "w2"}
+    assert {each.id for each in state.visible_state.workers} == {"w1", "w2"}
 
 
 def test_what_watchers_do_not_see_leaves_it_alone() -> None:
     state = serving()
-    before = state.in_force
-    state.heard("w1")
+    before = state.visible_state
+    state.note_contact("w1")
     state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), calls_in_flight=3), at(2))
     state.tick(at(3))
-    assert state.in_force is before
+    assert state.visible_state is before
 
 
 def test_who_drains_or_leaves_is_in_it_no_more() -> None:
@@ -52,14 +52,14 @@ def test_who_drains_or_leaves_is_in_it_no_more() -> None:
     state.worker_joined(hello("w2"), at(2))
     obey(state)
     state.drain_worker("w1", at(3))
-    assert {each.id for each in state.in_force.workers} == {"w2"}
+    assert {each.id for each in state.visible_state.workers} == {"w2"}
     state.worker_left("w2", at(4))
-    assert not state.in_force.workers
+    assert not state.visible_state.workers
 
 
 def test_another_version_is_another_one() -> None:
     state = serving()
-    before = state.in_force
+    before = state.visible_state
     load(state, server("a", prefix="other_"), now=at(2))
     obey(state)
-    assert state.in_force.version == state.visible.version > before.version
+    assert state.visible_state.version == state.visible.version > before.version

@@ -10,9 +10,9 @@ import pytest
 from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
-from leaseway.data_plane.core.ports import NO_OFFERS
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.mcp.http import errors as answers
-from leaseway.data_plane.mcp.protocol.listing import list_offers
+from leaseway.data_plane.mcp.protocol.listing import list_prompts_resources
 from leaseway.data_plane.mcp.protocol.pending import RawRequest, Unanswered
 
 ERRORS = [
@@ -53,5 +53,9 @@ class Refusing:
 
 async def test_a_status_for_a_list_of_prompts_is_told_as_one() -> None:
     capabilities = ServerCapabilities(prompts=PromptsCapability())
-    offers = await list_offers(cast("Any", Refusing()), capabilities, 5, NO_OFFERS)
-    assert offers.gaps == ("prompts/list failed: The server s answered with HTTP status 500.",)
+    prompts_resources = await list_prompts_resources(
+        cast("Any", Refusing()), capabilities, 5, NO_PROMPTS_RESOURCES
+    )
+    assert prompts_resources.gaps == (
+        "prompts/list failed: The server s answered with HTTP status 500.",
+    )

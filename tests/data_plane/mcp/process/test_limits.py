@@ -16,7 +16,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.process import launch
 from leaseway.data_plane.mcp.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
-from leaseway.data_plane.mcp.process.limits import Host, plan_limits
+from leaseway.data_plane.mcp.process.limits import KernelLimits, plan_limits
 from leaseway.spec.model import Limits, ServerSpec, Value, VariantKey
 from leaseway.wire.bounds import MIB
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 EVERYTHING = Limits(memory_bytes=64 * MIB, cpu_cores=0.5, open_files=64, processes=16)
-ROOT = Host(bounds_data=True, bounds_tasks=False)
-USER = Host(bounds_data=True, bounds_tasks=True)
+ROOT = KernelLimits(bounds_data=True, bounds_tasks=False)
+USER = KernelLimits(bounds_data=True, bounds_tasks=True)
 
 
 def held_here() -> set[str]:

@@ -53,14 +53,14 @@ async def test_every_page_is_read_and_the_first_of_a_name_counts(kind: ListKind)
     definitions = found.definitions
     assert [msgspec.json.decode(each) for each in definitions.values()] == [one, two]
     assert list(definitions) == ["x", "y"]
-    assert found.left_out == (f"It lists {kind.noun} more than once, the first counts: 'x'.",)
+    assert found.skipped == (f"It lists {kind.noun} more than once, the first counts: 'x'.",)
 
 
 @KINDS
 async def test_what_has_no_name_costs_itself_only_and_is_counted(kind: ListKind) -> None:
     found = await read(kind, first={kind.key: [5, {}, {kind.name: 7}, {kind.name: "a"}]})
     assert list(found.definitions) == ["a"]
-    (sentence,) = found.left_out
+    (sentence,) = found.skipped
     assert sentence.startswith(f"3 of its {kind.noun} left out")
     assert f"'{kind.name}'" in sentence
 
@@ -71,7 +71,7 @@ async def test_members_of_other_lists_may_be_anything(kind: ListKind) -> None:
     page = {"tools": 5, "prompts": 5, "resources": 5, "resourceTemplates": 5, kind.key: [other]}
     found = await read(kind, first=page)
     assert list(found.definitions) == ["x"]
-    assert not found.left_out
+    assert not found.skipped
 
 
 @KINDS

@@ -152,7 +152,7 @@ class KubernetesApi:
                 patch_type=PatchType.MERGE,
             )
 
-    async def tell(self, resource: Resource, kind: str, reason: str, note: str) -> None:
+    async def record_event(self, resource: Resource, kind: str, reason: str, note: str) -> None:
         """Make an event about a resource.
 
         Args:

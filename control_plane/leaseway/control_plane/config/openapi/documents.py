@@ -39,7 +39,7 @@ class DocumentUnavailable(Exception):
 
 
 @dataclass(frozen=True)
-class Document:
+class OpenApiDocument:
     """An imported document.
 
     Attributes:
@@ -60,7 +60,7 @@ class Documents:
         self._read: dict[str, tuple[Hashable, float, Any]] = {}
         self._imported: dict[tuple[str, Selection], tuple[Hashable, Imported]] = {}
 
-    def load(self, source: str, selection: Selection) -> Document:
+    def load(self, source: str, selection: Selection) -> OpenApiDocument:
         """Return a document's tools.
 
         Args:
@@ -79,7 +79,7 @@ class Documents:
                 except BadDocument as error:
                     raise DocumentUnavailable(str(error)) from None
                 self._keep(self._imported, (source, selection), known)
-            return Document(known[1], stale)
+            return OpenApiDocument(known[1], stale)
 
     def _document(self, source: str) -> tuple[Hashable, Any, str]:
         if not is_address(source):

@@ -249,11 +249,11 @@ def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
 def _resources(resources: Sequence[Resource]) -> dict[Source, Found]:
     found: dict[Source, Found] = {}
     for kind in KINDS:
-        kept, left_out = first_by_name(each for each in resources if each.kind == kind)
-        if left_out:
+        kept, skipped = first_by_name(each for each in resources if each.kind == kind)
+        if skipped:
             _logger.error(
                 "%d resources of the kind %s are left out: the first %d by name are read.",
-                left_out,
+                skipped,
                 kind,
                 len(kept),
             )

@@ -13,7 +13,7 @@ from typing import Final
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.control_plane.core.catalog.exposure import (
     Exposure,
-    LeftOut,
+    Skipped,
     expose,
     filtered,
     passing,
@@ -59,7 +59,7 @@ class ResourceExposure:
 
 def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
     """Derive what a server exposes from the tools or prompts that it lists."""
-    problems = LeftOut(spec.key.server_id, spec.key.tenant)
+    problems = Skipped(spec.key.server_id, spec.key.tenant)
     usables = usable(recorded, kind, problems)
     exposure = expose(spec, [item.name for item in usables], kind)
     tasks = {item.name for item in usables if kind is TOOLS and is_task_only(item.definition)}
@@ -86,7 +86,7 @@ def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:
 
 def resource_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]:
     """Return a warning for what of the resources and templates listed callers do not see."""
-    problems = LeftOut(spec.key.server_id, spec.key.tenant)
+    problems = Skipped(spec.key.server_id, spec.key.tenant)
     for recorded, kind in (
         (listing.resources, RESOURCES),
         (listing.templates, RESOURCE_TEMPLATES),
@@ -97,5 +97,5 @@ def resource_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]
 
 
 def _each_once(recorded: Sequence[Recorded], kind: Kind) -> tuple[Recorded, ...]:
-    found = {item.name: item for item in reversed(usable(recorded, kind, LeftOut("")))}
+    found = {item.name: item for item in reversed(usable(recorded, kind, Skipped("")))}
     return tuple(item for _, item in sorted(found.items()))

@@ -223,13 +223,13 @@ class PlacementTable:
         """Return when a worker was first chosen since it last said anything; None: it was not."""
         return self._asked.get(worker_id)
 
-    def heard(self, worker_id: str) -> None:
+    def note_contact(self, worker_id: str) -> None:
         """Note that a worker has said something."""
         self._asked.pop(worker_id, None)
 
     def worker_joined(self, worker_id: str, capacity: int) -> None:
         """Take in a worker that leases may be placed on, with the units that it has."""
-        self.heard(worker_id)
+        self.note_contact(worker_id)
         self._roomy.joined(worker_id, capacity, self.load(worker_id))
 
     def place(
@@ -308,7 +308,7 @@ class PlacementTable:
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
             self._cancel(key)
         self._roomy.left(worker_id)
-        self.heard(worker_id)
+        self.note_contact(worker_id)
 
     def replace_worker(
         self, worker_id: str, leases: Iterable[HeldLease]

@@ -29,7 +29,7 @@ class WorkerAddress:
     unix_socket: str = ""
 
 
-class InForce(NamedTuple):
+class VisibleState(NamedTuple):
     """The version that callers see, and who takes new work of it."""
 
     version: int = 0

@@ -58,12 +58,12 @@ class Roster:
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
 
-    def tell(self, worker_id: str, action: Action) -> None:
-        """Have something said to a worker."""
+    def queue_action(self, worker_id: str, action: Action) -> None:
+        """Queue an action for a worker."""
         self._unsent.append((worker_id, action))
 
     def take_unsent(self) -> list[tuple[str, Action]]:
-        """Return what was to be said since the last call, each with its worker's id."""
+        """Return the actions queued since the last call, each with its worker's id."""
         unsent, self._unsent = self._unsent, []
         return unsent
 
@@ -185,7 +185,7 @@ class Roster:
         lease = self.placements.leases.get(lease_id)
         if lease is None:
             return False
-        self.tell(lease.worker_id, RevokeLease(lease_id, reason))
+        self.queue_action(lease.worker_id, RevokeLease(lease_id, reason))
         return True
 
     def fence(self, lease_id: str, key: LeaseKey) -> None:
@@ -201,7 +201,7 @@ class Roster:
                 "Its session was told that it was lost while this worker was out of touch, and may"
                 " have another one."
             )
-            self.tell(record.id, RevokeLease(lease_id, reason))
+            self.queue_action(record.id, RevokeLease(lease_id, reason))
 
     # Time.
 
@@ -291,7 +291,7 @@ class Roster:
     def _drain(self, record: WorkerRecord) -> None:
         record.draining = True
         self._moved(record.id)
-        self.tell(record.id, DrainWorker("An operator asked for it."))
+        self.queue_action(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
         message = (
@@ -314,7 +314,7 @@ class Roster:
         for lease in [lease for lease in twins if self._stands(lease)][1:]:
             reason = "Another worker holds an older lease of the same session and server."
             self.workers[lease.worker_id].twins_revoked.add(lease.id)
-            self.tell(lease.worker_id, RevokeLease(lease.id, reason))
+            self.queue_action(lease.worker_id, RevokeLease(lease.id, reason))
 
     def _stands(self, lease: HeldLease) -> bool:
         record = self.workers[lease.worker_id]

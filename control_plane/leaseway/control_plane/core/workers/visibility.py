@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from leaseway.control_plane.core.workers.records import InForce, WorkerAddress, WorkerRecord
+from leaseway.control_plane.core.workers.records import VisibleState, WorkerAddress, WorkerRecord
 
 
 class Visibility:
@@ -19,7 +19,7 @@ class Visibility:
     """
 
     def __init__(self) -> None:
-        self.now = InForce()
+        self.now = VisibleState()
         self._listed: dict[str, WorkerAddress] = {}
 
     def follow(
@@ -38,7 +38,7 @@ class Visibility:
                 self._listed[worker_id] = is_now
                 listed = listed | {is_now}
         if listed is not self.now.workers or version != self.now.version:
-            self.now = InForce(version, listed)
+            self.now = VisibleState(version, listed)
 
 
 def _address(version: int, record: WorkerRecord | None) -> WorkerAddress | None:

@@ -26,7 +26,7 @@ from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.get_stream import BROKEN, Follower
 from leaseway.data_plane.mcp.http.notifications import Telling, unanswered
 from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
-from leaseway.data_plane.mcp.http.responses import AnswerReader, Asked, EventReader
+from leaseway.data_plane.mcp.http.responses import AnswerReader, EventReader, PostedRequest
 from leaseway.data_plane.mcp.http.session_renewal import Renewal, SessionForgotten
 from leaseway.data_plane.mcp.protocol.codec import Envelope, encode_notification, request_key
 from leaseway.data_plane.mcp.protocol.connection import Peer
@@ -171,11 +171,11 @@ class HttpConnection(Peer):
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
         await self._telling.now(line, headers or self.era.headers)
 
-    def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
+    def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()  # closes the response stream, which is how modern servers are told
-        if tell and entry.written and not self.era.modern and not self.closed.is_set():
+        if notify and entry.written and not self.era.modern and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
             self._telling.later(line, self.era.headers)
@@ -218,7 +218,7 @@ class HttpConnection(Peer):
                     self._unreachable = False
                     self.on_mended(UNREACHABLE)
                 await self._answers.read(
-                    Asked(key, headers, session, opens=key == self._initializing),
+                    PostedRequest(key, headers, session, opens=key == self._initializing),
                     response,
                     self.era,
                 )

@@ -111,7 +111,7 @@ class EventReader:
             raise answers.unreadable(self._server, "an event that is no JSON-RPC") from None
 
 
-class Asked(NamedTuple):
+class PostedRequest(NamedTuple):
     """A request that was posted.
 
     Attributes:
@@ -153,7 +153,7 @@ class AnswerReader:
         self._take = take
         self._waits = waits
 
-    async def read(self, asked: Asked, response: aiohttp.ClientResponse, era: Era) -> None:
+    async def read(self, asked: PostedRequest, response: aiohttp.ClientResponse, era: Era) -> None:
         """Read an answer to its end, or until nobody waits for more of it.
 
         Raises:
@@ -177,7 +177,9 @@ class AnswerReader:
         if self._waits(asked.key):
             raise answers.ended_early(self._server)
 
-    async def _read_refusal(self, asked: Asked, response: aiohttp.ClientResponse, era: Era) -> None:
+    async def _read_refusal(
+        self, asked: PostedRequest, response: aiohttp.ClientResponse, era: Era
+    ) -> None:
         body = await answers.read_body(self._server, response)
         in_session = asked.session and era.version and not era.modern
         if in_session and _names_session(response.status, body):

@@ -36,7 +36,7 @@ class PodTransport(PullTransport):
         pods: The worker's pods.
         name: The pod's name.
         manifests: What is made for it, in order, each with its plural.
-        heard: Takes what the server writes to its standard error, and why it does not run yet.
+        on_output: Takes what the server writes to its standard error, and why it does not run yet.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class PodTransport(PullTransport):
         pods: Pods,
         name: str,
         manifests: Sequence[tuple[str, Manifest]],
-        heard: Callable[[bytes], None],
+        on_output: Callable[[bytes], None],
     ) -> None:
         self._server = server
         self._pods = pods
         self._name = name
         self._manifests = manifests
-        self._heard = heard
+        self._on_output = on_output
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, 8 * bounds.MAX_LINE)
         self._messages: deque[bytes] = deque()
@@ -72,7 +72,7 @@ class PodTransport(PullTransport):
             for plural, manifest in self._manifests:
                 await self._pods.create(plural, manifest)
             async for why in self._pods.until_running(self._name):
-                self._heard(f"pod {self._name}: {why}\n".encode())
+                self._on_output(f"pod {self._name}: {why}\n".encode())
             self._socket = await self._pods.attach(self._name)
         except PodFailure as failure:
             raise Fault(
@@ -116,9 +116,9 @@ class PodTransport(PullTransport):
                         f"it wrote a line of {self._too_long} bytes, which is too long"
                     )
             case 2:
-                self._heard(data)
+                self._on_output(data)
             case 3:
-                self._heard(f"pod {self._name}: {_ending(data)}\n".encode())
+                self._on_output(f"pod {self._name}: {_ending(data)}\n".encode())
                 raise EOFError
             case _:
                 pass

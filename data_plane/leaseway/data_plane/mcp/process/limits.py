@@ -25,7 +25,7 @@ _CAP_SYS_RESOURCE: Final = 1 << 24
 
 
 @dataclass(frozen=True)
-class Host:
+class KernelLimits:
     """What the kernel does with resource limits of this worker's children.
 
     Attributes:
@@ -52,7 +52,7 @@ class LimitPlan:
 
 
 def plan_limits(
-    limits: Limits, entrances: Collection[Path], missing: Mapping[str, str], host: Host
+    limits: Limits, entrances: Collection[Path], missing: Mapping[str, str], host: KernelLimits
 ) -> LimitPlan:
     """Decide how limits are held.
 
@@ -74,13 +74,13 @@ def plan_limits(
     return LimitPlan(tuple(steps), warnings)
 
 
-def this_host() -> Host:
+def this_host() -> KernelLimits:
     """Look at the worker's own rights."""
     linux = sys.platform.startswith("linux")
-    return Host(bounds_data=linux, bounds_tasks=not linux or not _is_privileged())
+    return KernelLimits(bounds_data=linux, bounds_tasks=not linux or not _is_privileged())
 
 
-def _stand_in(key: str, limits: Limits, host: Host) -> tuple[str, str, str]:
+def _stand_in(key: str, limits: Limits, host: KernelLimits) -> tuple[str, str, str]:
     """Return the launcher's step or nothing, the reason, and how far the limit holds."""
     if key == "memory" and host.bounds_data:
         text = "holds for each process of its own, not for all of them together"

@@ -168,7 +168,7 @@ class Reaper:
             OSError: There is no reaper process, and none can be started.
         """
         self._groups.add(group)
-        self._tell(f"+{group}\n")
+        self._send_line(f"+{group}\n")
 
     def register_engine(self) -> None:
         """A container is about to be run.
@@ -179,13 +179,13 @@ class Reaper:
         rites = self.containers.last_rites()
         if not self._engine and rites is not None:
             self._engine = f"engine {json.dumps(rites)}\n"
-            self._tell(self._engine)
+            self._send_line(self._engine)
 
     def release(self, group: int, mark: str) -> None:
         """A process group has ended; what left it goes too."""
         self._groups.discard(group)
         try:
-            self._tell(f"-{group} {mark}\n")
+            self._send_line(f"-{group} {mark}\n")
         except OSError as error:
             _logger.error("The reaper process can't be started: %s.", error.strerror)
 
@@ -211,7 +211,7 @@ class Reaper:
 
     def _register_cgroup(self, folder: Path) -> None:
         self._folders.append(folder)
-        self._tell(f"cgroup {folder}\n")
+        self._send_line(f"cgroup {folder}\n")
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(  # noqa: S603 - our own file, run by our own interpreter
@@ -239,7 +239,7 @@ class Reaper:
             self._loop.add_reader(self._watch, self._ended)
         return process
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         if not self._closed and not self._write(line):
             self._replace("is gone, or does not read what it is told")
             self._write(line)

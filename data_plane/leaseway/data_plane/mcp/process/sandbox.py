@@ -30,14 +30,14 @@ from leaseway.spec.model import Sandbox
 from leaseway.wire.errors import Fault, Reason
 
 TRIAL_TIMEOUT: Final = 10.0
-"""Seconds that a trial may take."""
+"""Seconds that a check may take."""
 
 disk: Final = DiskThreads(64)
 """Looks at files for starts, and runs trials."""
 
 
-class Tried(NamedTuple):
-    """How a trial went.
+class CheckResult(NamedTuple):
+    """How a check went.
 
     Attributes:
         status: Its exit status, minus the signal that ended it; None if it did not end in time.
@@ -48,7 +48,7 @@ class Tried(NamedTuple):
     words: str
 
 
-async def try_command(command: Sequence[str]) -> Tried:
+async def try_command(command: Sequence[str]) -> CheckResult:
     """Run a command without input, environment or the worker's terminal; say how it went.
 
     It has ended when this returns or raises, also if the caller is cancelled.
@@ -56,17 +56,17 @@ async def try_command(command: Sequence[str]) -> Tried:
     Raises:
         OSError: It can't be started.
     """
-    trial = _Trial(command)
-    end = disk.start(trial.run)
+    check = _Check(command)
+    end = disk.start(check.run)
     try:
         return await asyncio.shield(end)
     except asyncio.CancelledError:
-        trial.give_up()
+        check.give_up()
         await shielded(asyncio.ensure_future(_over(end)))
         raise
 
 
-class _Trial:
+class _Check:
     """One run of a command, in a thread; executing it may hang, too."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class _Trial:
         self._process: subprocess.Popen[bytes] | None = None
         self._given_up = False
 
-    def run(self) -> Tried:
+    def run(self) -> CheckResult:
         self._process = _start(self._command)
         if self._given_up:
             self._process.kill()
@@ -97,11 +97,11 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-async def _over(end: asyncio.Future[Tried]) -> None:
+async def _over(end: asyncio.Future[CheckResult]) -> None:
     await asyncio.wait([end], timeout=TRIAL_TIMEOUT)
 
 
-def _end(process: subprocess.Popen[bytes]) -> Tried:
+def _end(process: subprocess.Popen[bytes]) -> CheckResult:
     assert process.stderr is not None
     try:
         words = process.communicate(timeout=TRIAL_TIMEOUT)[1]
@@ -109,10 +109,10 @@ def _end(process: subprocess.Popen[bytes]) -> Tried:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
             process.wait(TRIAL_TIMEOUT)
-        return Tried(None, "")
+        return CheckResult(None, "")
     finally:
         process.stderr.close()
-    return Tried(process.returncode, words.decode(errors="replace").strip())
+    return CheckResult(process.returncode, words.decode(errors="replace").strip())
 
 
 _BWRAP: Final = "bwrap"
@@ -204,7 +204,7 @@ def _arguments(sandbox: Sandbox, command: Sequence[str], cwd: str) -> list[str]:
     for name in sandbox.writable_paths:
         arguments += ["--bind", name, name]
     arguments += _masks(os.environ)
-    # The trial of the sandbox begins elsewhere.
+    # The check of the sandbox begins elsewhere.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
 
 
@@ -244,18 +244,18 @@ def _surroundings(program: Path) -> Path:
     return program if folder in _PRIVATE else folder
 
 
-async def _refusal(trial: Sequence[str]) -> str:
+async def _refusal(check: Sequence[str]) -> str:
     """Make the sandbox around a program that does nothing; return why not, or nothing."""
     try:
-        tried = await try_command(trial)
+        tried = await try_command(check)
         if tried.status is not None and tried.status < 0:  # it says nothing about sandboxes
-            tried = await try_command(trial)
+            tried = await try_command(check)
     except OSError as error:
         return f"bwrap can't be started ({error.strerror}). See to it that it can be run there."
     return "" if tried.status == 0 else _what_to_do(tried)
 
 
-def _what_to_do(tried: Tried) -> str:
+def _what_to_do(tried: CheckResult) -> str:
     if tried.status is None:
         return (
             f"bwrap did not answer within {TRIAL_TIMEOUT:g} s. See whether that machine is"

@@ -47,7 +47,7 @@ class StderrTail:
         self._line_bytes = line_bytes
         self._partial = bytearray()
         self._cut = False
-        self._heard: Callable[[str], None] | None = None
+        self._on_line: Callable[[str], None] | None = None
         self._secrets: tuple[str, ...] = ()
         self._room = line_bytes
         self.hide(secrets)
@@ -73,9 +73,9 @@ class StderrTail:
         """Return the kept lines, the oldest first, an unfinished one included."""
         return [*self._lines, self._shown()] if self._partial else list(self._lines)
 
-    def watch(self, heard: Callable[[str], None]) -> None:
+    def watch(self, on_line: Callable[[str], None]) -> None:
         """Notify of each line, as it is kept, from now on."""
-        self._heard = heard
+        self._on_line = on_line
 
     def last(self, lines: int, size: int) -> str:
         """Return at most so many of the last lines, at most `size` characters of them."""
@@ -88,8 +88,8 @@ class StderrTail:
 
     def _close_line(self) -> None:
         self._lines.append(self._shown())
-        if self._heard is not None:
-            self._heard(self._lines[-1])
+        if self._on_line is not None:
+            self._on_line(self._lines[-1])
         self._partial.clear()
         self._cut = False
 

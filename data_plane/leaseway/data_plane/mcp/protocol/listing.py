@@ -19,7 +19,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
-from leaseway.data_plane.core.ports import NO_OFFERS, Offers
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, PromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.wire.bounds import MAX_LISTED, MIB
@@ -81,7 +81,7 @@ class Listed:
             self._again[name] = None
 
     @property
-    def left_out(self) -> tuple[str, ...]:
+    def skipped(self) -> tuple[str, ...]:
         """What of the list is in no definition, a sentence each."""
         kind, found = self._kind, []
         if self._nameless:
@@ -169,9 +169,12 @@ _MAX_WHY: Final = 300
 """Characters of a server's error that a warning quotes."""
 
 
-async def list_offers(
-    peer: Peer, capabilities: ServerCapabilities | None, timeout: float, before: Offers = NO_OFFERS
-) -> Offers:
+async def list_prompts_resources(
+    peer: Peer,
+    capabilities: ServerCapabilities | None,
+    timeout: float,
+    before: PromptsResources = NO_PROMPTS_RESOURCES,
+) -> PromptsResources:
     """List all that a server says it has; never fails.
 
     Args:
@@ -187,7 +190,7 @@ async def list_offers(
         wanted += (("resources", RESOURCES), ("templates", TEMPLATES))
     lists: dict[str, tuple[bytes, ...]] = {}
     gaps: list[str] = []
-    left_out: list[str] = []
+    skipped: list[str] = []
     until = asyncio.get_running_loop().time() + timeout
     for into, kind in wanted:
         try:
@@ -195,11 +198,11 @@ async def list_offers(
                 # Said to have some, a server may have none of one kind.
                 listed = await list_all(peer, kind, may_be_unknown=True)
             lists[into] = tuple(listed.definitions.values())
-            left_out += listed.left_out
+            skipped += listed.skipped
         except (ListingFailed, MCPError, TimeoutError) as error:
             gaps.append(f"{kind.method} failed: {_why(error, timeout)}.")
             lists[into] = getattr(before, into)
-    return Offers(**lists, gaps=tuple(gaps), left_out=tuple(left_out))
+    return PromptsResources(**lists, gaps=tuple(gaps), skipped=tuple(skipped))
 
 
 def _why(error: Exception, timeout: float) -> str:

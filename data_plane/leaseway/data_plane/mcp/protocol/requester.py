@@ -54,7 +54,7 @@ class Requester(Dispatcher[TransportContext]):
         """Begin to send a request."""
         raise NotImplementedError
 
-    def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
+    def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         """Stop a request that nobody waits for; tell the server if it was written."""
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class Requester(Dispatcher[TransportContext]):
             ConnectionLost: The connection ended or could not be made.
             MCPError: The server answered with an error, which is a sign, too.
         """
-        await self._ask("server/discover" if self.era.modern else "ping", None, tell=False)
+        await self._ask("server/discover" if self.era.modern else "ping", None, notify=False)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
@@ -121,9 +121,9 @@ class Requester(Dispatcher[TransportContext]):
             self._wake_in_doubt()
 
     async def _ask(
-        self, method: str, params: Mapping[str, Any] | None, *, tell: bool = True
+        self, method: str, params: Mapping[str, Any] | None, *, notify: bool = True
     ) -> bytes:
-        opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": tell}
+        opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": notify}
         if self.era.modern:
             opts["headers"]["mcp-method"] = method
         return await self._round_trip(method, params, opts, self.era)

@@ -100,10 +100,10 @@ class StreamPeer(Peer):
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
         self._send_note(line)
 
-    def _abandon(self, key: object, entry: Pending, reason: str, tell: bool) -> None:
+    def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         if self.transport.withdraw(entry):
             return
-        if tell and entry.written and not self.closed.is_set():
+        if notify and entry.written and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             self._send_note(encode_notification("notifications/cancelled", params))
 

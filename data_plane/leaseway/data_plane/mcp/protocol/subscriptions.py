@@ -52,7 +52,7 @@ class _Follower:
         self._on_update = None
         self._resource.leave(self)
 
-    def tell(self, uri: str) -> None:
+    def notify(self, uri: str) -> None:
         """Pass on that something changed, or by an empty URI that the subscription holds."""
         if self._on_update is not None:
             self._on_update(uri)
@@ -95,7 +95,7 @@ class _Resource:
         follower = _Follower(self, on_update, done)
         self._followers[follower] = None
         if self._holds:
-            asyncio.get_running_loop().call_soon(follower.tell, "")
+            asyncio.get_running_loop().call_soon(follower.notify, "")
         return follower
 
     def leave(self, follower: _Follower) -> None:
@@ -115,9 +115,9 @@ class _Resource:
         """Note that it holds; what changed between two of them is not known, so all is said to."""
         self._holds = True
         for follower in tuple(self._followers):
-            follower.tell("")
+            follower.notify("")
         if self._was_held:
-            self.tell(self.uri)
+            self.notify(self.uri)
         self._was_held = True
 
     def renew(self) -> None:
@@ -125,10 +125,10 @@ class _Resource:
         self.anew = True
         self.changed.set()
 
-    def tell(self, uri: str) -> None:
+    def notify(self, uri: str) -> None:
         """Pass a change on."""
         for follower in tuple(self._followers):
-            follower.tell(uri)
+            follower.notify(uri)
 
     def covers(self, uri: str) -> bool:
         """Return whether a URI is this one or a part of it."""
@@ -197,7 +197,7 @@ class Subscriptions:
     def _updated(self, uri: str) -> None:
         for resource in self._resources.values():
             if resource.covers(uri):
-                resource.tell(uri)
+                resource.notify(uri)
 
     def _renew(self) -> None:
         for resource in self._resources.values():
@@ -332,7 +332,7 @@ async def _read(stream: Subscription, resource: _Resource) -> bool:
         async for event in stream:
             if isinstance(event, ResourceUpdated):
                 told = True
-                resource.tell(event.uri)
+                resource.notify(event.uri)
     except SubscriptionLost:
         pass  # as if it had been ended in order: another stream is opened
     return told

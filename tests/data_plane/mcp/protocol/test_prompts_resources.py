@@ -87,21 +87,25 @@ async def test_all_pages_of_all_lists_are_kept_as_they_were_sent(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
-        offers = await instance.list_offers(WAIT)
-        assert instance.offers is offers
-    assert [json.loads(each)["name"] for each in offers.prompts] == [
+        prompts_resources = await instance.list_prompts_resources(WAIT)
+        assert instance.prompts_resources is prompts_resources
+    assert [json.loads(each)["name"] for each in prompts_resources.prompts] == [
         "greet",
         "secret_prompt",
         "plain",
     ]
-    assert json.loads(offers.prompts[0])["arguments"] == [{"name": "name", "required": True}]
-    assert [json.loads(each)["uri"] for each in offers.resources] == [
+    assert json.loads(prompts_resources.prompts[0])["arguments"] == [
+        {"name": "name", "required": True}
+    ]
+    assert [json.loads(each)["uri"] for each in prompts_resources.resources] == [
         "note://a",
         "note://b",
         "note://secret/x",
     ]
-    assert [json.loads(each)["uriTemplate"] for each in offers.templates] == ["note://{name}"]
-    assert offers.gaps == ()
+    assert [json.loads(each)["uriTemplate"] for each in prompts_resources.templates] == [
+        "note://{name}"
+    ]
+    assert prompts_resources.gaps == ()
 
 
 @KINDS
@@ -131,20 +135,25 @@ async def test_prompts_resources_and_completions_are_answered(
 
 async def test_a_list_that_fails_costs_that_list_only(bench: Bench) -> None:
     async with offering(bench, "stdio", "auto", "broken=resources") as instance:
-        offers = await instance.list_offers(WAIT)
+        prompts_resources = await instance.list_prompts_resources(WAIT)
         assert list(instance.tools) == ["write", "offer", "said"]
-    assert len(offers.prompts) == 3
-    assert offers.resources == ()
-    assert len(offers.templates) == 1
-    assert len(offers.gaps) == 1
-    assert "resources/list" in offers.gaps[0]
-    assert "resources is broken today" in offers.gaps[0]
+    assert len(prompts_resources.prompts) == 3
+    assert prompts_resources.resources == ()
+    assert len(prompts_resources.templates) == 1
+    assert len(prompts_resources.gaps) == 1
+    assert "resources/list" in prompts_resources.gaps[0]
+    assert "resources is broken today" in prompts_resources.gaps[0]
 
 
 async def test_a_server_without_prompts_and_resources_is_not_asked_for_them(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("official_stdio"))
-    offers = await instance.list_offers(WAIT)
-    assert (offers.prompts, offers.resources, offers.templates, offers.gaps) == ((), (), (), ())
+    prompts_resources = await instance.list_prompts_resources(WAIT)
+    assert (
+        prompts_resources.prompts,
+        prompts_resources.resources,
+        prompts_resources.templates,
+        prompts_resources.gaps,
+    ) == ((), (), (), ())
 
 
 @KINDS
@@ -159,9 +168,9 @@ async def test_a_server_that_offers_more_says_so(
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
                         told = await bench.changed.get() is instance
-        offers = await instance.list_offers(WAIT)
-    assert len(offers.prompts) > 3
-    assert len(offers.resources) > 3
+        prompts_resources = await instance.list_prompts_resources(WAIT)
+    assert len(prompts_resources.prompts) > 3
+    assert len(prompts_resources.resources) > 3
 
 
 @KINDS
@@ -244,9 +253,9 @@ async def test_npms_reference_server_lists_reads_completes_and_tells(
     command, *args = [*npm_server("mcp-server-everything"), "stdio"]
     spec = ServerSpec(VariantKey("everything"), "stdio", command=command, args=tuple(args))
     instance = await bench.start(spec)
-    offers = await instance.list_offers(WAIT)
-    assert offers.gaps == ()
-    prompts = {json.loads(each)["name"]: json.loads(each) for each in offers.prompts}
+    prompts_resources = await instance.list_prompts_resources(WAIT)
+    assert prompts_resources.gaps == ()
+    prompts = {json.loads(each)["name"]: json.loads(each) for each in prompts_resources.prompts}
     assert prompts
     for name, prompt in prompts.items():
         given = {each["name"]: "1" for each in prompt.get("arguments", ()) if each.get("required")}
@@ -254,13 +263,13 @@ async def test_npms_reference_server_lists_reads_completes_and_tells(
             given = {**given, "resourceType": "Text"}
         got = await result(instance, "prompts/get", name, name=name, arguments=given)
         assert got["messages"], name
-    assert offers.resources
-    for each in offers.resources[:10]:
+    assert prompts_resources.resources
+    for each in prompts_resources.resources[:10]:
         uri = json.loads(each)["uri"]
         assert (await result(instance, "resources/read", uri, uri=uri))["contents"]
-    templates = [json.loads(each)["uriTemplate"] for each in offers.templates]
+    templates = [json.loads(each)["uriTemplate"] for each in prompts_resources.templates]
     assert templates
-    uri = json.loads(offers.resources[0])["uri"]
+    uri = json.loads(prompts_resources.resources[0])["uri"]
     follower = Follower(instance, uri)
     assert await follower.next() == ""
     follower.call.cancel("enough")
