@@ -127,11 +127,9 @@ class _FollowedFiles:
 
     @property
     def any(self) -> bool:
-        """Whether there are any."""
         return bool(self._seen)
 
     def note(self, paths: Iterable[Path]) -> None:
-        """Follow these from now on."""
         self._seen = {path: _signature(path) for path in paths}
 
     def changed(self) -> bool:
@@ -203,7 +201,6 @@ async def take_config(
 
 
 def _named(source: Source) -> str:
-    """Return what a file is called, or a namespace for each of its resources."""
     resource = source.resource
     return str(source.path if resource is None else resource_path(resource.namespace))
 

@@ -35,7 +35,6 @@ class PlaneMeters:
         meter: Where they are registered.
         state: What is read.
         clock: Seconds, monotonic.
-
     """
 
     def __init__(
@@ -128,7 +127,6 @@ class PlaneMeters:
                 pass
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem) -> None:
-        """Note how a probe ended."""
         self._end_probe(probe_id, outcome.reason if isinstance(outcome, Problem) else _OK)
 
     def _end_probe(self, probe_id: int, outcome: str) -> None:

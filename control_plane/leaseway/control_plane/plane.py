@@ -31,7 +31,6 @@ T = TypeVar("T")
 
 
 def now() -> Moment:
-    """Return the present."""
     return Moment(time.monotonic(), time.time())
 
 
@@ -159,7 +158,6 @@ class Plane:
             self.meters.follow(self.state)
 
     def counts(self) -> dict[str, int]:
-        """Count what is known."""
         state = self.state
         return {
             "workers": len(state.workers),
@@ -177,7 +175,6 @@ class Plane:
             return
 
     async def visible_state(self, seen: VisibleState) -> VisibleState:
-        """Return what is in force as soon as it is not what was seen."""
         while self.state.visible_state == seen:
             await self._visible_state.wait()
         return self.state.visible_state
@@ -215,7 +212,6 @@ class Plane:
 
         Raises:
             Fault: INVALID_REQUEST; that is noted, too.
-
         """
         now = self.clock()
         try:

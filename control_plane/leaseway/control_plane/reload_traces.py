@@ -49,7 +49,6 @@ class ReloadTraces:
         return action
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem) -> None:
-        """End a probe's span."""
         self._end(probe_id, outcome.reason if isinstance(outcome, Problem) else "")
 
     def _probe_started(self, action: StartProbe) -> StartProbe:

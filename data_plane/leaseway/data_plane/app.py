@@ -55,7 +55,6 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     Raises:
         ValueError: It would listen beyond this machine without a key.
         OSError: The address cannot be used.
-
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
@@ -106,7 +105,6 @@ def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | Non
 
     Raises:
         OSError: Nothing can be written there.
-
     """
     if options.audit is None:
         return None
@@ -131,7 +129,6 @@ async def artifact_storage(
     Args:
         base: The folder to keep them below, or None for the system's own for what is temporary.
         grace: Seconds to wait for their removal.
-
     """
     storage = await asyncio.to_thread(DirectoryStorage, base)
     try:

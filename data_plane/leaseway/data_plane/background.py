@@ -34,7 +34,6 @@ class Alarm:
 
     Args:
         ring: What is called; it may set the alarm anew.
-
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -49,7 +48,6 @@ class Alarm:
             self._handle = self._loop.call_at(at, self._ring)
 
     def clear(self) -> None:
-        """Do not ring."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -66,7 +64,6 @@ class Background:
 
     Args:
         group: Owns the tasks.
-
     """
 
     def __init__(self, group: asyncio.TaskGroup) -> None:
@@ -88,7 +85,6 @@ class Background:
         Args:
             work: Begins it; called again after each failure, later and later (30 s at most).
             name: Appears in the log.
-
         """
         return self.spawn(self._again_and_again(work, name), name)
 

@@ -40,7 +40,6 @@ async def serve(
         background: Runs what nobody waits for.
         stop: Says when.
         ready: Called once the server listens.
-
     """
     add_execution_service(worker.execution, server)
     leases_pb2_grpc.add_LeaseServiceServicer_to_server(worker.lease_service, server)

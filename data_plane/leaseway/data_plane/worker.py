@@ -84,7 +84,6 @@ class WorkerOptions:
         recent_calls: How many calls are remembered for operators; 0 for none.
         audit: The folder that calls are recorded in, or None for nowhere.
         standbys: Control planes of which one may lead in the first one's place.
-
     """
 
     control_plane: Endpoint
@@ -143,7 +142,6 @@ class Worker:
         artifacts: Images and sounds of results.
         artifacts_http: Where pages ask for them, or None for nowhere.
         sync: Keeps it joined.
-
     """
 
     def __init__(

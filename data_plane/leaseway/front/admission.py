@@ -35,7 +35,6 @@ class Admission:
         key: The shared key that a request must carry, or None where anybody may ask.
         origins: Origins of pages that may ask, beside those of this machine.
         hosts: Names by which clients reach the front, beside those of this machine.
-
     """
 
     def __init__(

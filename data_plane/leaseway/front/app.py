@@ -109,7 +109,6 @@ async def run_stdio(options: FrontOptions, scope: str, output: int) -> int:
         options: Which Leaseway it sees.
         scope: The server that it sees; empty means all.
         output: The descriptor that carries the protocol.
-
     """
     stopped = _stop_signal()
     async with _client(options) as client:

@@ -59,7 +59,6 @@ async def take_answer(client: AsyncClient, state: str, responses: bytes) -> None
 
     Raises:
         LeasewayError: The credential may not decide.
-
     """
     try:
         answers = msgspec.json.decode(responses or b"{}")
@@ -74,7 +73,6 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
 
     Raises:
         LeasewayError: The credential may not decide.
-
     """
     answered: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
 

@@ -35,7 +35,6 @@ class Caller:
 
     Args:
         front: Answers its requests.
-
     """
 
     def __init__(self, front: HttpFront) -> None:
@@ -53,7 +52,6 @@ class Callers:
         key: What the front sends where there is no authenticator.
         authenticator: Says who callers are; None means that all are one.
         limit: The most of them.
-
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class Callers:
 
     @property
     def sessions(self) -> int:
-        """How many sessions all callers have."""
         return sum(caller.front.sessions for caller in self._callers.values())
 
     @property
@@ -97,7 +94,6 @@ class Callers:
         Raises:
             Fault: Its credential is not good, or not for calls.
             TooManyCallers: There is no room for another one.
-
         """
         if self._authenticator is None:
             return self._caller((self._tenant, self._agent, b""), self._key)
@@ -118,7 +114,6 @@ class Callers:
         return caller
 
     def end_streams(self) -> None:
-        """End what clients listen to."""
         for caller in self._callers.values():
             caller.front.end_streams()
 

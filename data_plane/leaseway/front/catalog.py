@@ -50,7 +50,6 @@ class Catalog:
 
     Args:
         client: The tenant's client.
-
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -73,7 +72,6 @@ class Catalog:
 
         Raises:
             LeasewayError: It was never read, and cannot be now.
-
         """
         found = self._listings.get((kind, scope))
         if found is not None:
@@ -95,7 +93,6 @@ class Catalog:
 
         Raises:
             LeasewayError: It cannot be read.
-
         """
         await self._refresh(kind)
         return await self.listing(kind, scope)

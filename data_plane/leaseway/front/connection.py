@@ -50,7 +50,6 @@ class Head:
         before: Its bytes up to those digits.
         after: Its bytes behind them.
         known: What it leads to.
-
     """
 
     __slots__ = ("_after", "_before", "known")
@@ -62,7 +61,6 @@ class Head:
 
     @property
     def name(self) -> tuple[bytes, bytes]:
-        """Tells it from others."""
         return self._before, self._after
 
     def split(self, data: bytes) -> tuple[int, int] | None:
@@ -84,7 +82,6 @@ class Connection(asyncio.Protocol):
     Args:
         inner: aiohttp's side of it.
         table: All connections; it is one of them while it is open.
-
     """
 
     def __init__(self, inner: Any, table: Connections) -> None:
@@ -112,7 +109,6 @@ class Connection(asyncio.Protocol):
         self._full_since: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
         self._transport = transport
         self._table.add(self._inner, self)
         self._inner.connection_made(transport)
@@ -126,7 +122,6 @@ class Connection(asyncio.Protocol):
             task.cancel()
 
     def eof_received(self) -> bool | None:
-        """Pass it on."""
         ends: bool | None = self._inner.eof_received()
         return ends
 
@@ -268,7 +263,6 @@ class Connection(asyncio.Protocol):
             http: The request.
             response: The answer.
             known: What the head leads to; None where nothing is known.
-
         """
         if self._transport.is_closing():
             return
@@ -337,11 +331,9 @@ class Connections:
         return len(self._open)
 
     def add(self, inner: Any, connection: Connection) -> None:
-        """Note one more."""
         self._open[inner] = connection
 
     def discard(self, inner: Any) -> None:
-        """Forget one."""
         self._open.pop(inner, None)
 
     def of(self, http: web.BaseRequest) -> Connection | None:

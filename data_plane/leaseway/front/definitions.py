@@ -48,7 +48,6 @@ class Listing(Generic[ItemT]):
 
         Raises:
             RpcError: The cursor is none of this front's.
-
         """
         begin = bisect_right(self.keys, _key_of(cursor)) if cursor is not None else 0
         end, size = begin, 0
@@ -64,12 +63,10 @@ class Listing(Generic[ItemT]):
 
 
 def tool_listing(tools: Iterable[Tool]) -> Listing[Tool]:
-    """Return tools as `tools/list` has them."""
     return _listing("tools", tools, lambda tool: (tool.name,), tool_definition)
 
 
 def prompt_listing(prompts: Iterable[Prompt]) -> Listing[Prompt]:
-    """Return prompts as `prompts/list` has them."""
     return _listing("prompts", prompts, lambda prompt: (prompt.name,), _prompt_definition)
 
 
@@ -82,14 +79,12 @@ def resource_listing(resources: Iterable[Resource]) -> Listing[Resource]:
 
 
 def template_listing(templates: Iterable[ResourceTemplate]) -> Listing[ResourceTemplate]:
-    """Return templates as `resources/templates/list` has them."""
     return _listing(
         "resourceTemplates", templates, lambda one: (one.uri_template,), _template_definition
     )
 
 
 def tool_definition(tool: Tool) -> dict[str, Any]:
-    """Return a tool as MCP defines it."""
     definition = tool.definition()
     return _definition({"inputSchema": definition.pop("inputSchema"), **definition})
 

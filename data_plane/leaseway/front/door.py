@@ -35,7 +35,6 @@ class Door:
         callers: Answer them, each its own.
         public_url: By which clients reach the front, where a proxy is between; empty means that
             it is as their requests say.
-
     """
 
     def __init__(self, admission: Admission, callers: Callers, public_url: str = "") -> None:

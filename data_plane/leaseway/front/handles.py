@@ -95,7 +95,6 @@ class HandleTable(Protocol):
 
 
 def handle_tool(name: str) -> str | None:
-    """Return which of the tools a name means, or None."""
     name = name.removeprefix(f"{ADMIN_TOOLSET}:")
     return name if name in _DEFINITIONS else None
 
@@ -134,7 +133,6 @@ async def acquire(
     Raises:
         RpcError: The arguments are wrong, or there are too many sessions.
         LeasewayError: The server cannot be leased.
-
     """
     server = _read(ACQUIRE, arguments, _Acquire).server
     if scope and server != scope:
@@ -161,7 +159,6 @@ async def release(
 
     Raises:
         RpcError: The arguments are wrong.
-
     """
     handle = _read(RELEASE, arguments, _Release).handle
     live = table.find_handle(handle, scope) if handle is not None else carried

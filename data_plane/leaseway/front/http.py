@@ -91,7 +91,6 @@ class HttpFront:
         catalog: Its lists.
         methods: Answers requests.
         sessions: The sessions of this caller.
-
     """
 
     def __init__(
@@ -113,7 +112,6 @@ class HttpFront:
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are."""
         return len(self._sessions)
 
     @property
@@ -127,7 +125,6 @@ class HttpFront:
         self._reaping = asyncio.create_task(self._sessions.reap(), name="front reaper")
 
     def end_streams(self) -> None:
-        """End what clients listen to."""
         for streams in self._pushes.values():
             for stream in streams:
                 stream.end()
@@ -148,7 +145,6 @@ class HttpFront:
                 task.cancel()
 
     async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request that was let in."""
         try:
             with self._counted():
                 return await self._answer(http)

@@ -40,7 +40,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def request_id(self) -> bytes:
-        """The id as JSON; empty where there is none."""
         return bytes(self.id)
 
 
@@ -69,7 +68,6 @@ class CallParams(Continued, kw_only=True):
 
         Raises:
             RpcError: They are something else.
-
         """
         arguments = bytes(self.arguments)
         if arguments == b"null":
@@ -156,7 +154,6 @@ def read_message(line: bytes | str) -> Message:
 
     Raises:
         RpcError: It is no JSON, or no single JSON-RPC message.
-
     """
     try:
         message = _split(line)
@@ -175,7 +172,6 @@ def params_of(message: Message, kind: type[ParamsT]) -> ParamsT:
 
     Raises:
         RpcError: They have not the shape that the method wants.
-
     """
     try:
         params: ParamsT = _decoders[kind].decode(message.params or b"{}")
@@ -189,7 +185,6 @@ def _refuse(message: Message, error: Exception) -> NoReturn:
 
 
 def result_message(request_id: bytes, result: bytes) -> bytes:
-    """Return the response to a request, its result as it is."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 
 
@@ -202,12 +197,10 @@ def error_message(request_id: bytes, error: RpcError) -> bytes:
 
 
 def notification(method: str, params: bytes) -> bytes:
-    """Return a notification, its params as they are."""
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), params)
 
 
 def request_message(request_id: bytes, method: str, params: bytes) -> bytes:
-    """Return a request to the client, its params as they are."""
     parts = (request_id, encode(method), params)
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % parts
 

@@ -119,21 +119,18 @@ Handler = Callable[["Methods", Request], Awaitable[bytes]]
 
 
 def negotiated(requested: object) -> str:
-    """Return the version that a handshake ends with."""
     if isinstance(requested, str) and requested in HANDSHAKE_PROTOCOL_VERSIONS:
         return requested
     return LATEST_HANDSHAKE_VERSION
 
 
 def initialize_result(version: str) -> bytes:
-    """Return the answer to a handshake."""
     return encode(
         {"protocolVersion": version, "capabilities": _CAPABILITIES, "serverInfo": SERVER_INFO}
     )
 
 
 def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
-    """Return the notification that a list has changed."""
     params = encode({"_meta": meta}) if meta else _EMPTY
     return notification(f"notifications/{_CHANGED[kind]}/list_changed", params)
 
@@ -145,7 +142,6 @@ class Methods:
         client: The tenant's client.
         catalog: Its lists.
         search: Whether three tools to search all others are listed instead of them.
-
     """
 
     def __init__(self, client: AsyncClient, catalog: Catalog, *, search: bool = False) -> None:
@@ -160,7 +156,6 @@ class Methods:
 
         Raises:
             RpcError: It failed; also where there is no such method.
-
         """
         method = request.message.method or ""
         handler = (_MODERN if request.modern else _LEGACY).get(method)
@@ -174,7 +169,6 @@ class Methods:
             raise RpcError(INVALID_PARAMS, fault.message) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
-        """Return a tool that a client sees by its name, or None."""
         listing = await self._catalog.listing("tools", scope)
         tool: Tool | None = listing.items.get((name,))
         return tool
@@ -391,7 +385,6 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
 
     Raises:
         RpcError: They have not the shape that the method wants.
-
     """
     params = params_of(request.message, kind)
     meta = params.meta

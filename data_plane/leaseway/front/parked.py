@@ -43,7 +43,6 @@ class ParkedCalls:
 
         Raises:
             RpcError, LeasewayError: It failed.
-
         """
         return await self._until_asked(_Call(listener, call))
 
@@ -57,7 +56,6 @@ class ParkedCalls:
 
         Raises:
             RpcError, LeasewayError: The call failed, or waits no longer.
-
         """
         call = self._waiting.pop(state, None)
         if call is None:
@@ -105,7 +103,6 @@ class _Call:
         listener: The client's side of the request that began it; what comes later is told there,
             on behalf of the request that goes on with it.
         call: The call.
-
     """
 
     def __init__(self, listener: Listener, call: Coroutine[Any, Any, bytes]) -> None:

@@ -67,7 +67,6 @@ class Relayed(CallEvents):
 
     Args:
         listener: The client's side.
-
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -93,7 +92,6 @@ class Relayed(CallEvents):
         self._listener.send(notification("notifications/progress", b"".join(parts) + b"}"))
 
     def take_log(self, frame: execution_pb2.LogMessage) -> None:
-        """Pass a log message on."""
         logger = b',"logger":%b' % encode(frame.logger) if frame.logger else b""
         parts = (encode(frame.level), logger, frame.data or b"null")
         self._listener.send(
@@ -130,7 +128,6 @@ async def call_tool(
 
     Raises:
         LeasewayError: It failed.
-
     """
     runtime, key = session._at()
     events = Relayed(listener)
@@ -146,7 +143,6 @@ async def send_request(
 
     Raises:
         LeasewayError: It failed.
-
     """
     runtime, key = session._at()
     events = Relayed(listener)

@@ -30,7 +30,6 @@ def fit_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes:
         payload: The result as the server sent it: a JSON object, or nothing for an empty one.
         modern: Whether the client speaks 2026-07-28 or newer, where results have a type.
         cached: Whether the era wants to know how long the result may be kept.
-
     """
     payload = payload or b"{}"
     if any(mark in payload for mark in _MARKS) or (modern and cached):

@@ -60,7 +60,6 @@ class Sealer:
         secret: What all fronts know that are to open each other's ids; None means that only
             this one does.
         purpose: Keeps ids of different kinds apart.
-
     """
 
     def __init__(self, secret: str | None, purpose: str) -> None:
@@ -79,7 +78,6 @@ class Sealer:
 
         Raises:
             BrokenSeal: It was not sealed with this key, or has expired.
-
         """
         if len(sealed) > _LONGEST:
             raise BrokenSeal

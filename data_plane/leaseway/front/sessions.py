@@ -146,7 +146,6 @@ class LiveSession:
         Raises:
             LeasewayError: Its server refused.
             TooManySubscriptions: The session follows as many as it may.
-
         """
         followed = self._followed.get(uri)
         if followed is None or followed.ended:
@@ -166,7 +165,6 @@ class LiveSession:
         self.push(notification("notifications/resources/updated", encode({"uri": uri})))
 
     async def unsubscribe(self, uri: str) -> None:
-        """Follow a resource no longer."""
         followed = self._followed.pop(uri, None)
         if followed is not None:
             await followed.end()
@@ -196,7 +194,6 @@ class EndedSessions:
         return key in self._keys
 
     def add(self, key: str) -> None:
-        """Remember one more."""
         self._keys[key] = None
         while len(self._keys) > _MOST_ENDED:
             self._keys.popitem(last=False)
@@ -213,7 +210,6 @@ class SessionTable:
         limit: The most of them.
         count: How many there are, with those of other tables that share the limit.
         ended: Those that clients ended, also in other tables.
-
     """
 
     def __init__(
@@ -245,7 +241,6 @@ class SessionTable:
 
         Raises:
             TooManySessions: There are too many.
-
         """
         self._make_room()
         sealed = SealedSession(
@@ -281,7 +276,6 @@ class SessionTable:
         return live
 
     def live(self) -> list[LiveSession]:
-        """Return all sessions."""
         return list(self._live.values())
 
     async def end(self, live: LiveSession) -> None:

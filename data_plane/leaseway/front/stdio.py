@@ -74,7 +74,6 @@ class StdioFront:
         tenant: Whose client it is.
         scope: The server that it sees; empty means all.
         descriptors: Where it reads and writes.
-
     """
 
     def __init__(
@@ -225,7 +224,6 @@ class _Writer:
         self._thread.start()
 
     def write(self, message: bytes) -> None:
-        """Queue a message."""
         if b"\n" in message or b"\r" in message:
             message = message.replace(b"\n", b" ").replace(b"\r", b" ")
         self._size += len(message)
@@ -284,7 +282,6 @@ def _capabilities(message: Message) -> dict[str, Any]:
 
     Raises:
         RpcError: Its request lacks what each has to say, or speaks a version that is not known.
-
     """
     try:
         params = decode(message.params) if message.params else None

@@ -37,7 +37,6 @@ class EventStream:
     Args:
         ends_when_full: Whether a client that is too far behind is cut off, so that it reads anew
             what it missed; else messages are dropped.
-
     """
 
     def __init__(self, *, ends_when_full: bool = False) -> None:
@@ -54,7 +53,6 @@ class EventStream:
         Args:
             message: A JSON-RPC message.
             keep: Whether it is sent however far behind the client is.
-
         """
         if self._ended:
             return False
@@ -69,7 +67,6 @@ class EventStream:
         return True
 
     def end(self) -> None:
-        """End the stream behind what waits."""
         self._ended = True
         self._wake.set()
 
@@ -195,7 +192,6 @@ class HttpSender:
 
     Args:
         http: The request.
-
     """
 
     def __init__(self, http: web.BaseRequest) -> None:
@@ -204,7 +200,6 @@ class HttpSender:
         self._writing: asyncio.Task[web.StreamResponse] | None = None
 
     def message(self, message: bytes, status: int) -> None:
-        """Answer with one message as JSON."""
         self._response = json_response(message, status)
 
     def nothing(self) -> None:
@@ -212,7 +207,6 @@ class HttpSender:
         self._response = web.Response(status=202)
 
     def stream(self, stream: EventStream) -> None:
-        """Answer with a stream of events."""
         self._writing = asyncio.create_task(stream.write(self._http), name="front stream")
 
     async def response(self) -> web.StreamResponse:
@@ -224,7 +218,6 @@ class HttpSender:
 
 
 def json_response(message: bytes, status: int = 200) -> web.Response:
-    """Return one message as JSON."""
     return web.Response(body=message, status=status, headers=_JSON)
 
 

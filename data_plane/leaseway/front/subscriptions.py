@@ -20,7 +20,6 @@ class FollowedResource:
         uri: Its URI.
         server: The server that is meant, or None.
         tell: Told the URI of what changed; never waits.
-
     """
 
     def __init__(
@@ -39,7 +38,6 @@ class FollowedResource:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is followed any more."""
         return self._task.done()
 
     async def holds(self) -> None:
@@ -47,12 +45,10 @@ class FollowedResource:
 
         Raises:
             LeasewayError: It did not.
-
         """
         await asyncio.shield(self._held)
 
     async def end(self) -> None:
-        """Follow it no longer."""
         self._task.cancel()
         await asyncio.wait([self._task])
 

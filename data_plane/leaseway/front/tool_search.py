@@ -92,7 +92,6 @@ class ToolSearch:
         self._indexes: dict[int, tuple[Listing[Tool], ToolIndex]] = {}
 
     def found(self, listing: Listing[Tool], arguments: bytes) -> bytes:
-        """Return the result of `search_tools`."""
         wanted = _read(SEARCH, arguments, _Search)
         if not 1 <= wanted.limit <= _MOST:
             raise RpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MOST}.")
@@ -104,7 +103,6 @@ class ToolSearch:
 
     @staticmethod
     def described(listing: Listing[Tool], arguments: bytes) -> bytes:
-        """Return the result of `describe_tool`."""
         name = _read(DESCRIBE, arguments, _Describe).name
         tool = listing.items.get((name,))
         if tool is None:
@@ -119,7 +117,6 @@ class ToolSearch:
 
     @staticmethod
     def meant(arguments: bytes) -> CallParams:
-        """Return the call that `call_tool` stands for."""
         wanted = _read(CALL, arguments, _Call)
         return CallParams(name=wanted.name, arguments=wanted.arguments)
 

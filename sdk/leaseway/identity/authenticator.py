@@ -64,7 +64,6 @@ class Authenticator:
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
-
     """
 
     def __init__(
@@ -120,7 +119,6 @@ class Authenticator:
 
         Raises:
             Fault: UNAUTHENTICATED: it proves nothing, or what it proves is not (any more) good.
-
         """
         if self.is_open and self._worker_key is None:
             return LOOPBACK
@@ -295,7 +293,6 @@ class Authenticator:
         self._tokens.clear()
 
     def _files(self) -> tuple[object, ...]:
-        """Return what tells whether a file has changed."""
         paths = {self._identity_file, self._keys_file, self._settings.keys} - {None}
         return tuple(_stamp(path) for path in sorted(paths, key=str) if path is not None)
 
@@ -319,7 +316,6 @@ def authenticator_for(
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
-
     """
     own = key is None or is_api_key(key) or looks_like_token(key)
     trusted = SHARED_KEY if worker_key is None else _no_plane(SHARED_KEY)

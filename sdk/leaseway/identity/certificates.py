@@ -29,7 +29,6 @@ class CertificateRule:
         roles: What its holder may ask for.
         tenant: Its tenant; None where `match` has `{tenant}`, or where it is of none.
         agent: Its agent; None where `match` has `{agent}`, or for none.
-
     """
 
     match: str
@@ -53,7 +52,6 @@ def check_rule(rule: CertificateRule) -> None:
 
     Raises:
         ValueError: The message says what is missing.
-
     """
     if not rule.match.startswith(("spiffe://", "CN=")):
         raise ValueError(f"match '{rule.match[:200]}' is neither spiffe://… nor CN=NAME.")

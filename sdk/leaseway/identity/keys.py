@@ -55,7 +55,6 @@ class KeyRecord:
         expires_at: When it ends, in seconds since 1970, or None for never.
         revoked_at: When it was revoked, ISO 8601; empty while it is good.
         note: What it is for, in its maker's words.
-
     """
 
     id: str
@@ -70,7 +69,6 @@ class KeyRecord:
     note: str = ""
 
     def state(self, now: float) -> str:
-        """Return `active`, `expired` or `revoked`."""
         if self.revoked_at:
             return "revoked"
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
@@ -98,7 +96,6 @@ def make_key(
 
     Raises:
         ValueError: The tenant, the agent or the note cannot be one, or the roles do not fit.
-
     """
     kept = frozenset(roles)
     if not kept:
@@ -144,7 +141,6 @@ def read_key_file(path: Path) -> Keys:
 
     Raises:
         KeyFileError: It cannot be read, or is no file of keys.
-
     """
     try:
         with path.open("rb") as file:
@@ -163,7 +159,6 @@ def parse_keys(content: bytes, where: str) -> Keys:
 
     Raises:
         KeyFileError: It is no file of keys; the message says where it breaks.
-
     """
     try:
         document = json.loads(content)
@@ -193,7 +188,6 @@ def add_key(path: Path, record: KeyRecord) -> None:
 
     Raises:
         KeyFileError: It cannot be read or written, or is full.
-
     """
     with _writing(path) as keys:
         if len(keys) >= MAX_KEYS:
@@ -209,7 +203,6 @@ def revoke_key(path: Path, key_id: str, now: float, *, forget: bool = False) -> 
 
     Raises:
         KeyFileError: The file cannot be read or written, or has no such key.
-
     """
     with _writing(path) as keys:
         record = keys.get(key_id)

@@ -37,7 +37,6 @@ class Principal:
         tenant: Whose requests it may send, or None: each request says so itself.
         agent: Which program of the tenant it is, or None: each request says so itself.
         expires_at: When it ends, in seconds since 1970, or None for never.
-
     """
 
     name: str
@@ -52,7 +51,6 @@ class Principal:
         Raises:
             Fault: PERMISSION_DENIED: it names another one than the credential does. Whether the
                 other one exists makes no difference.
-
         """
         if self.tenant is None:
             return claimed or DEFAULT_TENANT
@@ -73,7 +71,6 @@ class Principal:
         return self.tenant is None or self.tenant == tenant
 
     def has(self, roles: Iterable[Role]) -> bool:
-        """Return whether it has one of some roles."""
         return not self.roles.isdisjoint(roles)
 
 
@@ -93,7 +90,6 @@ def parse_roles(words: Iterable[str]) -> frozenset[Role]:
 
     Raises:
         ValueError: One is no role; the message lists those there are.
-
     """
     known = {role.value: role for role in Role}
     roles: set[Role] = set()
@@ -109,7 +105,6 @@ def check_name(what: str, name: str) -> str:
 
     Raises:
         ValueError: It is empty, too long, or has control characters.
-
     """
     if not name or not is_valid_key(name):
         raise ValueError(f"A {what} has 1 to 256 characters and no control characters.")

@@ -90,7 +90,6 @@ def authorize(who: Principal, method: str) -> Rule:
 
     Raises:
         Fault: PERMISSION_DENIED.
-
     """
     rule = rule_of(method)
     if rule is None or not who.has(rule.roles):
@@ -108,7 +107,6 @@ def scope_request(who: Principal, rule: Rule, request: Any) -> None:
 
     Raises:
         Fault: PERMISSION_DENIED: it names another tenant.
-
     """
     if rule.tenant in ("own", "filter") and who.tenant is not None:
         target = getattr(request, "call", request)

@@ -47,7 +47,6 @@ class IdentitySettings:
         keys: The file of API keys, or None.
         issuers: Whose tokens are believed.
         certificates: What names in client certificates mean.
-
     """
 
     keys: Path | None = None
@@ -63,7 +62,6 @@ def read_identity_file(path: Path) -> IdentitySettings:
 
     Raises:
         IdentityFileError: It cannot be read, or something in it is wrong.
-
     """
     try:
         with path.open("rb") as file:

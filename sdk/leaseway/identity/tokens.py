@@ -68,7 +68,6 @@ class Issuer:
         roles_claim: The claim that lists roles, or empty: all are callers.
         refresh: Seconds between two readings of the keys.
         stale_after: Seconds after which keys that cannot be read again are not believed any more.
-
     """
 
     issuer: str
@@ -83,7 +82,6 @@ class Issuer:
 
 
 def looks_like_token(credential: str) -> bool:
-    """Return whether a credential has the shape of a signed token."""
     return credential.startswith("eyJ") and credential.count(".") == 2
 
 
@@ -92,7 +90,6 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
 
     Raises:
         Fault: UNAUTHENTICATED: its claims name no tenant, or what cannot be one.
-
     """
     try:
         roles = _roles(issuer, claims)
@@ -145,7 +142,6 @@ class KeysOfIssuer:
     Args:
         issuer: Whose.
         clock: Seconds, monotonic.
-
     """
 
     def __init__(self, issuer: Issuer, clock: Callable[[], float]) -> None:
@@ -164,7 +160,6 @@ class KeysOfIssuer:
 
         Raises:
             Fault: UNAUTHENTICATED: they were never read, or too long ago.
-
         """
         now = self._clock()
         unknown = key_id is not None and key_id not in self._ids
@@ -241,7 +236,6 @@ async def check_token(
 
     Raises:
         Fault: UNAUTHENTICATED, with the reason; never with the token.
-
     """
     if len(token) > LONGEST_TOKEN:
         raise unauthenticated(f"A token has at most {LONGEST_TOKEN} characters.")

@@ -47,7 +47,6 @@ def begin_use() -> None:
 
     Raises:
         RuntimeError: It was forked from one that had used it.
-
     """
     global _used
     check_fork()
@@ -59,7 +58,6 @@ def check_fork() -> None:
 
     Raises:
         RuntimeError: It was forked from one that had used it.
-
     """
     if _refusal is not None:
         raise RuntimeError(_refusal)

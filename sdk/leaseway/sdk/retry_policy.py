@@ -88,7 +88,6 @@ def decide(
         fault: Why the try failed.
         tried: What was tried, and what is left.
         uniform: Draws the delay's jitter.
-
     """
     if fault.reason is Reason.TOOL_NOT_FOUND:  # a name in the cache may have moved since
         return Again(resolve=True) if tried.cached and fault.started == "no" else None
@@ -117,7 +116,6 @@ def more_telling(known: Fault | None, fault: Fault) -> Fault:
     Args:
         known: What the tries before say, or None where there were none.
         fault: What the newest try says.
-
     """
     if known is not None and _SAYS[known.started] > _SAYS[fault.started]:
         return known

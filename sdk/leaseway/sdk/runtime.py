@@ -39,7 +39,6 @@ class RuntimeOwner(Protocol):
 
         Raises:
             RuntimeError: The client is closed, or used from another event loop or process.
-
         """
 
 

@@ -83,7 +83,6 @@ class HttpParameter:
 
     @cached_property
     def parsed(self) -> Mapping[str, Any]:
-        """Its JSON Schema."""
         schema: dict[str, Any] = json.loads(self.schema)
         return schema
 
@@ -130,7 +129,6 @@ class HttpTool:
 
     @property
     def path(self) -> str:
-        """The endpoint without its query."""
         return self.endpoint.partition("?")[0]
 
 
@@ -150,7 +148,6 @@ class ToolFault:
 
 
 def holds_bytes(schema: object) -> bool:
-    """Return whether a schema is of a text that is base64 of bytes."""
     return isinstance(schema, dict) and (
         schema.get("format") == "binary" or schema.get("contentEncoding") == "base64"
     )

@@ -62,7 +62,6 @@ class NameFilter:
         return bool(self.whitelist or self.blacklist or self.also)
 
     def passes(self, name: str) -> bool:
-        """Return whether a name or URI passes."""
         mine = passes(name, self.whitelist, self.blacklist)
         return mine and (self.also is None or self.also.passes(name))
 

@@ -34,14 +34,12 @@ class ArgumentRule:
     Attributes:
         expression: Over `tool`, `tenant`, `agent`, `session` and `args`.
         tools: Patterns over original names; none means every tool.
-
     """
 
     expression: str
     tools: tuple[str, ...] = ()
 
     def is_for(self, tool: str) -> bool:
-        """Return whether it looks at calls of a tool."""
         return not self.tools or passes(tool, self.tools, ())
 
 
@@ -53,7 +51,6 @@ class Grant:
         tools: Which tools, by original names.
         agents: For agents with grants of their own: which of those tools; an agent that is
             configured without this server maps to None.
-
     """
 
     tools: NameFilter = NO_FILTER
@@ -80,7 +77,6 @@ class ServerPolicy:
         risks: (pattern over original names, risk); the first that matches decides.
         rate: Calls of external tools, for each tenant by itself.
         rules: What is denied.
-
     """
 
     grants: Mapping[str, Grant] | None = None
@@ -93,7 +89,6 @@ class ServerPolicy:
         return self != NO_POLICY
 
     def sees(self, tenant: str, agent: str = "") -> bool:
-        """Return whether the server exists for a caller."""
         grant = self._grant(tenant)
         return grant is not None and grant.agents.get(agent, NO_FILTER) is not None
 
@@ -106,7 +101,6 @@ class ServerPolicy:
         return narrower is not None and narrower.passes(tool)
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
-        """Return the limits of a tenant, or None."""
         return self.limits.get(tenant) or self.limits.get(OTHERS)
 
     def risk_of(self, tool: str, annotations: Mapping[str, Any]) -> Risk:

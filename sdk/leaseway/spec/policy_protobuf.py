@@ -16,7 +16,6 @@ from leaseway.v1 import spec_pb2
 
 
 def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
-    """Return a policy as it travels."""
     message = spec_pb2.ServerPolicy(
         restricted=policy.grants is not None,
         risks=[spec_pb2.RiskPattern(pattern=name, risk=risk) for name, risk in policy.risks],
@@ -47,7 +46,6 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
 
 
 def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
-    """Return the policy that a message carries."""
     grants = None
     if message.restricted:
         grants = {tenant: _grant_from_wire(grant) for tenant, grant in message.grants.items()}

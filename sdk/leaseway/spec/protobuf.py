@@ -27,7 +27,6 @@ from leaseway.wire.durations import duration, seconds
 
 
 def key_to_wire(key: VariantKey) -> spec_pb2.VariantKey:
-    """Return a variant's key as it travels."""
     return spec_pb2.VariantKey(server_id=key.server_id, tenant=key.tenant)
 
 
@@ -281,7 +280,6 @@ def _value_from_wire(message: spec_pb2.Value) -> Value:
 
 
 def filter_to_wire(rules: NameFilter) -> sync_pb2.NameFilter:
-    """Return a filter as it travels."""
     also = None if rules.also is None else filter_to_wire(rules.also)
     return sync_pb2.NameFilter(whitelist=rules.whitelist, blacklist=rules.blacklist, also=also)
 

@@ -57,7 +57,6 @@ class DeniesAll:
     """What a worker has in place of a rule that it cannot compile."""
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
-        """Deny."""
         return True
 
 
@@ -66,7 +65,6 @@ def compile_expression(text: str) -> Expression:
 
     Raises:
         RuleNotCompiled: It does not compile, or its value cannot be true or false.
-
     """
     cel, environment = _cel()
     try:

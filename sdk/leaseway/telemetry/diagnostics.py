@@ -36,7 +36,6 @@ def diagnostics(facts: Mapping[str, int]) -> str:
 
     Args:
         facts: What else is counted, by name.
-
     """
     tasks = asyncio.all_tasks()
     kinds = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in tasks)
@@ -52,7 +51,6 @@ def diagnostics_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[No
 
     Args:
         facts: Counts what else is to be said, at that moment.
-
     """
     loop = asyncio.get_running_loop()
     before = signal.getsignal(signal.SIGUSR1)
@@ -97,7 +95,6 @@ class StallMeter:
 
     Args:
         on_record: Called with each stall that is longer, or busier, than all before it.
-
     """
 
     def __init__(self, on_record: Callable[[Stall], None] | None = None) -> None:
@@ -120,7 +117,6 @@ class StallMeter:
             threading.Thread(target=self._watch, name="stalls", daemon=True).start()
 
     def stop(self) -> None:
-        """End."""
         self._watching.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -171,7 +167,6 @@ def measuring_stalls(name: str, *, wanted: bool) -> Iterator[StallMeter | None]:
     Args:
         name: The process's, in the file.
         wanted: Whether somebody reads the meter.
-
     """
     folder = os.environ.get(STALLS_VARIABLE, "")
     if not folder and not wanted:

@@ -37,7 +37,6 @@ def make_exporters(
         console: Makes the one that writes to stderr.
         otlp: Makes the one that sends; an ImportError means that its library is not installed.
         instead: What else there is, said of an exporter that there is not.
-
     """
     makers = {"console": console, "otlp": otlp}
     made: list[_Exporter] = []
@@ -91,7 +90,6 @@ def describe_process(service_name: str, instance: str = "") -> dict[str, str]:
     Args:
         service_name: Such as `leaseway-worker`.
         instance: Such as the worker's id.
-
     """
     named = {
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or service_name,

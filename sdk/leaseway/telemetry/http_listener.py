@@ -28,7 +28,6 @@ class HttpListener:
         ValueError: Other machines could reach it and there are no credentials, or the
             certificate cannot be used.
         OSError: The address cannot be used.
-
     """
 
     noun: ClassVar[str]
@@ -55,7 +54,6 @@ class HttpListener:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
         scheme = "http" if self.tls is None else "https"
         return f"{scheme}://{self.endpoint}{self.path}"
 

@@ -54,7 +54,6 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     Raises:
         OSError: The file cannot be opened for appending.
         ValueError: The level is not one of `LEVELS`.
-
     """
     if level not in LEVELS:
         raise ValueError(f"The log level '{level}' is not one of {', '.join(LEVELS)}.")

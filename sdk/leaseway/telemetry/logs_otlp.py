@@ -70,7 +70,6 @@ class OtlpHandler(logging.Handler):
         )
 
     def flush(self) -> None:
-        """Send what is queued."""
         self._provider.force_flush(int(_GIVE_UP * 1_000))
 
     def close(self) -> None:

@@ -43,7 +43,6 @@ class Counter:
         labels: What it is of.
         since: When it began, Unix time in nanoseconds.
         value: How much so far.
-
     """
 
     __slots__ = ("labels", "since", "value")
@@ -54,7 +53,6 @@ class Counter:
         self.value = 0.0
 
     def add(self, amount: float = 1.0) -> None:
-        """Count something."""
         self.value += amount
 
 
@@ -66,7 +64,6 @@ class Exemplar(NamedTuple):
         span_id: 16 of them.
         value: The amount.
         at: When it was noted, Unix time in seconds.
-
     """
 
     trace_id: str
@@ -87,7 +84,6 @@ class Histogram:
         least: The smallest one.
         most: The largest one.
         exemplars: The last amount of each bucket that belongs to a trace, or None for none at all.
-
     """
 
     __slots__ = ("bounds", "counts", "exemplars", "labels", "least", "most", "since", "sum")
@@ -107,7 +103,6 @@ class Histogram:
         Args:
             amount: The amount.
             traceparent: The recorded trace that it belongs to, in W3C's form, or empty.
-
         """
         bucket = bisect_left(self.bounds, amount)
         self.counts[bucket] += 1
@@ -163,7 +158,6 @@ class Family:
         unit: `s`, `By`, or what is counted in braces, such as `{lease}`.
         description: One sentence.
         points: Its series.
-
     """
 
     name: str
@@ -186,7 +180,6 @@ class Instrument(Generic[CellT]):
         description: See `Family`.
         labels: The names of its labels; a series has a value for each, perhaps an empty one.
         make: Makes a cell of some labels.
-
     """
 
     def __init__(
@@ -240,7 +233,6 @@ class Meter:
 
     Args:
         clock: Unix time in nanoseconds.
-
     """
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
@@ -250,8 +242,6 @@ class Meter:
         self._before: list[Callable[[], None]] = []
 
     def counter(self, name: str, unit: str, description: str, *labels: str) -> Instrument[Counter]:
-        """Make a counter."""
-
         def make(labels: Mapping[str, str]) -> Counter:
             return Counter(labels, self._clock())
 
@@ -265,8 +255,6 @@ class Meter:
         *labels: str,
         bounds: Sequence[float] = DURATIONS,
     ) -> Instrument[Histogram]:
-        """Make a histogram."""
-
         def make(labels: Mapping[str, str]) -> Histogram:
             return Histogram(labels, self._clock(), bounds)
 
@@ -352,7 +340,6 @@ class Retention:
         Args:
             present: The names that are there.
             now: Seconds on a monotonic clock.
-
         """
         self._seen.update(dict.fromkeys(present, now))
         for name in [name for name, last in self._seen.items() if now - last > SHOWN_FOR]:

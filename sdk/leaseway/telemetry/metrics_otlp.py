@@ -63,7 +63,6 @@ class MetricsPump:
         meter: What is read, on the loop that `run` is called on.
         exporters: Where it goes; they block and are called in a thread.
         resource: What the process is.
-
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class MetricsPump:
         self._interval = _interval()
 
     async def run(self) -> None:
-        """Send until cancelled."""
         while True:
             await asyncio.sleep(self._interval)
             await self._send()

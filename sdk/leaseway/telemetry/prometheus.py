@@ -37,7 +37,6 @@ def render(
         families: What was measured; those without series are at least described.
         resource: What the process is, such as `service.name`; the labels of `target_info`.
         accept: The request's `Accept` header; one that makes no sense counts as none.
-
     """
     try:
         encode, content_type = choose_encoder(accept)

@@ -59,7 +59,6 @@ async def serve_metrics(listener: MetricsListener, page: Page) -> asyncio.Server
     Args:
         listener: Where; it is the server's from now on.
         page: Called on this loop; what it returns is called in a thread.
-
     """
     site = _Site(listener, page)
     return await asyncio.start_server(

@@ -32,7 +32,6 @@ async def measuring(
         listener: Where Prometheus asks for them, or None.
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
-
     """
     exporters = metric_exporters()
     measured = listener is not None or bool(exporters)

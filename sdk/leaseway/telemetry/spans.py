@@ -58,7 +58,6 @@ class BatchLimits:
         delay: Seconds that a span waits at most while nothing hinders its export.
         batch: Spans of one export; so many waiting ones are exported at once.
         queue: Spans that wait at most; further ones are lost.
-
     """
 
     delay: float = 5.0
@@ -206,7 +205,6 @@ class LeanTracerProvider(TracerProvider):
         schema_url: str | None = None,
         attributes: Attributes = None,
     ) -> trace.Tracer:
-        """Return the tracer of a module."""
         named = instrumenting_module_name, instrumenting_library_version, schema_url, attributes
         usual = super().get_tracer(*named)
         if not isinstance(usual, UsualTracer) or _limits_are_set():
@@ -281,7 +279,6 @@ class LeanTracer(trace.Tracer):
         )
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
-        """Start a span of the usual kind as the current one."""
         return self._usual.start_as_current_span(*args, **kwargs)
 
 
@@ -315,11 +312,9 @@ class LeanSpan(ReadableSpan, trace.Span):
         return self._context
 
     def is_recording(self) -> bool:
-        """Return whether the span has not ended."""
         return self._end_time is None
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
-        """Note a fact."""
         if self._end_time is None:
             self._noted[key] = value
 
@@ -336,7 +331,6 @@ class LeanSpan(ReadableSpan, trace.Span):
             self._happened.append(Event(name, attributes, timestamp))
 
     def update_name(self, name: str) -> None:
-        """Give the span another name."""
         if self._end_time is None:
             self._name = name
 

@@ -61,7 +61,6 @@ class SpanRecord:
         events: In order of time.
         status: `unset`, `ok` or `error`.
         status_message: Why, where the status is `error`.
-
     """
 
     trace_id: str
@@ -243,7 +242,6 @@ def read_spans(path: str | Path) -> list[SpanRecord]:
     Raises:
         OSError: The file cannot be read.
         ValueError: No line of it is a span.
-
     """
     spans: list[SpanRecord] = []
     bad = 0

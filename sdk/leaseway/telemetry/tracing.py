@@ -56,7 +56,6 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     Args:
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
-
     """
     if tracing_active():
         return Telemetry()

@@ -92,7 +92,6 @@ class Template:
         return "".join(parts)
 
     def _line_of(self, error: BaseException) -> int:
-        """Return the line of the template that an error came from, or 0."""
         line = 0
         for frame, at in walk_tb(error.__traceback__):
             if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:

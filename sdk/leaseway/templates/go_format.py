@@ -80,7 +80,6 @@ def print_all(values: Sequence[Any]) -> str:
 
 
 def print_format(text: str, values: Sequence[Any]) -> str:
-    """Return values as `printf` does."""
     return _Printer(text, values).result()
 
 

@@ -98,14 +98,12 @@ def pairs(value: Any, budget: Budget, size: int) -> Iterator[tuple[Any, Any]]:
 
 
 def single(value: Any) -> Any:
-    """Return what a `range` with two variables goes through, which is no count."""
     if type(value) is int:
         raise TemplateFailure("range over a count sets one variable, not two")
     return value
 
 
 def show(value: Any, budget: Budget) -> str:
-    """Return a value as an action writes it."""
     if isinstance(value, str):
         return budget.write(value)
     return budget.write(_NO_VALUE if value is None or value is MISSING else to_text(value))

@@ -41,7 +41,6 @@ class Budget:
         self._deep = 0
 
     def step(self) -> None:
-        """Count one step."""
         self._steps -= 1
         if self._steps < 0:
             raise TemplateFailure(f"it takes more than {MAX_STEPS:,} steps")
@@ -54,7 +53,6 @@ class Budget:
         return text
 
     def make(self, size: int) -> None:
-        """Count what a function is about to make."""
         self._made -= size
         if self._made < 0:
             raise TemplateFailure(f"its functions make more than {MAX_OUTPUT:,} characters")

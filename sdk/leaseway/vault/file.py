@@ -54,7 +54,6 @@ class Entry:
     Attributes:
         value: The secret.
         set_at: When it was set.
-
     """
 
     value: str = field(repr=False)
@@ -66,7 +65,6 @@ def check_name(name: str) -> None:
 
     Raises:
         VaultError: It is none.
-
     """
     if not SECRET_NAME.fullmatch(name):
         raise VaultError(f"'{name[:128]}' is no name for a secret: use {SECRET_NAME_RULE}.")
@@ -77,7 +75,6 @@ def check_value(name: str, value: str) -> None:
 
     Raises:
         VaultError: It is empty, too long, or holds what no environment variable can.
-
     """
     if not value:
         raise VaultError(f"The value of {name} is empty; to remove it: leaseway vault rm {name}")
@@ -92,7 +89,6 @@ def read_vault(place: VaultPlace) -> Mapping[str, Entry]:
 
     Raises:
         VaultError: The vault or its key cannot be used.
-
     """
     content = _read_file(place.path)
     return {} if content is None else _open(content, read_keys(place), place)
@@ -103,7 +99,6 @@ def set_secret(place: VaultPlace, name: str, value: str) -> bool:
 
     Raises:
         VaultError: The vault stays as it was.
-
     """
     check_name(name)
     check_value(name, value)
@@ -128,7 +123,6 @@ def remove_secret(place: VaultPlace, name: str) -> None:
 
     Raises:
         VaultError: There is none of that name, or the vault cannot be used.
-
     """
 
     def change(entries: dict[str, Entry], keys: Sequence[str]) -> Sequence[str]:
@@ -150,7 +144,6 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
 
     Raises:
         VaultError: The vault still opens with what opened it before.
-
     """
     check_key(key, "the new key")
     with _locked(place):

@@ -42,7 +42,6 @@ class VaultPlace:
         path: The vault; it need not exist.
         key_file: The key file; it need not exist.
         passphrase: The key where no file is to be asked. Never shown.
-
     """
 
     path: Path
@@ -62,7 +61,6 @@ def find_vault(
 
     Raises:
         VaultError: LEASEWAY_VAULT_KEY is no key.
-
     """
     passphrase = environment.get(VAULT_KEY_VARIABLE) or None
     if key_file is not None:
@@ -79,7 +77,6 @@ def check_key(key: str, where: str) -> None:
 
     Raises:
         VaultError: Always the reason, never the key.
-
     """
     if len(key) < MIN_KEY:
         raise VaultError(
@@ -94,7 +91,6 @@ def check_key(key: str, where: str) -> None:
 
 
 def new_key() -> str:
-    """Return a random key."""
     return secrets.token_urlsafe(32)
 
 
@@ -105,7 +101,6 @@ def read_keys(place: VaultPlace) -> Sequence[str]:
 
     Raises:
         VaultError: The key file cannot be used.
-
     """
     if place.passphrase is not None:
         hide((place.passphrase,), VAULT_KEY_VARIABLE)
@@ -133,7 +128,6 @@ def write_keys(path: Path, keys: Sequence[str]) -> None:
 
     Raises:
         VaultError: It cannot be written.
-
     """
     try:
         write_private(path, "".join(f"{key}\n" for key in keys).encode())

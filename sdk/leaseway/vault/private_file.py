@@ -30,7 +30,6 @@ def read_private(path: Path, limit: int) -> bytes | None:
 
     Raises:
         PrivateFileError: It cannot be read, is too large, or other users may read or write it.
-
     """
     try:
         with path.open("rb") as file:
@@ -61,7 +60,6 @@ def write_private(path: Path, content: bytes) -> None:
 
     Raises:
         PrivateFileError: It cannot be written; the old content is still there.
-
     """
     target = Path(os.path.realpath(path))  # a link stays a link
     fresh = target.with_name(f".{target.name}.new")
@@ -103,7 +101,6 @@ def locked(path: Path) -> Iterator[None]:
 
     Raises:
         PrivateFileError: Another writer has not finished within 10 s, or no lock can be had.
-
     """
     target = Path(os.path.realpath(path))
     lock = target.with_name(f".{target.name}.lock")

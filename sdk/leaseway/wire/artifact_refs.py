@@ -88,7 +88,6 @@ def artifact_reference(
         mark: See `incarnation_mark`.
         stored_at: Unix time in seconds.
         noise: 74 random bits or more.
-
     """
     bits = int(mark, 16) << 80 | noise & ((1 << 80) - 1)
     bits = bits & ~(0xF << 76) | 8 << 76  # the version: one that defines its bits itself
@@ -100,7 +99,6 @@ def artifact_reference(
 
 
 def is_reference(text: str) -> bool:
-    """Return whether a text is a reference as workers make them."""
     return reference_mark(text) is not None
 
 

@@ -28,7 +28,6 @@ def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> st
 
     Raises:
         ValueError: The key holds what an HTTP header cannot; the message never shows it.
-
     """
     key = environment.get(variable, "")
     if not key:
@@ -56,7 +55,6 @@ def check_listen(endpoint: Endpoint, credentials: object) -> None:
 
     Raises:
         ValueError: The address is not loopback and there is nothing.
-
     """
     if credentials is None and not endpoint.is_loopback:
         raise ValueError(

@@ -23,7 +23,6 @@ class Deadlines:
         loop: Tells the time.
         live: The ids of calls that have not ended; ids are never reused.
         expire: Called with the id of a live call whose deadline has passed; ends it.
-
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Deadlines:
             heapify(self._heap)
 
     def close(self) -> None:
-        """Forget all deadlines."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -7,7 +7,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 
 def duration(value: float) -> Duration:
-    """Return seconds as a protobuf duration."""
     message = Duration()
     message.FromNanoseconds(round(value * 1e9))
     return message

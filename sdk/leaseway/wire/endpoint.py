@@ -60,7 +60,6 @@ def parse_endpoint(text: str) -> Endpoint:
 
     Raises:
         ValueError: The text is neither; the message says what is wrong.
-
     """
     scheme, separator, rest = text.partition("://")
     if separator:

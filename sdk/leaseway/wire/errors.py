@@ -84,7 +84,6 @@ class Fault(Exception):
             `code`, `data`, `nearest` …), all strings.
         retry_delay: Seconds after which another try may succeed, or None.
         violations: (field path, what is wrong) of rejected arguments.
-
     """
 
     reason: Reason

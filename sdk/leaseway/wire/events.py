@@ -119,12 +119,10 @@ class History:
 
 
 def concerns(event: Event, *, server_id: str, kinds: frozenset[str]) -> bool:
-    """Return whether an event is of a server and one of some kinds, where those are named."""
     return server_id in ("", event.server_id) and (not kinds or event.kind in kinds)
 
 
 def event_to_wire(event: Event) -> admin_pb2.Event:
-    """Return an event as it travels."""
     return admin_pb2.Event(
         number=event.number,
         time=timestamp(event.at),

@@ -11,7 +11,6 @@ def check_lease_ttl(ttl: float) -> None:
 
     Raises:
         Fault: INVALID_REQUEST: it is out of bounds.
-
     """
     if not MIN_LEASE_TTL <= ttl <= MAX_LEASE_TTL:
         raise Fault(

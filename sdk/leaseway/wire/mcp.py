@@ -53,7 +53,6 @@ def check_log_level(level: str) -> None:
 
     Raises:
         Fault: INVALID_REQUEST: it is none of MCP's.
-
     """
     if level not in LOG_LEVELS:
         raise Fault(

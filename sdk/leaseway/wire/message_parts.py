@@ -34,7 +34,6 @@ class Joiner:
 
     Args:
         limit: The most bytes of one message.
-
     """
 
     def __init__(self, limit: int = MAX_SYNC_MESSAGE) -> None:
@@ -46,7 +45,6 @@ class Joiner:
 
         Raises:
             OversizeMessage: The message exceeds the bound; what came of it is forgotten.
-
         """
         if len(self._data) + len(part.data) > self._limit:
             self._data = bytearray()

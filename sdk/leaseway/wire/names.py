@@ -66,7 +66,6 @@ def qualified(server_id: str, original_name: str) -> str:
 
 
 def split_qualified(name: str) -> tuple[str, str] | None:
-    """Return (server id, original name) of a qualified name, or None for an exposed one."""
     server_id, colon, original = name.partition(":")
     return (server_id, original) if colon else None
 
@@ -81,7 +80,6 @@ def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") 
 
     Raises:
         Fault: INVALID_REQUEST. The message repeats no name.
-
     """
     for what, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
         if not is_valid_key(name):

@@ -148,7 +148,6 @@ class Assembler:
 
     Attributes:
         held_bytes: How much is held of payloads under way.
-
     """
 
     def __init__(self, limit: int, most: int) -> None:
@@ -162,7 +161,6 @@ class Assembler:
 
         Raises:
             OversizePayload: More payloads are under way than the bound allows.
-
         """
         parts = self._parts.get(chunk.call_id)
         if parts is None:
@@ -178,7 +176,6 @@ class Assembler:
 
         Raises:
             OversizePayload: It exceeds the bound.
-
         """
         parts = self._parts.pop(call_id, None) if self._parts else None
         if parts is None:

@@ -69,7 +69,6 @@ def page_start(listing: str, request: PageRequest) -> PageStart:
 
     Raises:
         Fault: INVALID_REQUEST: its token is none that this listing gives out.
-
     """
     token = request.page_token
     after = _key_of(listing, token) if token else ()
@@ -126,7 +125,6 @@ def _token_of(listing: str, key: Key) -> str:
 
 
 def _key_of(listing: str, token: str) -> Key | None:
-    """Return the key in a token, or None where it is no token of this listing."""
     if len(token) > _LONGEST_TOKEN:
         return None
     try:

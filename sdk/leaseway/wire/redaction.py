@@ -47,7 +47,6 @@ def hide(values: Iterable[str], source: str = "") -> Hidden:
         values: What is not to be shown.
         source: Where they were read, for what belongs to the process as a whole: it stays hidden
             until the same source is read again. Empty: as long as what is returned is kept.
-
     """
     wanted = frozenset(value for value in values if _tells(value))
     global _current

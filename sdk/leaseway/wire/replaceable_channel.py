@@ -30,7 +30,6 @@ class ReplaceableChannel(grpc.aio.Channel):
         Args:
             channel: The other one.
             grace: Seconds that RPCs of the former one get to end by themselves.
-
         """
         task = asyncio.get_running_loop().create_task(_close(self._channel, grace))
         self._retired.add(task)
@@ -69,7 +68,6 @@ class ReplaceableChannel(grpc.aio.Channel):
         return self._method("stream_unary", method, *_serializers(args, kwargs))
 
     def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what sends a stream and gets one."""
         return self._method("stream_stream", method, *_serializers(args, kwargs))
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
@@ -95,7 +93,6 @@ class ReplaceableChannel(grpc.aio.Channel):
         await self._channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:
-        """Close it, and those that were left."""
         for task in tuple(self._retired):
             task.cancel()
         await self._channel.close(grace)

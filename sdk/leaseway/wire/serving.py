@@ -73,7 +73,6 @@ def make_server(
     Args:
         interceptors: Links in front of every RPC; who calls is checked by the first.
         options: Further channel arguments; they win over `SERVER_OPTIONS`.
-
     """
     return grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *options))
 
@@ -84,7 +83,6 @@ def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
     Raises:
         OSError: The address cannot be used: taken, not of this machine, or not allowed.
         ValueError: The certificate cannot be used.
-
     """
     try:
         tls = read_tls()
@@ -139,7 +137,6 @@ def enable_reflection(server: grpc.aio.Server, service_names: Sequence[str]) -> 
         server: Not started yet.
         service_names: Full names such as `leaseway.v1.CatalogService`; health, which every plane
             serves, and reflection itself are added.
-
     """
     from grpc_health.v1 import health
     from grpc_reflection.v1alpha import reflection

@@ -40,7 +40,6 @@ class Tls:
         client_ca: Authorities whose clients its listeners take; with it, every client needs a
             certificate.
         name: What the certificates of listeners are made for, where that is not their address.
-
     """
 
     ca: Path | None = None
@@ -51,7 +50,6 @@ class Tls:
 
     @property
     def serves(self) -> bool:
-        """Whether its listeners speak TLS."""
         return self.certificate is not None
 
 
@@ -60,7 +58,6 @@ def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
 
     Raises:
         ValueError: What it says does not fit together.
-
     """
 
     def path(variable: str) -> Path | None:
@@ -88,7 +85,6 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.C
 
     Raises:
         ValueError: A file cannot be read, or the settings do not fit together.
-
     """
     tls = read_tls()
     if tls.ca is None:
@@ -132,7 +128,6 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
 
     Raises:
         ValueError: A file cannot be read.
-
     """
     files = _Files(tls.certificate, tls.key, tls.client_ca)
 
@@ -163,7 +158,6 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
     Raises:
         ValueError: A file cannot be used.
-
     """
     files = _Files(tls.certificate, tls.key, tls.client_ca)
     context = _context(tls)
@@ -218,7 +212,6 @@ class _Files:
         self._seen: object = self._stamps()
 
     def changed(self) -> bool:
-        """Return whether they have."""
         with self._lock:
             stamps = self._stamps()
             differ = stamps != self._seen

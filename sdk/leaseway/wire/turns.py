@@ -19,7 +19,6 @@ def in_turn(
         waiting: In the order in which they came.
         tenant_of: Whose one is.
         held_by: How much a tenant has already.
-
     """
     share: dict[str, int] = {}
     placed: list[tuple[int, int, T]] = []

@@ -35,7 +35,6 @@ def check_client_version(client: catalog_pb2.ClientInfo, where: str) -> None:
 
     Raises:
         Fault: INCOMPATIBLE_VERSION.
-
     """
     if client.protocol_version not in (0, PROTOCOL_VERSION):
         raise Fault(

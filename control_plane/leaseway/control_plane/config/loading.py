@@ -32,12 +32,10 @@ def load_config(path: Path | str) -> ParsedConfig:
 
 
 def load_sources(sources: Sequence[Source]) -> ParsedConfig:
-    """Read and parse the files of a configuration."""
     return parse_found({source: look(source.path) for source in _files(sources)})
 
 
 def look(path: Path) -> Found:
-    """Return what is at a path."""
     try:
         return read_config(path)
     except FileNotFoundError:

@@ -118,7 +118,6 @@ def _instances_text(instances: Iterable[InstanceInfo]) -> str:
 
 
 def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
-    """Return one server with all that is known of it; None where there is none."""
     state = plane.state
     key = VariantKey(server_id, tenant)
     if key not in {
@@ -245,7 +244,6 @@ def _lease(one: HeldLease, now: float) -> Json:
 
 
 def workers(plane: Plane) -> Json:
-    """Return all workers."""
     state = plane.state
     records = state.roster.known
     return {"items": [_worker(state, record) for record in records], "total": len(records)}
@@ -317,7 +315,6 @@ def approval(one: Approval) -> Json:
 
 
 def event(one: Event) -> Json:
-    """Return one event."""
     return {
         "number": one.number,
         "time": one.at,

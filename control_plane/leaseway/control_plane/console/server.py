@@ -147,7 +147,6 @@ class _Site:
         }
 
     def add_routes(self, app: web.Application) -> None:
-        """Say what is where."""
         router = app.router
         router.add_get("/api/session", self._session)
         router.add_post("/api/session", self._sign_in)

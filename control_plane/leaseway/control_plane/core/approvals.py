@@ -44,7 +44,6 @@ class Question:
         arguments: What people see of them.
         asked_by: The credential.
         worker_id: The worker that asks.
-
     """
 
     tenant: str
@@ -79,7 +78,6 @@ class Approval:
         ends: The same on the monotonic clock.
         decided_by: The credential that decided, or empty.
         note: What it had to say.
-
     """
 
     id: str
@@ -102,7 +100,6 @@ class Approvals:
 
     Attributes:
         on_change: Told of each that was `asked`, `approved`, `denied`, `used` or has `expired`.
-
     """
 
     def __init__(self, on_change: Callable[[Approval, str], None] = _nothing) -> None:
@@ -119,7 +116,6 @@ class Approvals:
             question: The call.
             now: The present.
             use: Whether the call runs at once if it may; its approval is used up by that.
-
         """
         self.expire(now)
         known = self._live.get(question.bound_to)
@@ -147,7 +143,6 @@ class Approvals:
 
         Raises:
             Fault: INVALID_REQUEST: there is none, or it does not wait any more.
-
         """
         self.expire(now)
         approval = self._all.get(approval_id)

@@ -196,7 +196,6 @@ class Coordinator:
         self.tick(now)
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
-        """Take the end of a probe."""
         self.servers.probe_ended(probe_id, outcome, now)
         self.tick(now)
 
@@ -210,7 +209,6 @@ class Coordinator:
     # Callers and operators.
 
     def problem_met(self, problem: Problem, now: Moment) -> None:
-        """Take a problem that a caller met."""
         self.client_problems.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
@@ -227,7 +225,6 @@ class Coordinator:
     # Time.
 
     def tick(self, now: Moment) -> None:
-        """Do what is due."""
         self.roster.forget_lost(now)
         self._give_up_content(now)
         self._settle(now)
@@ -277,7 +274,6 @@ class Coordinator:
 
     @property
     def committed(self) -> Snapshot:
-        """What workers are sent."""
         return self.registry.committed
 
     @property

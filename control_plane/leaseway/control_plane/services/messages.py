@@ -47,12 +47,10 @@ def denial(denied: Denied) -> Fault:
 
 
 def timestamp(unix: float | None) -> Timestamp | None:
-    """Return Unix seconds as a timestamp."""
     return None if unix is None else durations.timestamp(unix)
 
 
 def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
-    """Return where a worker is."""
     address = record.hello.address
     return catalog_pb2.WorkerRef(
         id=address.id,
@@ -63,7 +61,6 @@ def worker_ref(record: WorkerRecord) -> catalog_pb2.WorkerRef:
 
 
 def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
-    """Return one worker."""
     subscription = record.subscription
     return admin_pb2.WorkerStatus(
         worker=worker_ref(record),
@@ -96,7 +93,6 @@ def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
 
 
 def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
-    """Return one open problem."""
     what = open_problem.problem
     return admin_pb2.Problem(
         scope=what.scope,
@@ -144,7 +140,6 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Ins
 
 
 def errors_by_server(state: Coordinator) -> Mapping[str, str]:
-    """Return the newest error of each server that has one."""
     errors: dict[str, str] = {}
     for each in state.problems.open():
         if each.problem.severity == "error":
@@ -244,7 +239,6 @@ def instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
 
 
 def tool(name: str, target: NamedTarget) -> catalog_pb2.Tool:
-    """Return one exposed tool."""
     served = target.served
     definition = parse_definition(served.listing.by_name[target.item.original].definition)
     return catalog_pb2.Tool(
@@ -262,7 +256,6 @@ def tool(name: str, target: NamedTarget) -> catalog_pb2.Tool:
 
 
 def prompt(name: str, target: NamedTarget) -> catalog_pb2.Prompt:
-    """Return one exposed prompt."""
     served = target.served
     recorded = served.listing.prompts_by_name[target.item.original]
     definition = parse_prompt(recorded.definition)

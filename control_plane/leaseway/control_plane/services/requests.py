@@ -42,7 +42,6 @@ async def page_of(
 
 
 def tenant_of(name: str) -> str:
-    """Return the tenant that a request is for."""
     return name or DEFAULT_TENANT
 
 

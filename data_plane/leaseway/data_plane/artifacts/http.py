@@ -177,7 +177,6 @@ def _tenant(request: web.Request) -> str:
 
     Raises:
         Fault: PERMISSION_DENIED.
-
     """
     who = request.get(_WHO)
     said = _said(request, "tenant")

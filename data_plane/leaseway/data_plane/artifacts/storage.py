@@ -28,7 +28,6 @@ class ArtifactStorage(Protocol):
 
         Raises:
             OSError: There is no room, or the storage is closed.
-
         """
 
     def open(self, ref: str) -> BinaryIO:
@@ -36,7 +35,6 @@ class ArtifactStorage(Protocol):
 
         Raises:
             FileNotFoundError: There is none.
-
         """
 
     def remove(self, refs: Iterable[str]) -> None:
@@ -59,19 +57,16 @@ class MemoryStorage:
         return len(content)
 
     def open(self, ref: str) -> BinaryIO:
-        """Open an artifact."""
         content = self.held.get(ref)
         if content is None:
             raise FileNotFoundError(ref)
         return io.BytesIO(content)
 
     def remove(self, refs: Iterable[str]) -> None:
-        """Remove artifacts."""
         for ref in refs:
             self.held.pop(ref, None)
 
     def close(self) -> None:
-        """Remove everything."""
         self.held.clear()
 
 
@@ -90,7 +85,6 @@ class DirectoryStorage:
 
     Raises:
         OSError: The folder cannot be made; the text is a sentence.
-
     """
 
     def __init__(self, base: Path | None = None) -> None:
@@ -123,11 +117,9 @@ class DirectoryStorage:
                 raise
 
     def open(self, ref: str) -> BinaryIO:
-        """Open an artifact."""
         return (self.folder / ref).open("rb")
 
     def remove(self, refs: Iterable[str]) -> None:
-        """Remove artifacts."""
         for ref in refs:
             (self.folder / ref).unlink(missing_ok=True)
 

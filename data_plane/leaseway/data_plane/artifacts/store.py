@@ -67,7 +67,6 @@ class ArtifactStore:
         failed: How many images and sounds the disk did not take.
         space_of: Says how many bytes a tenant may keep, by the server called; None for any.
         on_disk: Told why the disk did not take something, or with an empty text that it did.
-
     """
 
     def __init__(
@@ -95,12 +94,10 @@ class ArtifactStore:
 
     @property
     def held(self) -> int:
-        """How many artifacts there are."""
         return len(self._index)
 
     @property
     def space(self) -> int:
-        """The bytes of all artifacts together."""
         return self._index.space
 
     # Keeping.
@@ -201,7 +198,6 @@ class ArtifactStore:
 
         Raises:
             Fault: ARTIFACT_LOST: there is none; the same where it is somebody else's.
-
         """
         owner = tenant or DEFAULT_TENANT
         artifact = self._index.find(ref, owner, session, self._loop.time())
@@ -223,7 +219,6 @@ class ArtifactStore:
 
         Raises:
             Fault: ARTIFACT_LOST: it was removed meanwhile. OVERLOADED: too many are being read.
-
         """
         with self._reader():
             try:
@@ -246,7 +241,6 @@ class ArtifactStore:
 
         Raises:
             Fault: ARTIFACT_LOST, OVERLOADED. INVALID_ARGUMENTS: it has more bytes than `most`.
-
         """
         artifact = self.find(ref, tenant, session)
         if artifact.byte_length > most:

@@ -30,7 +30,6 @@ class Chain:
     Attributes:
         seq: The number of the last line; 0 before the first.
         last: Its hash.
-
     """
 
     __slots__ = ("last", "seq")
@@ -44,7 +43,6 @@ class Chain:
 
         Args:
             body: A JSON object with at least one member, on one line.
-
         """
         self.seq += 1
         sealed = b'{"seq":%d,%s' % (self.seq, body[1:-1])
@@ -72,7 +70,6 @@ class Verdict:
         records: Lines that were checked.
         faults: What is wrong, the first hundred.
         remarks: What is no fault by itself, and worth knowing.
-
     """
 
     records: int = 0
@@ -85,7 +82,6 @@ def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> Verdict:
 
     Args:
         files: Names, and lines with their line ends.
-
     """
     check = _Check(Verdict())
     for name, lines in files:

@@ -57,7 +57,6 @@ class AuditLog:
 
     Raises:
         AuditUnavailable: The folder or the first file cannot be made.
-
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class AuditLog:
 
         Raises:
             AuditUnavailable: It cannot be written.
-
         """
         self._waiting.append(body)
         if not self._flush():
@@ -235,7 +233,6 @@ def runs_in(folder: Path) -> dict[str, list[Path]]:
 
     Raises:
         OSError: The folder cannot be read.
-
     """
     runs: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):

@@ -50,7 +50,6 @@ class AuditEntry:
         parsed: Whether the arguments are known to be a JSON object on one line.
         approval: The approval that it needs; empty for none.
         approved_by: The credential that decided about that; empty for none.
-
     """
 
     __slots__ = (
@@ -81,7 +80,6 @@ class Recorder:
     Args:
         log: Takes the records.
         now: Seconds since 1970.
-
     """
 
     def __init__(self, log: AuditLog, now: Callable[[], float] = time.time) -> None:
@@ -97,7 +95,6 @@ class Recorder:
 
         Raises:
             Fault: OVERLOADED: it cannot be recorded, and so must not run here.
-
         """
         body = self._about(b"begin", entry, number, call, arguments, lease_id) + b"}"
         try:
@@ -116,7 +113,6 @@ class Recorder:
         outcome: str,
         fault: Fault | None,
     ) -> None:
-        """Record how a call ended."""
         if entry.written:
             body = self._head(b"call", number)
         else:

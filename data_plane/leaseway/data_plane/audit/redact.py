@@ -34,7 +34,6 @@ class Redactor:
     Args:
         schema: Its input schema; properties with `format: password` or `writeOnly` are secret
             under their names, wherever these occur.
-
     """
 
     def __init__(self, schema: object = None) -> None:
@@ -50,7 +49,6 @@ class Redactor:
         Args:
             arguments: As they go to the server: a JSON object.
             parsed: The same, parsed; it is not changed.
-
         """
         if (
             len(arguments) <= LONGEST_TEXT

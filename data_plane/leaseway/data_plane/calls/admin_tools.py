@@ -33,7 +33,6 @@ class AdminTools:
     Args:
         pool: What is served.
         leases: Who holds what.
-
     """
 
     def __init__(self, pool: Pool, leases: LeaseManager) -> None:
@@ -46,7 +45,6 @@ class AdminTools:
 
         Raises:
             Fault: TOOL_NOT_FOUND.
-
         """
         return _TOOLSET.find(ADMIN_TOOLSET, tool)
 
@@ -55,7 +53,6 @@ class AdminTools:
 
         Raises:
             Fault: SESSION_REQUIRED.
-
         """
         if not call.session:
             raise Fault(

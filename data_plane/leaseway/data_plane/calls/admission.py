@@ -25,7 +25,6 @@ class Admission:
 
     Attributes:
         recorder: Records calls, or None where nothing is recorded.
-
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -40,7 +39,6 @@ class Admission:
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST,
                 PERMISSION_DENIED.
-
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
@@ -85,7 +83,6 @@ class Admission:
 
         Raises:
             Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
-
         """
         if active.is_permitted:
             return
@@ -104,7 +101,6 @@ class Admission:
         active.is_counted = self._counts.take(tenant, call.server_id, policy, now)
 
     def ended(self, active: ActiveCall) -> None:
-        """Note that a call has ended which was counted."""
         self._counts.ended(active.call.tenant or DEFAULT_TENANT)
 
     def may_know(self, active: ActiveCall, uri: str) -> bool:
@@ -125,7 +121,6 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
 
     Raises:
         Fault: INVALID_ARGUMENTS.
-
     """
     if active.arguments:
         parsed = parse_arguments(active.arguments)

@@ -47,7 +47,6 @@ class OpenAsks:
 
     Args:
         on_withdrawn: Called with the id of a question that the server takes back.
-
     """
 
     __slots__ = ("_on_withdrawn", "_open")
@@ -138,7 +137,6 @@ def parse_input(sent: bytes) -> bytes:
 
     Raises:
         Fault: INVALID_REQUEST: it is not of that shape, or too large.
-
     """
     if not sent:
         return b""
@@ -161,7 +159,6 @@ def parse_meta(sent: bytes) -> dict[str, object]:
 
     Raises:
         Fault: INVALID_REQUEST: it is no JSON object, or too large.
-
     """
     try:
         parsed = msgspec.json.decode(sent, type=dict[str, Any]) if len(sent) <= MAX_META else None
@@ -203,7 +200,6 @@ class Sink(Protocol):
 
         Raises:
             Fault: OVERLOADED: too many are followed.
-
         """
 
     def updated(self, active: ActiveCall, uri: str) -> None:
@@ -228,7 +224,6 @@ class ActiveCall:
         sent_at: When the server was sent the call, as `time.perf_counter` counts.
         began: When it came, on the same clock; 0 where nobody remembers calls.
         marks: What it went through since, and when; None where that was nothing but the server.
-
     """
 
     __slots__ = (
@@ -308,7 +303,6 @@ class ActiveCall:
         return parent if parent and is_sampled(parent) else ""
 
     def sent(self, pending: PendingCall) -> None:
-        """Note that the instance has the call."""
         self._pending = pending
         if self.trace is not None:
             self.trace.sent(getattr(pending, "id", None))
@@ -339,7 +333,6 @@ class ActiveCall:
             self._sink.finish(self, payload, is_error)
 
     def fail(self, fault: Fault) -> None:
-        """End without a result."""
         if not self.over:
             self._end(fault, False)
             self._sink.fail(self, fault)
@@ -370,7 +363,6 @@ class ActiveCall:
         return started
 
     def progress(self, progress: float, total: float | None, message: str) -> None:
-        """Pass a progress report on."""
         if not self.over:
             self._sink.progress(self, progress, total, message)
 
@@ -393,7 +385,6 @@ class ActiveCall:
 
         Raises:
             Fault: OVERLOADED: the caller follows too many.
-
         """
         self._sink.admit_updates(self)
 
@@ -412,7 +403,6 @@ class ActiveCall:
             self._sink.ask(self, ask_id, ask)
 
     def answer(self, answer: execution_pb2.Answer) -> None:
-        """Pass on what the caller answers."""
         if self.asks is not None:
             self.event("the caller has answered")
             self.asks.settle(answer)

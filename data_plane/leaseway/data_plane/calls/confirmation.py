@@ -35,7 +35,6 @@ class Confirmation:
 
     Args:
         ask: Asks the control plane.
-
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -53,7 +52,6 @@ class Confirmation:
 
         Raises:
             Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, OVERLOADED, CONTROL_PLANE_UNAVAILABLE.
-
         """
         parsed = msgspec.json.decode(active.arguments)
         active.arguments = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()

@@ -57,7 +57,6 @@ class Executor:
         artifacts: Keeps the media of results, or None where they stay in place.
         recent: The calls that are remembered, or None where none is.
         confirmation: Has calls wait for a person, or None where nobody can be asked.
-
     """
 
     def __init__(self, pool: Pool, leases: LeaseManager, worker_id: str) -> None:
@@ -88,7 +87,6 @@ class Executor:
 
     @property
     def in_flight(self) -> int:
-        """Calls that have not ended."""
         return len(self._active)
 
     def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> ActiveCall:
@@ -328,7 +326,6 @@ class Executor:
         return await self.artifacts.read(ref, active.call.tenant, active.call.session, most)
 
     def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
-        """Note that a call has ended."""
         del self._active[active.number]
         if self.meters is not None:
             recorded = active.recorded_trace()
@@ -351,7 +348,6 @@ class Executor:
             self._idle.set()
 
     def record_in(self, recorder: Recorder) -> None:
-        """Record all calls from now on."""
         self._admission.recorder = recorder
 
     def _record_end(
@@ -375,7 +371,6 @@ class Executor:
         return dataclasses.replace(ended, started=fault.started)
 
     def keep_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
-        """Begin to keep the media of a result, where it has any."""
         return self.artifacts.keep(active, outcome) if self.artifacts is not None else None
 
     def refuse_new(self) -> None:

@@ -83,7 +83,6 @@ class PastCall(NamedTuple):
 
     @property
     def trace_id(self) -> str:
-        """The id of its trace, or empty."""
         return self.traceparent[3:35]
 
     @property

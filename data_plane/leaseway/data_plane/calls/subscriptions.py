@@ -31,7 +31,6 @@ class Following:
     Args:
         leases: Holds the leases that some run on.
         allows: Decides which changes are passed on.
-
     """
 
     def __init__(self, leases: LeaseManager, allows: Allows) -> None:
@@ -44,7 +43,6 @@ class Following:
 
         Raises:
             Fault: OVERLOADED: its stream follows too many.
-
         """
         active.admit_updates()
         followed = _Followed(self, active, live)
@@ -57,7 +55,6 @@ class Following:
         active.sent(followed)
 
     def end_all(self, fault: Fault) -> None:
-        """End all of them, as the worker leaves."""
         for active in tuple(self._active):
             active.withdraw(fault.message)
             active.fail(fault)
@@ -90,7 +87,6 @@ class _Followed:
         self._following = following
 
     def cancel(self, reason: str) -> None:
-        """Follow no longer."""
         if self.pending is not None:
             self.pending.cancel(reason)
         self._following.ended(self)
@@ -105,6 +101,5 @@ class _Followed:
             active.updated(uri)
 
     def done(self, outcome: Outcome) -> None:
-        """End as the instance says."""
         self._following.ended(self)
         self.active.done(outcome)

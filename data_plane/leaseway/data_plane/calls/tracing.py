@@ -33,7 +33,6 @@ class CallTrace:
     Args:
         call: The call.
         worker_id: This worker.
-
     """
 
     __slots__ = ("_call", "_request", "_worker")

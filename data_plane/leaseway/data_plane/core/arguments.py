@@ -40,7 +40,6 @@ class ArgumentCheck:
 
     Raises:
         SchemaNotCompiled: The schema is not valid, or refers to another document.
-
     """
 
     __slots__ = ("_schema", "_validator", "accepts")
@@ -159,7 +158,6 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
 
     Raises:
         Fault: INVALID_ARGUMENTS: too long, too many values, not JSON, or not an object.
-
     """
     if len(arguments) > bounds.MAX_ARGUMENTS:
         raise oversize_arguments()

@@ -22,7 +22,6 @@ class Artifact:
         mime_type: In lower case, without parameters.
         byte_length: How many bytes it has.
         stored_at: When, on the worker's monotonic clock.
-
     """
 
     ref: str
@@ -41,7 +40,6 @@ class Retention:
         age: Seconds that an artifact is kept.
         space: Bytes of all artifacts together.
         count: How many artifacts.
-
     """
 
     age: float = bounds.ARTIFACT_AGE
@@ -67,7 +65,6 @@ class ArtifactIndex:
 
     @property
     def space(self) -> int:
-        """The bytes of all artifacts together."""
         return self._space
 
     def find(self, ref: str, tenant: str, session: str, now: float) -> Artifact | None:
@@ -92,7 +89,6 @@ class ArtifactIndex:
         Args:
             artifact: The newest.
             tenant_space: The most bytes of its tenant; its own oldest make room first.
-
         """
         tenant = artifact.tenant
         self._by_ref[artifact.ref] = artifact
@@ -111,7 +107,6 @@ class ArtifactIndex:
         return gone
 
     def expire(self, now: float) -> list[Artifact]:
-        """Drop what is too old; return it."""
         return list(self._drop_while(lambda oldest: self.remaining(oldest, now) <= 0))
 
     def _drop_while(self, is_due: Callable[[Artifact], bool]) -> Iterator[Artifact]:

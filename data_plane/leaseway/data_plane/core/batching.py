@@ -26,7 +26,6 @@ class Batching:
 
     Args:
         calls: The ids of the stream's calls that have no result yet; ids are never reused.
-
     """
 
     def __init__(self, calls: Collection[int]) -> None:
@@ -47,7 +46,6 @@ class Batching:
         Args:
             ready: How many frames it would carry now.
             now: In seconds, on a clock that never goes back.
-
         """
         if now >= self._look_at:
             self._look(now)

@@ -35,7 +35,6 @@ class CircuitBreaker:
         trial: Whether the one try that an open circuit allows is under way.
         doubt: Failures before the newest start that succeeded.
         doubt_until: Until when that start may turn out not to have mended anything.
-
     """
 
     failures: int = 0
@@ -73,7 +72,6 @@ class CircuitBreaker:
 
         Args:
             trial: Whether that start was the trial.
-
         """
         return replace(self, trial=False) if trial else self
 
@@ -86,7 +84,6 @@ class CircuitBreaker:
             now: The time.
             delay: The backoff.
             trial: Whether that start was the trial.
-
         """
         return CircuitBreaker(
             failures=self.failures + 1,
@@ -107,7 +104,6 @@ class CircuitBreaker:
             now: The time.
             up_since: When it came up.
             delay: The backoff.
-
         """
         before = self.failures
         if now - up_since < STEADY and now < self.doubt_until:

@@ -25,7 +25,6 @@ class HeldVariant:
         toolset_hash: Of the tools recorded and exposed.
         toolset: The tools, compiled.
         sent: The variant as it was sent, for a control plane that has forgotten it.
-
     """
 
     spec: ServerSpec
@@ -37,7 +36,6 @@ class HeldVariant:
 
     @property
     def key(self) -> VariantKey:
-        """Which variant this is."""
         return self.spec.key
 
     @cached_property
@@ -64,7 +62,6 @@ class Changes:
         launched: New variants, and those whose instances must be replaced.
         exposed: Variants whose instances stay and whose tools or settings changed.
         removed: Variants that are held no longer.
-
     """
 
     launched: tuple[HeldVariant, ...] = ()
@@ -80,7 +77,6 @@ class DesiredState:
         variants: By key.
         registry_version: What callers may ask for; never falls.
         epoch: The highest epoch seen.
-
     """
 
     variants: Mapping[VariantKey, HeldVariant] = field(default_factory=dict)

@@ -24,7 +24,6 @@ class Times:
         up_since: When it came up.
         idle_since: When its last call ended, or it was taken into use.
         calls: Calls in flight.
-
     """
 
     up_since: float
@@ -40,7 +39,6 @@ class SpareChange:
         close: Positions of those that are to end.
         start: Whether another one is to be started.
         look_at: When to look again if nothing else happens; infinite for never.
-
     """
 
     close: tuple[int, ...]
@@ -95,7 +93,6 @@ def plan_spares(
         now: The time.
         failing: Whether the newest start failed. Leases go to other workers then, so that only a
             spare can show that the server starts here again.
-
     """
     wanted = max(spares_wanted(policy), 1 if failing else 0)
     oldest_first = sorted(range(len(spares)), key=lambda at: spares[at].up_since)

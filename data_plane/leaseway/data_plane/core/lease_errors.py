@@ -22,7 +22,6 @@ def lease_ended(lease_id: str, ended: Ended | None) -> Fault:
     Args:
         lease_id: The lease.
         ended: How it ended, or None where nobody remembers.
-
     """
     ended = ended or _UNKNOWN
     why = f": {ended.why.rstrip('.')}" if ended.why else ""
@@ -45,7 +44,6 @@ def not_theirs(lease_id: str, which: str) -> Fault:
 
 
 def no_room(server_id: str, full: NoRoom) -> Fault:
-    """Return that a worker is full, and with what."""
     return Fault(
         Reason.CAPACITY,
         f"There is no room for a lease of server {server_id}: {full}. Wait, release a lease, or "
@@ -55,7 +53,6 @@ def no_room(server_id: str, full: NoRoom) -> Fault:
 
 
 def not_leasable(server_id: str) -> Fault:
-    """Return that a server is shared."""
     return Fault(
         Reason.NOT_LEASABLE,
         f"Server {server_id} is shared (truely-stateless: true): call it without a lease.",

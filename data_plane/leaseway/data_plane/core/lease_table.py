@@ -51,7 +51,6 @@ class Lease:
         calls: Calls in flight.
         ends_by: From when on it ends as soon as no call is in flight, or None.
         why: Why it ends then, in a sentence.
-
     """
 
     id: str
@@ -81,7 +80,6 @@ class Ended:
         why: In a sentence; empty where the word says all.
         at: When.
         tenant: Whose it was.
-
     """
 
     how: How
@@ -95,7 +93,6 @@ class NoRoom(Exception):
 
     Attributes:
         everywhere: Whether no other server or tenant has room either.
-
     """
 
     def __init__(self, why: str, *, everywhere: bool = False) -> None:
@@ -109,7 +106,6 @@ class LeaseTable:
     Args:
         incarnation: The run's random id; lease ids begin with it.
         capacity: The most leases held at once.
-
     """
 
     def __init__(self, incarnation: str, capacity: int = bounds.MAX_LEASES) -> None:
@@ -132,11 +128,9 @@ class LeaseTable:
         return tuple(self._leases.values())
 
     def get(self, lease_id: str) -> Lease | None:
-        """Return a lease that is held."""
         return self._leases.get(lease_id)
 
     def find(self, key: LeaseKey) -> Lease | None:
-        """Return the lease of a key."""
         return self._by_key.get(key)
 
     def acquire(
@@ -168,7 +162,6 @@ class LeaseTable:
 
         Raises:
             NoRoom: There is no room for a new lease.
-
         """
         ttl = bounds.LEASE_TTL if ttl is None else ttl
         ttl = min(max(ttl, bounds.MIN_LEASE_TTL), bounds.MAX_LEASE_TTL)
@@ -280,7 +273,6 @@ class LeaseTable:
             lease_id: The lease.
             now: The time.
             tenant: Who asks, or empty for the worker itself: others' leases never were.
-
         """
         ended = self._ended.get(lease_id)
         if ended is None or tenant not in ("", ended.tenant):

@@ -49,7 +49,6 @@ class Media:
         mime_type: In lower case, without parameters; `application/octet-stream` where the server
             gave none that is one.
         text: Its base64, which may be wrong.
-
     """
 
     kind: Kind
@@ -61,7 +60,6 @@ class Media:
 
         Raises:
             BadMedia: What was read so far is not to be used.
-
         """
         for start in range(0, len(self.text), _DECODED_AT_ONCE):
             part = self.text[start : start + _DECODED_AT_ONCE]
@@ -112,7 +110,6 @@ def replace_media(payload: bytes, keep: Keep) -> bytes:
 
     Returns:
         The result; the same object where nothing was replaced, or where it cannot be read.
-
     """
     return _Replacement(keep).result(payload)
 

@@ -39,7 +39,6 @@ class ToolPolicy:
         rules: What denies a call.
         rate: Calls of the server's external tools, or None for any number.
         limits: Of the tenant, or None for none.
-
     """
 
     risk: Risk
@@ -54,7 +53,6 @@ class ToolPolicy:
 
     @property
     def counts(self) -> bool:
-        """Whether calls are counted."""
         return self.rate is not None or self.limits is not None
 
 
@@ -64,7 +62,6 @@ class Judge:
     Args:
         policy: The policy.
         tools: The tools that are exposed, by original name.
-
     """
 
     def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan]) -> None:
@@ -79,7 +76,6 @@ class Judge:
         return not self.is_needed or self._policy.allows(tenant, agent, tool)
 
     def names(self, tenant: str, agent: str) -> list[str]:
-        """Return the tools that exist for a caller."""
         return [name for name in self._tools if self.exists(tenant, agent, name)]
 
     def tool(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
@@ -134,7 +130,6 @@ def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) ->
 
     Raises:
         Fault: PERMISSION_DENIED; it names the rule by its number and holds no argument.
-
     """
     for rule in policy.rules:
         if rule.expression.denies(facts):
@@ -158,7 +153,6 @@ class Counts:
 
         Raises:
             Fault: RATE_LIMITED, with the delay after which there is room; nothing was counted.
-
         """
         limits = policy.limits
         most = limits.concurrent if limits is not None else None
@@ -179,7 +173,6 @@ class Counts:
         return most is not None
 
     def ended(self, tenant: str) -> None:
-        """Note that a call has ended which counts as under way."""
         self._under_way[tenant] -= 1
         if not self._under_way[tenant]:
             del self._under_way[tenant]

@@ -102,7 +102,6 @@ class InstancePort(Protocol):
 
         Raises:
             Fault: It could not, and why.
-
         """
 
     def prepare(self, tool_name: str) -> bytes:
@@ -118,7 +117,6 @@ class InstancePort(Protocol):
             uri: The resource.
             on_update: Told an empty text once the server has agreed, then the URI of what changed.
             done: Gets the end, where nobody asked for it.
-
         """
 
     async def list_prompts_resources(
@@ -133,7 +131,6 @@ class InstancePort(Protocol):
 
         Raises:
             Fault: The client has ended.
-
         """
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -141,7 +138,6 @@ class InstancePort(Protocol):
 
         Raises:
             Fault: It could not, and why; the tools known before stay.
-
         """
 
     async def close(self, grace: float = 0) -> None:
@@ -157,7 +153,6 @@ class Opener(Protocol):
         Args:
             instance: Which one.
             fault: What ended it, or None where `close` did.
-
         """
 
     def instance_tools_changed(self, instance: Any) -> None:
@@ -191,5 +186,4 @@ class OpenInstance(Protocol):
             opener: Told what becomes of it.
             known_version: What another instance of the same server agreed on, or empty.
             reading: What the server's references stand for, or None to read them at its start.
-
         """

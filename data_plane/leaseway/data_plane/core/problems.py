@@ -29,7 +29,6 @@ class Problem:
         message: What happened, where, and what to do.
         key: The variant that it is about, or None.
         severity: `error` or `warning`.
-
     """
 
     scope: Literal["server", "worker"]

@@ -35,7 +35,6 @@ class CompiledPromptsResources:
         recorded_resources: The same of resources.
         recorded_templates: The same of templates of resources.
         uris: Which URIs callers may use, listed or not.
-
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +46,6 @@ class CompiledPromptsResources:
     def lists_other(
         self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
     ) -> bool:
-        """Return whether a server lists anything else than what was recorded."""
         recorded = (self.recorded_prompts, self.recorded_resources, self.recorded_templates)
         return recorded != (tuple(prompts), tuple(resources), tuple(templates))
 
@@ -67,7 +65,6 @@ def compile_prompts(
     Raises:
         ValueError: A definition is not a JSON object with a name, or an exposed prompt was never
             recorded; the message says which.
-
     """
     names = {_prompt_name(definition) for definition in recorded}
     prompts: dict[str, str] = {}
@@ -97,7 +94,6 @@ class AdmittedRequest:
         name: The prompt, or the URI, that it is about.
         params: Its params on one line, without `_meta`.
         meta: What the caller put into `_meta`, or None.
-
     """
 
     method: str
@@ -120,7 +116,6 @@ def admit(
     Raises:
         Fault: INVALID_REQUEST: no such method. INVALID_ARGUMENTS: the params are not those of the
             method. TOOL_NOT_FOUND: callers may not use the prompt or resource, or there is none.
-
     """
     read = _READERS.get(method)
     if read is None:

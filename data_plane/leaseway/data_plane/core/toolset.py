@@ -29,7 +29,6 @@ class Exposed:
         original_name: The server's name for it.
         name: The name after transforms.
         skipped: Whether another server has the name: then it is called by its own name alone.
-
     """
 
     original_name: str
@@ -49,7 +48,6 @@ class ToolPlan:
         idempotent: The server says that a repeated call changes nothing more.
         read_only: The server says that a call changes nothing.
         schema_problem: Why `check` is None although there is a schema; empty where there is none.
-
     """
 
     original_name: str
@@ -71,7 +69,6 @@ class CompiledToolset:
         contract: Every recorded definition by original name, exposed or not.
         protocol_version: What the probe negotiated.
         prompts_resources: What the server has besides tools.
-
     """
 
     tools: Mapping[str, ToolPlan] = field(default_factory=dict)
@@ -85,7 +82,6 @@ class CompiledToolset:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest names.
-
         """
         plan = self.tools.get(original_name)
         if plan is None:
@@ -133,7 +129,6 @@ def compile_toolset(
     Raises:
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
             was never recorded; the message says which.
-
     """
     contract: dict[str, bytes] = {}
     parsed: dict[str, dict[str, Any]] = {}
@@ -196,7 +191,6 @@ def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> fr
     Args:
         toolset: What callers were told.
         listed: What the instance itself listed, by original name.
-
     """
     return frozenset(
         name

@@ -208,7 +208,6 @@ class _Body(Payload):
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Hand it to the socket."""
         self._sending.written = True
         await writer.write(self._value)
 

@@ -13,12 +13,10 @@ _BYTES: Final = "Base64, or the reference of an artifact (artifacts/mcp/...)."
 
 
 def definitions(tools: Iterable[HttpTool]) -> dict[str, bytes]:
-    """Return each tool's definition, by name."""
     return {tool.name: msgspec.json.encode(definition(tool)) for tool in tools}
 
 
 def definition(tool: HttpTool) -> dict[str, Any]:
-    """Return a tool's definition."""
     listed: dict[str, Any] = {"name": tool.name}
     if tool.title:
         listed["title"] = tool.title

@@ -110,7 +110,6 @@ class HttpInstance:
 
     @property
     def in_flight(self) -> int:
-        """Calls that have not ended."""
         return len(self._calls)
 
     async def start(self) -> None:
@@ -155,7 +154,6 @@ class HttpInstance:
         return call
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Refuse: there are no resources."""
         request = ToolRequest(uri, b"", b"", method="subscriptions/listen")
         return self.call(request, done)
 
@@ -228,7 +226,6 @@ class HttpInstance:
         return Outcome(payload, is_error)
 
     def forget(self, call: _HttpCall) -> None:
-        """Note that a call has ended."""
         self._calls.discard(call)
         if not self._calls:
             self._drained.set()
@@ -315,7 +312,6 @@ class _HttpCall:
         self._instance.forget(self)
 
     def end(self, outcome: Outcome) -> None:
-        """End with an outcome that is not the server's."""
         self._finish(outcome)
         self._task.cancel()
 

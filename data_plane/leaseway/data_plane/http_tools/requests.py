@@ -71,7 +71,6 @@ def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -
 
 
 def origin(url: str) -> tuple[str, str, int | None]:
-    """Return scheme, host and port of an address."""
     parts = urlsplit(url)
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     return parts.scheme, (parts.hostname or "").lower(), port
@@ -120,7 +119,6 @@ class _Values:
             yield from _spread(parameter, value)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of parameters."""
         headers: dict[str, str] = {}
         for parameter, value in self._at("header"):
             if value is not None:
@@ -215,14 +213,12 @@ def _deep(name: str, value: Any) -> Iterable[tuple[str, str]]:
 
 
 def _flat(parameter: HttpParameter, value: Any) -> str:
-    """Return a value as one text."""
     separator = _SEPARATORS.get(parameter.style)
     is_flat = isinstance(value, list) and not any(isinstance(i, list | dict) for i in value)
     return separator.join(map(_text, value)) if separator and is_flat else _text(value)
 
 
 def _text(value: Any) -> str:
-    """Return a value as text: strings as they are, all else as JSON writes it."""
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()

@@ -67,7 +67,6 @@ class Hooks:
             since when it was up and `live.fault` why it ended where nobody asked it to.
         reference_missed: A probe has failed because a reference does not resolve.
         taken_over: A generation that did not start at first serves instead of the one before it.
-
     """
 
     leased_ended: LeasedEnded = lambda _live, _fault: None
@@ -92,7 +91,6 @@ class WorkerContext:
         hooks: Who else hears.
         quota: Counts the instances of each server.
         meters: What is measured, or None where nobody wants that.
-
     """
 
     worker_id: str

@@ -20,7 +20,6 @@ class Expiry:
     Args:
         lives: The instances of the generation.
         hooks: Hears which leases are over.
-
     """
 
     def __init__(self, lives: LiveInstances, hooks: Hooks) -> None:

@@ -33,7 +33,6 @@ class Generation:
 
     Attributes:
         launch_hash: What the instances are started from.
-
     """
 
     def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
@@ -53,7 +52,6 @@ class Generation:
 
     @property
     def key(self) -> VariantKey:
-        """The variant's key."""
         return self._lives.variant.key
 
     @property
@@ -110,7 +108,6 @@ class Generation:
         Args:
             tool: What is called; one that the older generation lacks or defines differently waits
                 for this one. Empty for prompts and resources.
-
         """
         live = self._keeper.live
         if live is None and self._predecessor is not None:
@@ -126,12 +123,10 @@ class Generation:
 
     @property
     def lives(self) -> Iterable[LiveInstance]:
-        """All instances that have not ended."""
         return self._lives.all
 
     @property
     def starts(self) -> int:
-        """Starts so far."""
         return self._lives.starts
 
     @property
@@ -160,7 +155,6 @@ class Generation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no instance is left."""
         return not len(self._lives)
 
     @property
@@ -253,7 +247,6 @@ class Generation:
 
         Raises:
             Fault: It could not.
-
         """
         tools = await live.relist()
         self._problems.compared(live, self.lives, self.variant.toolset)
@@ -265,7 +258,6 @@ class Generation:
         Args:
             live: The instance.
             failure: Why it could not be listed, if so.
-
         """
         if self.draining or live.closed.is_set():
             return  # nobody would take the warning back
@@ -284,7 +276,6 @@ class Generation:
 
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
-
         """
         return self.shared_for(tool) or await self._keeper.wait()
 
@@ -316,7 +307,6 @@ class Generation:
         Raises:
             Fault: It did not come up, and why; SERVER_NOT_READY also where starts have failed so
                 often that none is tried now.
-
         """
         failure = self._lives.last_fault
         try:
@@ -391,7 +381,6 @@ class Generation:
             self._upkeep.settle()
 
     def live_tools_changed(self, live: LiveInstance) -> None:
-        """Pass on that the tools changed."""
         self._context.hooks.tools_changed(self.key, live)
 
     def live_disconnected(self, live: LiveInstance) -> None:

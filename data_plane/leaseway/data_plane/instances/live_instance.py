@@ -53,7 +53,6 @@ class LiveInstance:
         idle_since: When its last call ended, or it was taken into use.
         closed: Done when it has ended.
         fault: Why it ended by itself, where that is known.
-
     """
 
     __slots__ = (
@@ -109,7 +108,6 @@ class LiveInstance:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes calls."""
         return self.instance.state == "ready"
 
     @property
@@ -123,7 +121,6 @@ class LiveInstance:
         return self._loop.time() - self.idle_since
 
     def taken(self, lease_id: str) -> None:
-        """Note that a lease has it from now on."""
         self.lease_id = lease_id
         self.idle_since = self._loop.time()
 
@@ -132,7 +129,6 @@ class LiveInstance:
 
         Raises:
             Fault: It did not come up, and why.
-
         """
         with start_time(self._meters, self.spec):
             try:
@@ -171,7 +167,6 @@ class LiveInstance:
 
         Raises:
             Fault: TOOL_DIFFERS: the instance lacks the tool or defines it differently.
-
         """
         if self._toolset is not toolset:
             self.compare(toolset)
@@ -215,7 +210,6 @@ class LiveInstance:
 
         Raises:
             Fault: It could not.
-
         """
         tools = await self.instance.relist()
         if self.differing and self._toolset is not None:
@@ -238,26 +232,21 @@ class LiveInstance:
             self.owner.live_ended(self, fault)
 
     def instance_tools_changed(self, instance: object) -> None:
-        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_tools_changed(self)
 
     def instance_disconnected(self, instance: object) -> None:
-        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_disconnected(self)
 
     def instance_warned(self, instance: object, reason: str, text: str) -> None:
-        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_warned(self, reason, text)
 
     def instance_mended(self, instance: object, reason: str) -> None:
-        """Notify the owner."""
         if self.owner is not None:
             self.owner.live_mended(self, reason)
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:
-    """Return what is known of an instance that ended without a reason."""
     return Fault(Reason.SERVER_LOST, f"Server {spec.key} ended without saying why.")

@@ -32,7 +32,6 @@ class LiveInstances:
             another one is up.
         reading: What the references stood for when the first instance read them; the instances
             that follow get the same.
-
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class LiveInstances:
 
     @property
     def key(self) -> VariantKey:
-        """The variant's key."""
         return self.variant.key
 
     @property
@@ -112,7 +110,6 @@ class LiveInstances:
 
         Raises:
             Fault: It did not come up, and why; nothing of it is left.
-
         """
         trial = self.restart.is_open
         self.restart = self.restart.began()
@@ -175,7 +172,6 @@ class LiveInstances:
         Args:
             live: The instance; one that is not counted is left alone.
             how: How it ended, in words.
-
         """
         if self._all.pop(live.instance.id, None) is None:
             return
@@ -216,7 +212,6 @@ class LiveInstances:
         Args:
             reason: What callers compare.
             what: What is wrong with the server, as the end of "Server x ...".
-
         """
         last, wait = self.last_fault, max(0.0, self.restart.retry_at - self._loop.time())
         if self.restart.trial:

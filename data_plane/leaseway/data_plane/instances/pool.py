@@ -34,7 +34,6 @@ class _Probed:
 
     Args:
         on_end: Called when the instance has ended, or is about to, without being asked.
-
     """
 
     def __init__(self, launch_hash: str, live: LiveInstance, on_end: Callable[[str], None]) -> None:
@@ -79,7 +78,6 @@ class Pool:
 
     Args:
         context: What every generation needs.
-
     """
 
     def __init__(self, context: WorkerContext) -> None:
@@ -96,7 +94,6 @@ class Pool:
 
     @property
     def desired_state(self) -> DesiredState:
-        """What is held now."""
         return self._holdings
 
     @property
@@ -120,7 +117,6 @@ class Pool:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest ids; or SERVER_NOT_READY: it is tried here.
-
         """
         if self._own:
             own = self._own.get(server_id)
@@ -175,7 +171,6 @@ class Pool:
             self._tried.remove(spec)
 
     def get(self, key: VariantKey) -> Generation | None:
-        """Return the current generation of a variant."""
         return self._current.get(key)
 
     def commit(self, update: Update) -> Changes:
@@ -254,7 +249,6 @@ class Pool:
 
         Returns:
             False where something newer has taken over already; nothing is done then.
-
         """
         if self._current.get(old.key) is not old:
             return False
@@ -324,7 +318,6 @@ class Pool:
 
         Raises:
             Fault: TOOL_NOT_FOUND: neither is it served nor has it written anything.
-
         """
         try:
             key = self.find(server_id, tenant).key
@@ -346,7 +339,6 @@ class Pool:
 
         Raises:
             Fault: NOT_APPLIED: this worker is behind.
-
         """
         try:
             async with asyncio.timeout(bounds.BEHIND_WAIT):

@@ -23,7 +23,6 @@ class ServerProblems:
         key: Its server.
         worker_id: For messages.
         reports: Where problems go.
-
     """
 
     def __init__(self, key: VariantKey, worker_id: str, reports: Reports) -> None:
@@ -41,7 +40,6 @@ class ServerProblems:
         self._reports.see(Problem("server", reason, message, self._key, severity))
 
     def fault(self, fault: Fault) -> None:
-        """Report a fault, until the next start that succeeds."""
         reason = fault.metadata.get("problem", fault.reason.value)
         self._until_start.add(reason)
         self.report(reason, fault.message)
@@ -78,7 +76,6 @@ class ServerProblems:
                 self._reports.clear(Problem("server", reason, "", self._key))
 
     def mend_all(self) -> None:
-        """Clear all problems of this generation."""
         self.mend(*tuple(self._open))
 
     def changed(self, how: str) -> None:
@@ -86,7 +83,6 @@ class ServerProblems:
 
         Args:
             how: What was found, as the end of a sentence, with its full stop.
-
         """
         self.report(
             _CHANGED,
@@ -106,7 +102,6 @@ class ServerProblems:
             live: The instance, compared.
             lives: All instances of the generation.
             toolset: The contract.
-
         """
         if _CHANGED in self._open and not any(
             each.is_ready and each.lists_other(toolset) for each in lives

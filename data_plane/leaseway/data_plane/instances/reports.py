@@ -55,7 +55,6 @@ class Reports:
         self._changed.set()
 
     def clear(self, problem: Problem) -> None:
-        """Note that a problem is mended."""
         if self.problems.clear(problem.key, problem.reason):
             self._changed.set()
 
@@ -65,7 +64,6 @@ class Reports:
         self._changed.set()
 
     def lease_gained(self, lease: Lease) -> None:
-        """Note a lease that was granted or changed."""
         self._gained[lease.id] = lease
         self._changed.set()
 
@@ -128,7 +126,6 @@ class Reports:
         return events
 
     async def wait(self) -> None:
-        """Wait until there is something to report."""
         await self._changed.wait()
 
     def take(self) -> tuple[Iterable[Lease], Iterable[LeaseEnd], bool]:

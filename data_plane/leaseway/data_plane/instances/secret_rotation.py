@@ -51,7 +51,6 @@ class Pace:
         quiet: Without a change before what changed is read: a file may be written in pieces.
         quiet_at_most: The same where it changes again and again.
         patience: For one file that does not answer, before the others are looked at without it.
-
     """
 
     poll: float = 1.0
@@ -87,7 +86,6 @@ class ReferenceWatch:
         vault: Read again when it changes.
         read: Resolves the references of a server, or raises a Fault that names what is missing.
         pace: How often to look.
-
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class SharedSupervisor:
     Attributes:
         live: What shared calls use, or None while there is none.
         rests: Whether it was ended because nobody called; the next call starts it again.
-
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class SharedSupervisor:
             self.settle()
 
     def adopt(self, live: LiveInstance) -> None:
-        """Use an instance that is up."""
         self._wanted, self.rests = True, False
         self._use(live)
         self.settle()
@@ -70,7 +68,6 @@ class SharedSupervisor:
 
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
-
         """
         self.want()
         if self.live is None and self._attempt is not None and not self._lives.restart.is_open:

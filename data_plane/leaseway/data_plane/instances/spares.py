@@ -28,7 +28,6 @@ class _Start:
         live: The instance.
         task: Starts it.
         claim: Done when it is up, for the lease that gets it; None while no lease does.
-
     """
 
     live: LiveInstance
@@ -44,7 +43,6 @@ class Spares:
     Args:
         lives: The instances of the generation.
         context: What every generation needs.
-
     """
 
     def __init__(self, lives: LiveInstances, context: WorkerContext) -> None:
@@ -72,7 +70,6 @@ class Spares:
 
         Raises:
             Fault: The one that was waited for did not come up, and why.
-
         """
         live = self._pick()
         if live is not None:

@@ -38,7 +38,6 @@ _NEVER: Final[tuple[Network, ...]] = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address is one of the public internet."""
     if address.is_multicast or address.is_reserved or not address.is_global:
         return False
     return not any(address in network for network in _NEVER if network.version == address.version)
@@ -69,7 +68,6 @@ class Hosts:
         return not self.names or any(_matches(host, pattern) for pattern in self.names)
 
     def permits_address(self, address: Address) -> bool:
-        """Return whether an address may be connected to."""
         return is_public(address) or self._is_named(address)
 
     def _is_named(self, address: Address) -> bool:

@@ -60,7 +60,6 @@ class Allowed:
         return shlex.join(self.words) + (" *" if self.open_end else "")
 
     def permits(self, words: Sequence[str]) -> bool:
-        """Return whether a command line is this one."""
         head = tuple(words[: len(self.words)])
         return head == self.words and (self.open_end or len(words) == len(self.words))
 

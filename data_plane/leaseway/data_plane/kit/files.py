@@ -28,7 +28,6 @@ _WRITES: Final = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint
 
 
 def read_file(roots: Roots) -> Tool:
-    """Return the tool `read_file`."""
     return Tool(
         name="read_file",
         title="Read a file",
@@ -40,7 +39,6 @@ def read_file(roots: Roots) -> Tool:
 
 
 def write_file(roots: Roots) -> Tool:
-    """Return the tool `write_file`."""
     return Tool(
         name="write_file",
         title="Write a file",
@@ -66,7 +64,6 @@ def write_file(roots: Roots) -> Tool:
 
 
 def edit_file(roots: Roots) -> Tool:
-    """Return the tool `edit_file`."""
     text = {"type": "string", "maxLength": MAX_FILE}
     edit = _arguments(
         {
@@ -101,7 +98,6 @@ def edit_file(roots: Roots) -> Tool:
 
 
 def delete_file(roots: Roots) -> Tool:
-    """Return the tool `delete_file`."""
     return Tool(
         name="delete_file",
         title="Delete a file",
@@ -113,7 +109,6 @@ def delete_file(roots: Roots) -> Tool:
 
 
 def get_file_info(roots: Roots) -> Tool:
-    """Return the tool `get_file_info`."""
     return Tool(
         name="get_file_info",
         title="File information",

@@ -132,7 +132,6 @@ class Roots:
         return None
 
     def outside(self, path: str) -> ToolError:
-        """Return the refusal of a path."""
         return ToolError(f"{path!r:.300} is outside the allowed folders; allowed is: {self}.")
 
 

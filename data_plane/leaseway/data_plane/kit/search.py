@@ -31,7 +31,6 @@ _PATTERN: Final = {
 
 
 def list_files(roots: Roots) -> Tool:
-    """Return the tool `list_files`."""
     return Tool(
         name="list_files",
         title="List files",
@@ -60,7 +59,6 @@ def list_files(roots: Roots) -> Tool:
 
 
 def search_files(roots: Roots) -> Tool:
-    """Return the tool `search_files`."""
     return Tool(
         name="search_files",
         title="Search files",

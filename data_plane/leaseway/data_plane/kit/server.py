@@ -64,7 +64,6 @@ class Kit(BaseMCPServer):
         self._tools = tools
 
     def list_tools(self) -> Sequence[Tool]:
-        """Return the tools that are on."""
         return self._tools
 
 

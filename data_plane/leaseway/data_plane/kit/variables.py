@@ -21,7 +21,6 @@ _SECRET_VALUE: Final = re.compile(
 
 
 def get_env(environment: Mapping[str, str]) -> Tool:
-    """Return the tool `get_env` for an environment."""
     shown = {
         name: text
         for name, text in environment.items()

@@ -30,7 +30,6 @@ class LeaseInstances:
 
     Attributes:
         up: The instances that are up, with their generations, by lease id; to be read only.
-
     """
 
     def __init__(
@@ -46,7 +45,6 @@ class LeaseInstances:
         self._starting: dict[str, _Start] = {}
 
     def start(self, lease: Lease, generation: Generation) -> None:
-        """Begin to start the instance of a lease."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
         task = self._background.spawn(
@@ -72,7 +70,6 @@ class LeaseInstances:
         Args:
             lease_id: The lease.
             why: For those who wait for the start.
-
         """
         entry = self.up.pop(lease_id, None)
         if entry is not None:

@@ -27,7 +27,6 @@ class LeaseManager:
         pool: Where instances come from.
         table: What is held; nobody else writes it.
         clock: Seconds, monotonic; the event loop's own.
-
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -55,11 +54,9 @@ class LeaseManager:
         return self._table.leases
 
     def get(self, lease_id: str) -> Lease | None:
-        """Return a lease that is held."""
         return self._table.get(lease_id)
 
     def find(self, key: LeaseKey) -> Lease | None:
-        """Return the lease of a key."""
         return self._table.find(key)
 
     def live(self, lease: Lease) -> LiveInstance | None:
@@ -72,7 +69,6 @@ class LeaseManager:
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
-
         """
         lease = self._table.get(lease_id)
         if lease is None or lease.key.tenant != key.tenant:  # ids can be guessed: they are counted
@@ -92,7 +88,6 @@ class LeaseManager:
 
         Raises:
             Fault: LEASE_LOST.
-
         """
         lease = self._table.get(lease_id)
         if lease is None:
@@ -129,7 +124,6 @@ class LeaseManager:
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
                 TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
-
         """
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         if ttl is not None:
@@ -207,11 +201,9 @@ class LeaseManager:
         self.end(lease.id, "lost", fault.message)
 
     def begin_call(self, lease: Lease) -> None:
-        """Note that a call is in flight on a lease."""
         self._table.begin_call(lease, self._clock())
 
     def end_call(self, lease: Lease) -> None:
-        """Note that a call on a lease ended."""
         if self._table.end_call(lease, self._clock()):
             self._tick()
 
@@ -220,7 +212,6 @@ class LeaseManager:
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
-
         """
         lease = self._table.renew(lease_id, self._clock())
         if lease is None:
@@ -247,7 +238,6 @@ class LeaseManager:
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
-
         """
         if self.end(lease_id, "released", why):
             return True
@@ -266,7 +256,6 @@ class LeaseManager:
         self._line.fail(refusal)
 
     def revoke_all(self, why: str) -> None:
-        """End every lease."""
         for lease in self._table.leases:
             self.end(lease.id, "revoked", why)
 

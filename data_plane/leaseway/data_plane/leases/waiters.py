@@ -35,7 +35,6 @@ class WaitQueue:
 
     Args:
         held_by: How many leases a tenant has.
-
     """
 
     def __init__(self, held_by: Callable[[str], int] = lambda _tenant: 0) -> None:
@@ -59,7 +58,6 @@ class WaitQueue:
         Raises:
             NoRoom: There was none in time, or too many wait already.
             Fault: The attempt was refused, or `fail` ended the wait.
-
         """
         if seconds <= 0 or len(self._waiters) >= _MOST:
             raise full
@@ -95,7 +93,6 @@ class WaitQueue:
                 self._end(waiter).set_result(taken)
 
     def fail(self, fault: Fault) -> None:
-        """End every wait."""
         for waiter in tuple(self._waiters):
             self._end(waiter).set_exception(fault)
 

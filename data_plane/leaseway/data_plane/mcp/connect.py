@@ -79,7 +79,6 @@ class Wanted:
 
     @property
     def server(self) -> str:
-        """The server's id, for messages."""
         return self.spec.key.server_id
 
 

@@ -109,7 +109,6 @@ class Instance:
 
     @property
     def in_flight(self) -> int:
-        """Calls that have not ended."""
         return self._peer.in_flight if self._peer is not None else 0
 
     @property

@@ -25,7 +25,6 @@ class StateReaders:
         leases: The server id of every lease that is held.
         totals: Single numbers, each by the name of its instrument in `TOTALS`.
         artifacts_failed: How many artifacts the disk did not take.
-
     """
 
     served: Callable[[], Iterable[str]]
@@ -61,7 +60,6 @@ class StateMeters:
         meters: Where the instruments are; series of servers that are gone are dropped there.
         readers: What is read.
         clock: Seconds, monotonic.
-
     """
 
     def __init__(

@@ -60,7 +60,6 @@ class WorkerMeters:
     Args:
         meter: Where they are registered.
         clock: The loop's, which says since when an instance is up.
-
     """
 
     def __init__(self, meter: Meter, clock: Callable[[], float]) -> None:
@@ -170,7 +169,6 @@ class WorkerMeters:
             fault: Why there is no result, or None.
             is_error: Whether the result says that the tool failed.
             traceparent: Of the call's span, if it is recorded; its duration's exemplar.
-
         """
         if fault is not None and (timer is None or fault.started == "no"):
             self.call_refused(fault.reason)
@@ -188,7 +186,6 @@ class WorkerMeters:
             server_id: Of which server.
             waited: For how long, in seconds.
             start: `existing`, `warm` (its instance was up before) or `cold`.
-
         """
         self._touched.add(server_id)
         self._waits.cell(server_id, start, _OK).record(waited)
@@ -200,7 +197,6 @@ class WorkerMeters:
         self._waits.cell(known, "", fault.reason.value).record(waited)
 
     def lease_ended(self, lease: Lease, how: str) -> None:
-        """Note that a lease ended."""
         self._touched.add(lease.key.server_id)
         self._leases_ended.cell(lease.key.server_id, how).add()
 

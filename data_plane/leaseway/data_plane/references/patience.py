@@ -26,7 +26,6 @@ class PatientDisk:
 
     Args:
         patience: Seconds for one key.
-
     """
 
     def __init__(self, patience: float = PATIENCE) -> None:
@@ -68,7 +67,6 @@ class _Batch(Generic[K, V]):
     Attributes:
         keys: What is worked on, in this order.
         reached: How many keys are done, or given up.
-
     """
 
     def __init__(self, work: Callable[[K], V], keys: list[K], found: dict[K, V]) -> None:

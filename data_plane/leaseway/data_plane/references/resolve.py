@@ -51,7 +51,6 @@ class Vault(Protocol):
 
         Raises:
             VaultError: There is a vault, and it cannot be read.
-
         """
 
 
@@ -150,7 +149,6 @@ class _Resolver:
         return found
 
     def variables(self, key: str, path: str) -> dict[str, str]:
-        """Return the variables of a file."""
         try:
             found = read_env_file(self._file(path))
         except _Missing as missing:
@@ -284,7 +282,6 @@ def unread(spec: ServerSpec, paths: Collection[str] | None, why: str) -> Fault:
         spec: Whose they are.
         paths: Which of its files, or None for any of them.
         why: The end of "the file x, which ...".
-
     """
     missing = [
         (key, f"refers to the file {path}, which {why}")

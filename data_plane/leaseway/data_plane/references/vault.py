@@ -13,7 +13,6 @@ Mark = tuple[int, int, int, int] | None
 
 
 def mark_of(path: Path) -> Mark:
-    """Return the mark of a file."""
     try:
         status = path.stat()
     except OSError:
@@ -29,7 +28,6 @@ class WorkerVault:
 
     Attributes:
         trouble: Why the vault cannot be read; None where it can, or where there is none.
-
     """
 
     def __init__(self, place: VaultPlace | None) -> None:
@@ -53,7 +51,6 @@ class WorkerVault:
 
         Raises:
             VaultError: There is a vault, and it cannot be read.
-
         """
         if self.trouble is not None:
             raise VaultError(str(self.trouble))

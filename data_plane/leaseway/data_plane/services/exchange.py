@@ -224,7 +224,6 @@ class Exchanges:
         leases: Renews leases.
         lease_message: Makes the message that describes a lease.
         worker: Who answers.
-
     """
 
     def __init__(
@@ -277,7 +276,6 @@ class Exchanges:
 
     @property
     def open_streams(self) -> int:
-        """How many streams there are."""
         return len(self._streams)
 
     @property

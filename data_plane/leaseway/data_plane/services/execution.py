@@ -56,7 +56,6 @@ async def send_artifact(
     Raises:
         Fault: ARTIFACT_LOST; OVERLOADED: too many are being read, or the caller does not read;
             INVALID_REQUEST: the offset lies behind its end.
-
     """
     async with aclosing(_responses(store, request)) as responses:
         async for response in responses:
@@ -107,7 +106,6 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
 
     Attributes:
         parking: The same.
-
     """
 
     def __init__(
@@ -135,7 +133,6 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     async def CallTool(  # noqa: N802 - gRPC's name
         self, request: execution_pb2.CallToolRequest, context: Context
     ) -> execution_pb2.CallToolResponse:
-        """Execute one call."""
         try:
             sink = await self._open(request, context, UnarySink(keep_events=False))
             try:

@@ -42,7 +42,6 @@ class Inspection:
         self._leases = leases
 
     def answer(self, question: sync_pb2.Inspect) -> sync_pb2.Inspected:
-        """Return what is asked for."""
         answer = sync_pb2.Inspected(id=question.id)
         if question.HasField("calls") and self._recent is not None:
             answer.calls.extend(map(self._call, self._calls(self._recent, question.calls)))

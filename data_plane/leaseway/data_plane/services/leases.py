@@ -36,7 +36,6 @@ def renew_all(
         leases: Who holds what.
         request: Which.
         tenant: Whose they must be, or None for anybody's.
-
     """
     response = leases_pb2.KeepAliveResponse()
     for index, lease_id in enumerate(request.lease_ids):
@@ -65,7 +64,6 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         leases: Who holds what.
         executor: Whether the worker takes new work.
         lease_message: Describes a lease.
-
     """
 
     def __init__(
@@ -135,7 +133,6 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def KeepAlive(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.KeepAliveRequest, context: Context
     ) -> leases_pb2.KeepAliveResponse:
-        """Renew leases."""
         return renew_all(self._leases, request, caller().tenant)
 
     async def ResolveLeased(  # noqa: N802 - gRPC's name

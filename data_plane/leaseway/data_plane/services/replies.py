@@ -41,7 +41,6 @@ class Updates:
 
     Args:
         outbox: Takes the frames.
-
     """
 
     def __init__(self, outbox: Outbox) -> None:
@@ -53,7 +52,6 @@ class Updates:
 
         Raises:
             Fault: OVERLOADED: the stream follows as many as it may.
-
         """
         if len(self._waiting) >= bounds.MAX_SUBSCRIPTIONS:
             raise Fault(
@@ -71,7 +69,6 @@ class Updates:
             call_id: The call that follows the resource.
             uri: What changed: the resource or a part of it; empty once the subscription holds.
             own_uri: The resource.
-
         """
         waiting = self._waiting.get(call_id)
         if waiting is None:
@@ -88,7 +85,6 @@ class Updates:
             waiting[uri] = self._outbox.put(frame(_UPDATES, update))
 
     def forget(self, call_id: int) -> None:
-        """Note that a call has ended."""
         self._waiting.pop(call_id, None)
 
 
@@ -131,7 +127,6 @@ class StreamWriter:
         calls: The stream's calls that have no result yet, by id.
         closing: Whether the stream ends once they have: then it takes no more.
         breach: Why the stream ends at once; the caller is told.
-
     """
 
     def __init__(
@@ -228,7 +223,6 @@ class StreamWriter:
 
         Args:
             why: What the caller is told, in sentences.
-
         """
         if self.breach is None:
             self.breach = Fault(Reason.OVERLOADED, why, "unknown")

@@ -37,7 +37,6 @@ async def arguments_of(request: execution_pb2.CallToolRequest) -> bytes:
 
     Raises:
         Fault: INVALID_ARGUMENTS: they are longer than any that may be sent.
-
     """
     size = request.arguments.ByteSize()
     if size > bounds.MAX_ARGUMENTS + _LARGEST_VALUE * bounds.MAX_VALUES:
@@ -77,7 +76,6 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
     Raises:
         Fault: SERVER_ERROR: the server's result is not a JSON object; RESULT_TOO_LARGE: it has
             too many values.
-
     """
     if has_many_values(payload):
         raise Fault(
@@ -189,7 +187,6 @@ class UnarySink:
         self._grew()
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
-        """Take why there is none."""
         self.result.set_exception(fault)
         self.result.exception()  # whoever has gone away does not ask
         self._changed.set()
@@ -280,7 +277,6 @@ class UnarySink:
 
     @property
     def tenant(self) -> str:
-        """Whose call it is."""
         return (self.active.call.tenant if self.active is not None else "") or DEFAULT_TENANT
 
     @property
@@ -294,7 +290,6 @@ class UnarySink:
 
     @property
     def held(self) -> int:
-        """Bytes of the arguments, of all that was asked, of the events and of the result."""
         arguments = len(self.active.arguments) if self.active is not None else 0
         return arguments + self._event_bytes + self._other_bytes
 

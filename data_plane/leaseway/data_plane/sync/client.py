@@ -75,7 +75,6 @@ class SyncClient:
     Attributes:
         joined: Set once a control plane has welcomed this worker.
         caught_up: Set once this worker has held all that one wants served.
-
     """
 
     def __init__(
@@ -144,7 +143,6 @@ class SyncClient:
 
         Raises:
             Fault: CONTROL_PLANE_UNAVAILABLE: it does not answer.
-
         """
         self._last_question = question.id = self._last_question + 1
         answer: asyncio.Future[sync_pb2.ApprovalAnswer] = asyncio.get_running_loop().create_future()

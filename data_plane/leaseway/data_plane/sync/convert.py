@@ -35,7 +35,6 @@ class Unrepresentable(Exception):
 
     Attributes:
         reason: A constant in capitals.
-
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -52,7 +51,6 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
 
     Raises:
         Unrepresentable: The worker has no such transport, or the toolset makes no sense.
-
     """
     spec = spec_from_wire(upsert.spec)
     if not is_known(spec.transport):
@@ -108,7 +106,6 @@ def update(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:
 
 
 def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
-    """Return which version of a variant is held."""
     return sync_pb2.HeldHashes(
         key=key_to_wire(variant.key),
         launch_hash=variant.launch_hash,
@@ -142,7 +139,6 @@ class LeaseMessages:
         worker_id: Who holds them.
         leases: Knows their instances.
         clock: Seconds, monotonic.
-
     """
 
     def __init__(
@@ -156,7 +152,6 @@ class LeaseMessages:
         self._clock = clock
 
     def __call__(self, lease: Lease) -> leases_pb2.Lease:
-        """Return the message of one lease."""
         live = self._leases.live(lease)
         return leases_pb2.Lease(
             id=lease.id,

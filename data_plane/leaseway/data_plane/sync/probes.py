@@ -42,7 +42,6 @@ class Prober:
     Args:
         pool: Where a probe's instance goes.
         send: Takes the results.
-
     """
 
     def __init__(self, pool: Pool, send: Callable[[sync_pb2.ProbeResult], None]) -> None:
@@ -156,7 +155,6 @@ class Prober:
 
         Raises:
             Fault: The instance has ended.
-
         """
         listed = await live.instance.list_prompts_resources(
             timeout, self._recorded_prompts_resources(live.spec)

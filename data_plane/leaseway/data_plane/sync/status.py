@@ -27,7 +27,6 @@ class Introduction:
         control_plane: Whom it joins.
         key: The shared key, or None.
         standbys: Control planes of which one may lead in the first one's place.
-
     """
 
     worker: catalog_pb2.WorkerRef
@@ -51,7 +50,6 @@ class WorkerStatus:
 
     Attributes:
         leaving: Whether it takes no more work, and says so.
-
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class WorkerStatus:
 
         Args:
             highest_epoch: The highest that it has seen, or 0.
-
         """
         desired_state = self._pool.desired_state
         self._reports.start_over()

@@ -49,7 +49,6 @@ class MemoryServers:
         warnings: What the next instances say does not hold.
         prompts_resources: What the next listing of prompts and resources finds.
         opened: Every instance so far.
-
     """
 
     tools: Mapping[str, bytes] = field(default_factory=lambda: dict(ECHO))
@@ -77,7 +76,6 @@ class MemoryServers:
 
     @property
     def live(self) -> list[MemoryInstance]:
-        """The instances that have not ended."""
         return [each for each in self.opened if each.state in ("starting", "ready")]
 
 
@@ -105,11 +103,9 @@ class MemoryCall:
         self._done: Callable[[Outcome], None] | None = done
 
     def answer(self, payload: bytes, is_error: bool = False) -> None:
-        """End with a result."""
         self._end(Outcome(payload, is_error))
 
     def fail(self, fault: Fault) -> None:
-        """End with a fault."""
         self._end(Outcome(b"", fault=fault))
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> MemoryAsk:
@@ -142,7 +138,6 @@ class MemoryAsk:
 
     Attributes:
         reply: The caller's answer, or `AskRefused`; stays open where the server withdraws it.
-
     """
 
     def __init__(self, request: ToolRequest, method: str, params: Mapping[str, Any]) -> None:
@@ -154,7 +149,6 @@ class MemoryAsk:
             self._ask.refuse(METHOD_NOT_FOUND, nobody_answers(method))
 
     def withdraw(self) -> None:
-        """Withdraw the question."""
         self._ask.withdraw()
 
     def _take(self, result: bytes) -> None:
@@ -190,11 +184,9 @@ class MemoryFollower:
             self._on_update(uri)
 
     def cancel(self, reason: str) -> None:
-        """Follow no longer."""
         self._leave()
 
     def fail(self, fault: Fault) -> None:
-        """End with a fault."""
         if self._on_update is not None:
             self._leave()
             self._done(Outcome(b"", fault=fault))
@@ -212,7 +204,6 @@ class MemoryInstance:
         calls: Calls that wait to be answered.
         followed: Subscriptions that hold.
         reading: What its references stood for when it started.
-
     """
 
     def __init__(
@@ -259,7 +250,6 @@ class MemoryInstance:
             raise
 
     def prepare(self, tool_name: str) -> bytes:
-        """Return the tool's name."""
         return tool_name.encode()
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> MemoryCall:

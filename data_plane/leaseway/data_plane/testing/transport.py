@@ -32,7 +32,6 @@ class MemoryTransport(Transport):
 
     @property
     def transport_type(self) -> str:
-        """`memory`."""
         return "memory"
 
     async def connect(self, receiver: Receiver) -> None:

@@ -41,7 +41,6 @@ class Child:
         name: What it is called in messages.
         address: Where the current process listens; empty before the first start.
         pages: Where it serves `metrics`, `artifacts` and `console`, as far as it was asked to.
-
     """
 
     def __init__(
@@ -77,7 +76,6 @@ class Child:
 
         Raises:
             CliFailure: It ended first, with its exit status, or said nothing in time.
-
         """
         self._stopped.clear()
         await self._start()
@@ -138,7 +136,6 @@ class Child:
 
         Raises:
             CliFailure: It ended with a usage error, which no restart mends.
-
         """
         attempt = 0
         while True:

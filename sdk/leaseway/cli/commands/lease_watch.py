@@ -26,7 +26,6 @@ class LeaseChange(NamedTuple):
     Attributes:
         event: `gained`, `changed`, or how it ended: `released`, `revoked`, `expired` or `lost`.
         lease: The lease.
-
     """
 
     event: str
@@ -57,7 +56,6 @@ def watch_leases(connection: Connection, *, as_json: bool) -> None:
 
     Raises:
         CliFailure: The control plane could not be reached at first, or refused.
-
     """
     ends: dict[str, str] = {}
 

@@ -227,7 +227,6 @@ class _Planes:
         prefix: That of `--prefix`.
         vault: The options that name the vault.
         log: Where their log lines go.
-
     """
 
     def __init__(

@@ -290,7 +290,6 @@ def _seal() -> Seal:
 
     Raises:
         click.UsageError: Its key is too short.
-
     """
     from leaseway.control_plane.sync.seal import find_seal
 

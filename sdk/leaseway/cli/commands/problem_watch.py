@@ -51,7 +51,6 @@ def watch_problems(connection: Connection, *, as_json: bool) -> None:
 
     Raises:
         CliFailure: The control plane could not be reached at first, or refused.
-
     """
 
     def tell(before: Sequence[ProblemInfo], after: Sequence[ProblemInfo]) -> Iterator[str]:

@@ -41,7 +41,6 @@ async def wait_until_ready(
         client: Whom to ask.
         seen: Told of every status on the way.
         also: What else must hold; asked once the system is ready.
-
     """
     from leaseway.sdk import ControlPlaneUnavailable
 

@@ -19,7 +19,6 @@ async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> Non
 
     Raises:
         CliFailure: One does not; names the nearest ids.
-
     """
     wanted = list(server_ids)
     listed = await client.servers() if wanted else []

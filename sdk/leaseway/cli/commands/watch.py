@@ -38,7 +38,6 @@ def watch(
 
     Raises:
         CliFailure: It could not be reached at first, or refused.
-
     """
     try:
         ask(connection, lambda client: _watch(client, look, tell, empty))

@@ -40,7 +40,6 @@ class ArtifactOptions:
         age: Seconds that one is kept.
         space: Bytes of all of them together.
         http: Where pages ask for them, or None for nowhere.
-
     """
 
     folder: Path | None

@@ -69,7 +69,6 @@ class LogOptions:
 
         Raises:
             click.UsageError: The file cannot be opened.
-
         """
         try:
             configure_logging(self.level or default_level, self.fmt or "text", self.file, service)
@@ -137,7 +136,6 @@ def _indented(lines: tuple[str, ...]) -> list[str]:
 
 
 def timeout_option(what: str, default: float | None = None) -> Callable[[Command], Command]:
-    """Return `--timeout SECONDS`, as the argument `timeout`."""
     return click.option(
         "--timeout", type=SECONDS, default=default, show_default=default is not None, help=what
     )
@@ -210,7 +208,6 @@ def shared_key() -> str | None:
 
     Raises:
         click.UsageError: It cannot be sent as a header.
-
     """
     from leaseway.wire.auth import read_key
 
@@ -225,7 +222,6 @@ def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
 
     Raises:
         click.UsageError: There is none, or it cannot be used.
-
     """
     from leaseway.wire.auth import check_listen
 

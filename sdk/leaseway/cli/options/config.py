@@ -61,7 +61,6 @@ def sources_of(words: Sequence[str], prefix: str = "server") -> tuple[Source, ..
 
     Raises:
         click.UsageError: They do not fit together.
-
     """
     from leaseway.control_plane.config.layers.sources import BadSources, parse_sources
 
@@ -76,7 +75,6 @@ def existing_sources(words: Sequence[str], prefix: str = "server") -> tuple[Sour
 
     Raises:
         click.UsageError: They do not fit together, or one is missing.
-
     """
     sources = sources_of(words, prefix)
     for source in sources:
@@ -96,7 +94,6 @@ def startable_sources(words: Sequence[str]) -> tuple[Source, ...]:
 
     Raises:
         click.UsageError: They do not fit together, or one is a folder or a misspelt layer.
-
     """
     sources = sources_of(words)
     for source in sources:

@@ -44,7 +44,6 @@ def ask(
 
     Raises:
         CliFailure: It could not be reached (exit status 3) or refused (1).
-
     """
     from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
     from leaseway.telemetry.tracing import configure_telemetry

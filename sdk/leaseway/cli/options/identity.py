@@ -51,7 +51,6 @@ class Credentials:
     Attributes:
         keys: The file of API keys, or None.
         identity: The identity file, or None.
-
     """
 
     keys: Path | None
@@ -68,7 +67,6 @@ class Credentials:
 
         Raises:
             click.UsageError: It cannot be sent.
-
         """
         try:
             return read_key(os.environ, WORKER_KEY_VARIABLE)
@@ -81,7 +79,6 @@ class Credentials:
 
         Raises:
             click.UsageError: A file cannot be used.
-
         """
         from leaseway.identity.authenticator import authenticator_for
         from leaseway.identity.keys import KeyFileError
@@ -99,7 +96,6 @@ class Credentials:
 
         Raises:
             click.UsageError: It is beyond loopback.
-
         """
         for variable, key in ((KEY_VARIABLE, self.key), (WORKER_KEY_VARIABLE, self.worker_key)):
             if key and len(key) < _SHORTEST_KEY and not endpoint.is_loopback:

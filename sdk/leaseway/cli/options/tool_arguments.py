@@ -18,7 +18,6 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
     Raises:
         ValueError: The words are none of these; the message says what to write, and never
             repeats a value.
-
     """
     words = _utf8(words)
     if not words:
@@ -47,7 +46,6 @@ def keep_texts(
         words: The `key=value` words that `parse_arguments` read.
         values: What it made of them.
         schema: The tool's input schema.
-
     """
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
@@ -66,7 +64,6 @@ def parse_texts(words: Sequence[str]) -> dict[str, str]:
 
     Raises:
         ValueError: A word is none; the message never repeats a value.
-
     """
     return _pairs(_utf8(words), "not key=value; write, for example, city=Paris")
 

@@ -23,7 +23,6 @@ def describe_item(item: dict[str, Any], how: str = "--json prints it") -> str:
     Args:
         item: The item.
         how: How to come by what it holds; empty for nothing to say of that.
-
     """
     kind = str(item.get("type", "unknown"))
     facts = [str(item[key]) for key in ("mimeType", "name", "uri") if key in item]
@@ -56,7 +55,6 @@ def _size(item: dict[str, Any]) -> int | None:
 
 
 def _decoded(encoded: str) -> bytes | None:
-    """Return the bytes of base64; None where it is none."""
     try:
         return base64.b64decode("".join(encoded.split()), validate=True)
     except (ValueError, binascii.Error):
@@ -75,7 +73,6 @@ async def pieces_of(
 
     Raises:
         LeasewayError: An artifact cannot be read.
-
     """
     pieces = []
     for media in result.media:

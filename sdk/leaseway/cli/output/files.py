@@ -31,7 +31,6 @@ class Piece:
         content: Its bytes.
         name: What its file is called where only a folder was named.
         mime_type: What it is said to be; may be empty.
-
     """
 
     content: bytes
@@ -46,7 +45,6 @@ class Output:
     Attributes:
         path: A file, or a folder that is there; None for stdout.
         force: Whether the file may be there already.
-
     """
 
     path: Path | None
@@ -63,7 +61,6 @@ class Output:
         Raises:
             click.UsageError: The file is there, and may not be replaced.
             CliFailure: There is no such folder, or it may not be written to.
-
         """
         if self.path is None:
             return
@@ -84,7 +81,6 @@ class Output:
         Raises:
             click.UsageError: The file is there by now.
             CliFailure: It can't be written, or stdout was to take several.
-
         """
         if self.path is None:
             _to_stdout(pieces)
@@ -155,7 +151,6 @@ def file_name(name: str, ending: str = "") -> str:
     Args:
         name: What it is to remind of.
         ending: Appended after a dot, unless empty.
-
     """
     safe = _UNSAFE.sub("_", name).strip("._-")[-_LONGEST:] or "content"
     return f"{safe}.{ending}" if ending else safe
@@ -166,7 +161,6 @@ def output_options(what: str) -> Callable[[Command], Command]:
 
     Args:
         what: What is written, for the help.
-
     """
 
     def decorate(command: Command) -> Command:
@@ -212,7 +206,6 @@ def stdout_or_fail() -> Output:
 
     Raises:
         click.UsageError: It is one, which bytes would harm.
-
     """
     if sys.stdout.isatty():
         raise click.UsageError("Bytes are not for a terminal; name a file with --output.")

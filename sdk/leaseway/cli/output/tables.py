@@ -70,7 +70,6 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty:
         headers: One for each column.
         rows: One value for each column; None and empty texts show as a dash.
         empty: A sentence for stderr when there are no rows.
-
     """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:

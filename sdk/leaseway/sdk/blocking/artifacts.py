@@ -64,7 +64,6 @@ class Artifacts:
         Returns:
             What can be iterated for parts, and has `read()` for all bytes; both raise
             `ArtifactLost` where there is no such artifact any more, or not in this session.
-
         """
         _check(ref, timeout)
         return Artifact(AsyncArtifact(self, self._inner._at, ref, timeout))

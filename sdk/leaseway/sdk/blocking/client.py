@@ -62,7 +62,6 @@ class Client(Catalog, ToolCalls, PromptsResources, Artifacts, ToolWatches):
         ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
             `file://` URI.
         TypeError: A parameter is of the wrong type.
-
     """
 
     _inner: AsyncClient

@@ -83,7 +83,6 @@ class LoopThread:
 
         Raises:
             RuntimeError: The process was forked from one that had used gRPC, or is ending.
-
         """
         check_fork()
         if self._ending is not None:

@@ -85,7 +85,6 @@ class Caller:
         Raises:
             Fault: It failed for good.
             TypeError: A parameter is of the wrong type.
-
         """
         check_call(name, arguments, timeout)
         return self._run(CallState(session, name, events), arguments, timeout)
@@ -109,7 +108,6 @@ class Caller:
 
         Raises:
             Fault: It failed for good.
-
         """
         check_call(name, None, timeout)
         state = CallState(session, name, events)
@@ -137,7 +135,6 @@ class Caller:
         Raises:
             Fault: It failed for good.
             TypeError: A parameter is of the wrong type.
-
         """
         if timeout is not None:
             check_seconds("timeout", timeout)

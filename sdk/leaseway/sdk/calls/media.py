@@ -48,7 +48,6 @@ class Media:
         byte_length: How many bytes it has.
         artifact: The reference to read them by, or None where they came in place.
         data: The bytes, or None where they are an artifact.
-
     """
 
     kind: str
@@ -64,7 +63,6 @@ class MediaReader(Protocol):
     Attributes:
         wait: Waits for a coroutine in the calling thread, where the client is used from other
             threads than its loop's; else None.
-
     """
 
     wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], object] | None

@@ -108,7 +108,6 @@ class PromptResult(McpResult):
         Returns:
             An item for each message, in order, as each holds one of MCP's content items: who
             speaks is said by `messages`.
-
         """
         return ModelContent(model_items(self._items), self._reader, self._session)
 
@@ -149,7 +148,6 @@ class ResourceResult(McpResult):
 
         Raises:
             InternalError: The server's part is no base64.
-
         """
         for part in self.contents:
             if isinstance(part.get("blob"), str):

@@ -46,7 +46,6 @@ class Recovery:
 
         Raises:
             Fault: There is no next try; the one that says most about what went wrong.
-
         """
         if state.events is not None:
             state.events.begin_anew()

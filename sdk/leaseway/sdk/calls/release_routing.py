@@ -48,7 +48,6 @@ class Releases:
 
         Raises:
             Fault: No worker is left.
-
         """
         server_id = release_target(arguments)
         if server_id is None:

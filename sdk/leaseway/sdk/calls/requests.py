@@ -46,7 +46,6 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
 
     Raises:
         Fault: JSON cannot hold them, or they are larger than 4 MiB.
-
     """
     if not arguments and not encoded:
         return b"{}"
@@ -97,7 +96,6 @@ class McpRequest:
 
         Raises:
             Fault: The params are none that JSON can hold, or too large.
-
         """
         self.target = target
         by_name = self.item.kind == _PROMPT

@@ -21,7 +21,6 @@ def parse_result(payload: bytes) -> dict[str, Any]:
 
     Raises:
         InternalError: It is no JSON object.
-
     """
     if not payload:
         return {}
@@ -102,7 +101,6 @@ class ToolResult:
         Returns:
             Items as `{"type": "text", "text": …}` and `{"type": "image", "mime_type": …, "data":
             …}`. Await them where the client is an `AsyncClient`; one of `Client` has read all.
-
         """
         return ModelContent(model_content(self.raw), self._reader, self._session)
 

@@ -85,7 +85,6 @@ def reader_of(result_type: object) -> Reader:
     Raises:
         ImportError: Neither pydantic nor msgspec is installed.
         TypeError: It is no type that they can validate.
-
     """
     try:
         hash(result_type)
@@ -109,7 +108,6 @@ def typed_result(tool: str, result: ToolResult, result_type: object, read: Reade
     Raises:
         ToolError: The tool said that it failed.
         ResultTypeError: The result has another shape.
-
     """
     if result.is_error:
         text = result.text

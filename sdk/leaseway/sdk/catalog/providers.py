@@ -129,7 +129,6 @@ def project_tools(
     Raises:
         ValueError: The provider is not known.
         TypeError: One of the tools is something else.
-
     """
     target = _target(provider)
     taken: dict[str, dict[str, Any]] = {}
@@ -214,7 +213,6 @@ def named_tools(text: str, offered: Sequence[Tool | Mapping[str, Any]]) -> list[
     Args:
         text: The provider's error.
         offered: What the request offered, in its order.
-
     """
     places = {int(place) for place in re.findall(r"\btools(?:\.|\[)(\d{1,6})\b", text)}
     words = set(re.findall(r"[a-zA-Z0-9_-]+", text))
@@ -256,7 +254,6 @@ def describe_refusal(
     Raises:
         ValueError: The provider is not known.
         TypeError: A parameter is of the wrong type.
-
     """
     _target(provider)
     check_text("error_text", text)

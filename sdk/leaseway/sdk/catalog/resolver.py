@@ -78,7 +78,6 @@ class Resolver:
 
         Raises:
             Fault: It leads nowhere, the deadline passed, or nobody can say.
-
         """
         old = self._targets.get(asked)
         if old is None:
@@ -122,7 +121,6 @@ class Resolver:
             target: Where it led.
             at_once: Whether its next use waits for the answer; else that use goes on with what
                 is known and the answer comes in the background.
-
         """
         if at_once:
             target.stale = target.refused = True
@@ -136,7 +134,6 @@ class Resolver:
             version: The version now in force.
             workers_changed: Whether others serve the tools: then every name is asked again in
                 the background of its next use.
-
         """
         self.registry_version.told(version)
         for target in self._targets.values():

@@ -30,7 +30,6 @@ class ToolIndex:
 
     Raises:
         ImportError: `rank-bm25` is not installed.
-
     """
 
     def __init__(self, tools: Iterable[Tool]) -> None:
@@ -47,7 +46,6 @@ class ToolIndex:
         Args:
             query: What the tool is to do, in words; its first 2,000 characters count.
             limit: The most tools.
-
         """
         words = [word for word in _words(query[:_LONGEST_QUERY]) if word in self._known]
         if not words or self._ranking is None:

@@ -22,7 +22,6 @@ async def waiting(at: At, error: ConfirmationRequired) -> Approval:
 
     Raises:
         ConfirmationRequired: It is not there any more: another one will be.
-
     """
     for approval in await operations.perform(at, operations.fetch_approvals, None):
         if approval.id == error.confirmation_id:
@@ -35,7 +34,6 @@ async def decide(at: At, approval_id: str, note: str, *, approve: bool) -> Appro
 
     Raises:
         InvalidRequest: There is no such approval, or it was decided on already.
-
     """
     check_text("approval", approval_id)
     check_text("note", note)

@@ -85,7 +85,6 @@ class AsyncArtifact:
 
         Raises:
             RuntimeError: They cannot be read any more: that failed before, or it was closed.
-
         """
         rest = b"".join([part async for part in self._parts])
         if self._byte_length is None or self._received < self._byte_length:
@@ -115,7 +114,6 @@ class AsyncArtifact:
 
         Raises:
             Fault: It broke, or cannot begin.
-
         """
         runtime, session = self._at()
         worker = await self._worker(runtime)
@@ -189,7 +187,6 @@ class AsyncArtifacts(ABC):
             What can be awaited, for all bytes, or iterated with `async for`, for parts of them;
             that raises `ArtifactLost` where there is no such artifact any more, or not in this
             session.
-
         """
         _check(ref, timeout)
         return AsyncArtifact(self, self._at, ref, timeout)
@@ -201,7 +198,6 @@ class ClientMedia:
     Attributes:
         wait: Waits for a coroutine in the calling thread, where the client is used from other
             threads than its loop's; else None.
-
     """
 
     def __init__(self, client: RuntimeOwner) -> None:

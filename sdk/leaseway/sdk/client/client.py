@@ -77,7 +77,6 @@ class AsyncClient(
         ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
             `file://` URI.
         TypeError: A parameter is of the wrong type.
-
     """
 
     def __init__(
@@ -149,7 +148,6 @@ class AsyncClient(
             InvalidRequest: The key is empty, longer than 256 characters or has control characters,
                 or `idle` is not more than 0.
             TypeError: It is no text, or `idle` no number.
-
         """
         return self._session(key, idle)._reopen()
 
@@ -194,7 +192,6 @@ class AsyncClient(
         Args:
             idle: Whether workers are asked for how long no call has run on each.
             timeout: Seconds until it is given up.
-
         """
         return await self._ask(partial(operations.fetch_leases, idle=idle), timeout)
 
@@ -223,7 +220,6 @@ class AsyncClient(
             server: The server's id.
             lines: The most lines wanted of each instance.
             timeout: Seconds until the request is given up; None means 30.
-
         """
         check_text("server", server)
         check_count("lines", lines)
@@ -239,7 +235,6 @@ class AsyncClient(
             session: The session's key.
             server: The server's id.
             timeout: Seconds until the request is given up; None means 30.
-
         """
         check_key("session", session)
         check_text("server", server)
@@ -262,7 +257,6 @@ class AsyncClient(
 
         Raises:
             LeaseLost: No worker holds such a lease.
-
         """
         check_text("lease", lease)
         check_text("reason", reason)
@@ -280,7 +274,6 @@ class AsyncClient(
 
         Raises:
             InvalidRequest: No such worker is connected.
-
         """
         check_text("worker", worker)
         await self._ask(partial(operations.drain_worker, worker_id=worker), timeout)
@@ -299,7 +292,6 @@ class AsyncClient(
         Raises:
             InvalidRequest: There is no such approval, or it was decided on already.
             PermissionDenied: This client's credential may not agree.
-
         """
         return await decide(self._at, approval, note, approve=True)
 
@@ -313,7 +305,6 @@ class AsyncClient(
         Raises:
             InvalidRequest: There is no such approval, or it was decided on already.
             PermissionDenied: This client's credential may not refuse.
-
         """
         return await decide(self._at, approval, note, approve=False)
 
@@ -327,7 +318,6 @@ class AsyncClient(
             message: What happened, where, and what to do; no secrets.
             server: The server's id, where it is about one.
             severity: `error` or `warning`.
-
         """
         texts = {"reason": reason, "message": message, "server": server, "severity": severity}
         for parameter, value in texts.items():
@@ -362,7 +352,6 @@ class AsyncClient(
         Raises:
             ValueError: The provider is not known.
             TypeError: A parameter is of the wrong type.
-
         """
         refusal = describe_refusal(provider, error_text, tool, offered, session)
         problem = admin_pb2.Problem(

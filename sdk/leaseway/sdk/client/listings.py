@@ -54,7 +54,6 @@ async def fetch_tools(
     Raises:
         Fault: The control plane cannot be reached, or the registry moves faster than its pages
             can be read.
-
     """
     catalog = runtime.control.catalog
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
@@ -135,7 +134,6 @@ class AsyncCatalog(ABC):
 
         Raises:
             RuntimeError: The client is closed.
-
         """
 
     async def list_tools(
@@ -150,7 +148,6 @@ class AsyncCatalog(ABC):
         Raises:
             ToolNotFound: There is no server of such an id; the message names the nearest.
             LeasewayError: It failed otherwise.
-
         """
         return await perform(self._at, partial(listing.fetch_tools, servers=servers), timeout)
 
@@ -178,7 +175,6 @@ class AsyncCatalog(ABC):
             ToolNotFound: There is no server of such an id; the message names the nearest.
             ImportError: `rank-bm25` is not installed.
             LeasewayError: It failed otherwise.
-
         """
         check_text("query", query)
         check_count("limit", limit)
@@ -198,7 +194,6 @@ class AsyncCatalog(ABC):
         Raises:
             ToolNotFound: There is no such tool.
             LeasewayError: It failed otherwise.
-
         """
         check_text("name", name)
         for tool in await self.list_tools(timeout=timeout):
@@ -218,7 +213,6 @@ class AsyncCatalog(ABC):
         Raises:
             ToolNotFound: There is no server of such an id; the message names the nearest.
             LeasewayError: It failed otherwise.
-
         """
         return await perform(self._at, partial(listing.fetch_prompts, servers=servers), timeout)
 
@@ -236,7 +230,6 @@ class AsyncCatalog(ABC):
         Raises:
             ToolNotFound: There is no server of such an id; the message names the nearest.
             LeasewayError: It failed otherwise.
-
         """
         return await perform(self._at, partial(listing.fetch_resources, servers=servers), timeout)
 
@@ -252,6 +245,5 @@ class AsyncCatalog(ABC):
         Raises:
             ToolNotFound: There is no server of such an id; the message names the nearest.
             LeasewayError: It failed otherwise.
-
         """
         return await perform(self._at, partial(listing.fetch_templates, servers=servers), timeout)

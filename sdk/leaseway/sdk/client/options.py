@@ -172,7 +172,6 @@ def callbacks_of(options: CallOptions, defaults: Handlers | None) -> Callbacks:
 
     Raises:
         TypeError: There is no such option.
-
     """
     _refuse_unknown("call_tool", options, CallOptions.__optional_keys__)
     return Callbacks(
@@ -200,7 +199,6 @@ def stream_order(
     Raises:
         TypeError: There is no such option.
         ValueError: The level is none of MCP's.
-
     """
     _refuse_unknown("stream_tool", options, StreamOptions.__optional_keys__)
     level = options.get("log_level")

@@ -45,7 +45,6 @@ class AsyncPromptsResources(ABC):
 
         Raises:
             RuntimeError: The client is closed, or the session was left.
-
         """
 
     async def get_prompt(
@@ -71,7 +70,6 @@ class AsyncPromptsResources(ABC):
         Raises:
             ToolNotFound: There is no such prompt.
             LeasewayError: It failed otherwise.
-
         """
         request = partial(requests.get, name, arguments, server)
         return await self._request(request, timeout, PromptResult, inline_media=inline_media)
@@ -93,7 +91,6 @@ class AsyncPromptsResources(ABC):
         Raises:
             ToolNotFound: No server has it, or its server's filter keeps it back.
             LeasewayError: It failed otherwise.
-
         """
         return await self._request(partial(requests.read, uri, server), timeout, ResourceResult)
 
@@ -123,7 +120,6 @@ class AsyncPromptsResources(ABC):
             TypeError: Neither or both of `prompt` and `template` are given.
             ToolNotFound: There is no such prompt or template.
             LeasewayError: It failed otherwise.
-
         """
         request = partial(completion_request, argument, value, prompt, template, context, server)
         return await self._request(request, timeout, Completion)
@@ -144,7 +140,6 @@ class AsyncPromptsResources(ABC):
 
         Returns:
             Its changes, to be used as `async with`: it holds from there on.
-
         """
         if timeout is not None:
             check_seconds("timeout", timeout)

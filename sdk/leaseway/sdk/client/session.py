@@ -56,7 +56,6 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
 
         Raises:
             RuntimeError: The session was left, or the client is closed.
-
         """
         if self._left:
             raise RuntimeError(
@@ -103,7 +102,6 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
             server: The server's id.
             ttl: Seconds that it outlives this client's silence, 1 to 86,400.
             wait: Seconds to wait for room, 0 or more; None raises `Capacity` at once.
-
         """
         return await acquire_lease(self._use(), self.key, server, ttl, wait)
 
@@ -115,7 +113,6 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
 
         Returns:
             Whether this ended a lease; False where there was none any more.
-
         """
         return await release_lease(self._use(), self.key, server)
 

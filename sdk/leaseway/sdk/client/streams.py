@@ -100,7 +100,6 @@ class AsyncToolStream:
 
         Raises:
             LeasewayError: The call failed.
-
         """
         event = await self._next()
         assert not isinstance(event, Question)  # tasks answer them
@@ -122,7 +121,6 @@ class AsyncToolStream:
         Raises:
             LeasewayError: The call failed.
             RuntimeError: It has not ended, or was cancelled by leaving the block.
-
         """
         task = self._task
         if task is None or not task.done() or task.cancelled():
@@ -192,7 +190,6 @@ def make_stream(
 
     Raises:
         TypeError: A parameter is of the wrong type.
-
     """
     check_call(order.name, order.arguments, order.timeout)
     at()  # which says where the client is closed

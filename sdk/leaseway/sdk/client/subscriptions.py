@@ -145,7 +145,6 @@ class AsyncResourceUpdates:
         Raises:
             TimeoutError: Nothing changed in that time; the subscription goes on.
             LeasewayError: The subscription has ended, and why.
-
         """
         if self._task is None:
             raise RuntimeError("A subscription is read inside of its `with` block.")

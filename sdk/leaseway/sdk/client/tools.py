@@ -43,7 +43,6 @@ class AsyncToolCalls(ABC):
 
         Raises:
             RuntimeError: The client is closed, or the session was left.
-
         """
 
     @overload
@@ -108,7 +107,6 @@ class AsyncToolCalls(ABC):
             ResultTypeError: The result has not the shape of `result_type`.
             ImportError: `result_type` is given, and neither pydantic nor msgspec is installed.
             TypeError: A parameter is of the wrong type, or there is none of that name.
-
         """
         runtime, session = self._at()
         read = reader_of(result_type) if result_type is not None else None
@@ -170,7 +168,6 @@ class AsyncToolCalls(ABC):
 
         Returns:
             The call, to be used as `async with`; it begins there.
-
         """
         order = stream_order(name, arguments, options, self._handlers)
         order.handlers.check(may_be_async=True)

@@ -115,7 +115,6 @@ class AsyncToolWatches(ABC):
 
         Returns:
             What `async for` reads lists from, until the client is closed.
-
         """
         self._at()  # which says where the client is closed
         return AsyncToolWatch(self, servers)

@@ -120,7 +120,6 @@ class LeaseBook:
 
         Raises:
             Fault: The lease ended; the same one until `forget` or `grant`.
-
         """
         held = self._held.get(key)
         if held is not None:
@@ -216,7 +215,6 @@ class LeaseBook:
         Args:
             key: The session and the server.
             lease_id: What was released; empty where it was not known by its id.
-
         """
         held = self._held.get(key)
         if held is None or held.lease_id == lease_id:

@@ -35,7 +35,6 @@ class LossJudge:
         control: Sees the workers by another way.
         book: What is held.
         on_lost: Called with the leases that were just taken as lost.
-
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class LossJudge:
             fault: How the call failed.
             deadline: When the call's caller gives up, in the event loop's time.
             leaving: Whether the worker has said that it takes no more calls.
-
         """
         if fault.reason is Reason.DRAINING or (leaving and fault.reason is Reason.WORKER_LOST):
             ended = replace(

@@ -71,7 +71,6 @@ class LeaseManager:
     Attributes:
         book: What is held.
         losses: Says what a worker's failure means for a lease.
-
     """
 
     def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
@@ -101,7 +100,6 @@ class LeaseManager:
 
         Raises:
             Fault: There is no room, or the control plane cannot be reached.
-
         """
         if exclude:
             return await self._place(key, deadline, exclude)
@@ -206,7 +204,6 @@ class LeaseManager:
 
         Raises:
             Fault: It was refused.
-
         """
         check_lease_ttl(ttl)
         if wait is not None and not wait >= 0:
@@ -319,7 +316,6 @@ class LeaseManager:
 
         Raises:
             Fault: The worker could not be told; the lease ends by itself after its time.
-
         """
         held = self.book.forget(key)
         if held is None:
@@ -355,7 +351,6 @@ class LeaseManager:
         Args:
             session: The session.
             holder: What lives as long as calls of the session are in flight.
-
         """
         self._left[session] = holder
         await self.release_owned(session)
@@ -534,7 +529,6 @@ def _is_cut_off(fault: Fault, before: int) -> bool:
     Args:
         fault: How the newest try failed.
         before: How often it was asked again.
-
     """
     if fault.reason is not Reason.WORKER_LOST or before >= _MOST_CUT_OFF:
         return False

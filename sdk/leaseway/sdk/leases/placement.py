@@ -43,7 +43,6 @@ class Placements:
 
         Raises:
             Fault: There is no room, the deadline passed, or the control plane cannot be reached.
-
         """
         while True:
             placing = self._under_way.get(key) or self._begin(key, deadline, place)

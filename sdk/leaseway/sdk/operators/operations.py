@@ -37,7 +37,6 @@ async def perform(
     Raises:
         LeasewayError: It failed.
         TypeError: The timeout is no number.
-
     """
     if timeout is not None:
         check_seconds("timeout", timeout)

@@ -38,7 +38,6 @@ class Hold:
 
         Raises:
             TimeoutError: They have not within `timeout` seconds.
-
         """
         with self._arrived:
             if not self._arrived.wait_for(lambda: self._count >= calls, timeout):
@@ -72,7 +71,6 @@ class Behaviour:
 
         Raises:
             ValueError: They are held already.
-
         """
         if tool in self._holds:
             raise ValueError(f"Calls of '{tool}' are held already.")
@@ -89,7 +87,6 @@ class Behaviour:
 
         Raises:
             Fault: It is to fail.
-
         """
         fault = self._faults[tool].popleft() if self._faults[tool] else None
         delay = self._delays[tool].popleft() if self._delays[tool] else 0.0

@@ -63,7 +63,6 @@ class CallContext:
 
         Raises:
             ValueError: There is no such level.
-
         """
         if level not in LOG_LEVELS:
             raise ValueError(f"level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
@@ -84,7 +83,6 @@ class CallContext:
         Raises:
             Fault: INPUT_REQUIRED: the caller has no handler for it, or that refused; what the
                 call ends with unless the tool catches it.
-
         """
         if method not in self._line.answers:
             raise Fault(

@@ -96,7 +96,6 @@ class FakeLeaseway(Steering):
 
         Raises:
             ValueError: The id is taken, or none that a server may have.
-
         """
         return FakeServer(
             self._registry, server_id, stateful=stateful, prefix=prefix, on_update=self._updated
@@ -107,7 +106,6 @@ class FakeLeaseway(Steering):
 
         Raises:
             ValueError: There is none of that name.
-
         """
         self._registry.remove(name)
 

@@ -104,7 +104,6 @@ def make_tool(
     Raises:
         ValueError: The name is none that tools may have.
         TypeError: No schema can be made from the parameters.
-
     """
     original = name or function.__name__
     exposed = prefix + original

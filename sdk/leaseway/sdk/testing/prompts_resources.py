@@ -68,7 +68,6 @@ class FakePrompt:
         Raises:
             Fault: SERVER_ERROR, as servers answer where arguments are missing or unknown, and
                 where the function raises; the error itself where it raises a `LeasewayError`.
-
         """
         missing = [name for name, need in self.arguments.items() if need and name not in given]
         unknown = [name for name in given if name not in self.arguments]
@@ -122,7 +121,6 @@ class FakeResource:
 
         Raises:
             Fault: As for prompts, where the function that says what it holds raises.
-
         """
         try:
             content = self.content() if callable(self.content) else self.content
@@ -210,7 +208,6 @@ def make_prompt(
 
     Raises:
         ValueError: The name is none that prompts may have.
-
     """
     original = name or function.__name__
     if not (is_valid_name(prefix + original) and is_valid_name(original)):

@@ -59,7 +59,6 @@ class FakeRegistry:
 
         Raises:
             ValueError: Its id is taken, or none that a server may have.
-
         """
         if not is_valid_name(server.id) or server.id == ADMIN_TOOLSET:
             raise ValueError(
@@ -78,7 +77,6 @@ class FakeRegistry:
 
         Raises:
             ValueError: Another server has the name.
-
         """
         with self._lock:
             old = self.tools.get(tool.name)
@@ -118,7 +116,6 @@ class FakeRegistry:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest names.
-
         """
         for prompt in self.prompts.values():
             names = {prompt.name, prompt.qualified_name}
@@ -135,7 +132,6 @@ class FakeRegistry:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest URIs.
-
         """
         for (owner, known), resource in _ordered(self.resources):
             if known == uri and server_id in ("", owner):
@@ -151,7 +147,6 @@ class FakeRegistry:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest templates.
-
         """
         template = self.templates.get((server_id, text))
         if template is None:
@@ -163,7 +158,6 @@ class FakeRegistry:
 
         Raises:
             ValueError: There is none of that name.
-
         """
         self.known(name)
         with self._lock:
@@ -176,7 +170,6 @@ class FakeRegistry:
 
         Raises:
             ValueError: There is none of that name.
-
         """
         tool = self.tools.get(name)
         if tool is None:
@@ -188,7 +181,6 @@ class FakeRegistry:
 
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest names.
-
         """
         tool = self.tools.get(name)
         if tool is None and ":" in name:
@@ -202,7 +194,6 @@ class FakeRegistry:
 
         Raises:
             Fault: TOOL_NOT_FOUND.
-
         """
         return self.find(f"{server_id}:{original_name}")
 

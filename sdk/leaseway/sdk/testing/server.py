@@ -88,7 +88,6 @@ class FakeServer:
         Raises:
             ValueError: The name is taken, or none that tools may have.
             TypeError: No schema can be made of the parameters.
-
         """
         names = sys._getframe(1).f_locals  # tests define the types of arguments in functions
 
@@ -125,7 +124,6 @@ class FakeServer:
 
         Raises:
             ValueError: The name is none that prompts may have.
-
         """
 
         def add(given: FunctionT) -> FunctionT:
@@ -152,7 +150,6 @@ class FakeServer:
             name: The server's name for it; empty means the URI.
             description: What it is.
             mime_type: The MIME type of its content.
-
         """
         made = FakeResource(uri, self.id, content, name or uri, description, mime_type)
         self._registry.add_resource(made)
@@ -180,7 +177,6 @@ class FakeServer:
 
         Raises:
             ValueError: The template has no variables.
-
         """
 
         def add(given: ContentT) -> ContentT:

@@ -32,7 +32,6 @@ class Steering(ABC):
 
         Raises:
             RuntimeError: There are none: it does not run.
-
         """
 
     @abstractmethod
@@ -54,7 +53,6 @@ class Steering(ABC):
         Raises:
             ValueError: There is no such tool.
             TypeError: The error is none that clients raise.
-
         """
         if not isinstance(error, LeasewayError):
             raise TypeError(
@@ -75,7 +73,6 @@ class Steering(ABC):
 
         Raises:
             ValueError: There is no such tool.
-
         """
         name = self._registry.known(tool).name
         self._do(lambda: self._servers.behaviour.delay(name, seconds, times))
@@ -92,7 +89,6 @@ class Steering(ABC):
 
         Raises:
             ValueError: There is no such tool, or its calls are held already.
-
         """
         name = self._registry.known(tool).name
         hold = Hold(lambda: self._do(lambda: self._servers.behaviour.let_go(name)))
@@ -112,7 +108,6 @@ class Steering(ABC):
 
         Args:
             lease: The lease, or its id. One that is not held is left as it ended.
-
         """
         self._end(lease, "expired")
 
@@ -122,7 +117,6 @@ class Steering(ABC):
         Args:
             lease: The lease, or its id. One that is not held is left as it ended.
             reason: Why, for its holder.
-
         """
         self._end(lease, "revoked", reason)
 
@@ -131,7 +125,6 @@ class Steering(ABC):
 
         Args:
             lease: The lease, or its id. One that is not held is left as it ended.
-
         """
         self._end(lease, "lost", "its instance ended")
 

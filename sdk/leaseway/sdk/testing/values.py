@@ -57,7 +57,6 @@ def result_of(value: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: JSON cannot hold it.
-
     """
     if isinstance(value, Reply):
         return _replied(value)

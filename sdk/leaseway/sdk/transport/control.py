@@ -118,7 +118,6 @@ class ControlPlane:
 
         Raises:
             Fault: It refused, or could not be reached.
-
         """
         now = self._loop.time()
         # A little before the caller's own deadline, which says less about what is wrong.
@@ -194,7 +193,6 @@ class ControlPlane:
 
         Raises:
             Fault: It refused, or could not be reached.
-
         """
         request = leases_pb2.FindLeaseRequest(
             client=self.identity.client_info,

@@ -203,7 +203,6 @@ class SideFrames:
     Args:
         pending: The calls in flight, by call id.
         outbox: Sends answers.
-
     """
 
     def __init__(self, pending: Mapping[int, _Call], outbox: Outbox) -> None:

@@ -142,7 +142,6 @@ class Exchange:
 
         Raises:
             Fault: The deadline passed, or the stream was lost.
-
         """
         pending = self.pending
         if len(pending) + self._granted >= MAX_CALLS_IN_FLIGHT or self._waiting:
@@ -175,7 +174,6 @@ class Exchange:
 
         Raises:
             Fault: The stream was lost first.
-
         """
         if self.ended:
             raise self._lost(sent=False, cause=None)

@@ -88,7 +88,6 @@ def lost(worker: str, *, sent: bool, heard: bool, cause: Fault | None) -> Fault:
         sent: Whether the call's frame may have left.
         heard: Whether the worker had taken the stream.
         cause: How the stream ended, or None where its end was an orderly one.
-
     """
     # A worker that refuses the stream as a whole says so of each call on it.
     # What gRPC says of a connection is no word of the worker's: it may have run what was sent.

@@ -64,7 +64,6 @@ def identify(
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
         TypeError: One of them is no text.
         InvalidRequest: The agent or tenant is too long or has control characters.
-
     """
     given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
     for parameter, value in given.items():

@@ -42,7 +42,6 @@ def encode_answer(method: str, value: object) -> bytes:
 
     Raises:
         UnusableAnswer: It has not the shape that the method wants, or JSON cannot hold it.
-
     """
     plain = _plain(value)
     if not isinstance(plain, Mapping):
@@ -73,7 +72,6 @@ def roots_result(roots: object) -> dict[str, Any]:
     Raises:
         TypeError: They are no sequence of URIs or of mappings that hold one.
         ValueError: One is no `file://` URI.
-
     """
     if isinstance(roots, str) or not isinstance(roots, Sequence):
         raise TypeError(
@@ -194,7 +192,6 @@ class Question:
 
         Raises:
             UnusableAnswer: They are no JSON object.
-
         """
         try:
             value = json.loads(self._params or b"{}")
@@ -320,7 +317,6 @@ class AskTasks:
     Args:
         handlers: Who answers.
         tool: What is called, for messages.
-
     """
 
     def __init__(self, handlers: Handlers, tool: str) -> None:

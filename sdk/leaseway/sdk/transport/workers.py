@@ -104,7 +104,6 @@ class WorkerLink:
 
         Raises:
             Fault: The worker refused, or could not be reached.
-
         """
         self.asking += 1
         try:
@@ -127,7 +126,6 @@ class WorkerLink:
         Yields:
             What waits a number of seconds for the next message, None after the last one. It
             raises a Fault: the worker refused, was silent for that long, or cannot be reached.
-
         """
         self.asking += 1
         call = rpc(request, metadata=self._identity.metadata)
@@ -199,7 +197,6 @@ class WorkerPool:
 
         Raises:
             Fault: No worker is left.
-
         """
         if len(workers) == 1 and not avoid:
             only = self._links.get(workers[0])

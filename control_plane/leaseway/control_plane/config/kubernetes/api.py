@@ -203,7 +203,6 @@ class KubernetesLease:
         self._name = name
 
     async def read(self) -> LeaseRecord | None:
-        """Return the Lease, or None where there is none."""
         try:
             with self._failures("read"):
                 return _record(await self._client.get(Lease, self._name, namespace=self._namespace))

@@ -155,7 +155,6 @@ class LayerDocument:
     failed: Set[str]
 
     def where(self, log: IssueLog) -> Where:
-        """Return the place of its servers."""
         return Where(log).child(self.document.root, replace(self.document.at, file=self.path))
 
     def about(

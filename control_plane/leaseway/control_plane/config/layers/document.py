@@ -95,7 +95,6 @@ def server_entries(table: Table, where: Where) -> Sequence[Entry]:
 
 
 def repeated_root(where: Where, entry: Entry, first: Position) -> None:
-    """Report a key of the root that is set twice."""
     message = f"{shown(entry.name)} is set twice, first on line {first.line}; remove one."
     where.child(entry.name, entry.value.at).fatal(entry.at, IssueReason.DUPLICATE_KEY, message)
 

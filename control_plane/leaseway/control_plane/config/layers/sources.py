@@ -153,7 +153,6 @@ def _namespace(name: str) -> Source:
 
 
 def resource_source(resource: Resource) -> Source:
-    """Return the layer that one custom resource is."""
     if resource.kind == "MCPTenant":
         return Source("domain", resource.path, resource.name, resource=resource)
     return Source("kubernetes", resource.path, resource=resource)
@@ -217,5 +216,4 @@ def _same(path: Path, sources: Iterable[Source]) -> bool:
 
 
 def tenant_file(folder: Source, path: Path) -> Source:
-    """Return the domain that one file of a folder is."""
     return replace(folder, path=path, tenant=path.stem, folder=False)

@@ -127,7 +127,6 @@ class Documents:
 
 
 def is_address(source: str) -> bool:
-    """Return whether a document is to be fetched."""
     return source.startswith(("http://", "https://"))
 
 

@@ -58,7 +58,6 @@ class Selection:
     exclude_paths: tuple[str, ...] = ()
 
     def wants(self, operation: str, tags: list[str], path: str) -> bool:
-        """Return whether an operation is wanted."""
         given = ((operation,), tuple(tags), (path,))
         included = (self.include_operations, self.include_tags, self.include_paths)
         excluded = (self.exclude_operations, self.exclude_tags, self.exclude_paths)

@@ -84,7 +84,6 @@ def secret_in_argument(argument: str, before: str) -> str | None:
     Args:
         argument: The argument as written.
         before: The one before it, which may be the flag that it is the value of.
-
     """
     flag = argument.partition("=")[0] if argument.startswith("-") else before
     is_flag = flag.startswith("-") and names_a_secret(flag)

@@ -187,7 +187,6 @@ class IssueLog:
             self.places.update(other.places)
 
     def file_of(self, at: Position) -> str:
-        """Return the file that a position is in."""
         return at.file or self._file
 
     def forbids_credentials(self, at: Position) -> bool:
@@ -243,7 +242,6 @@ class Where:
         self._report(at, "error", reason, message)
 
     def warning(self, at: Position, reason: IssueReason, message: str) -> None:
-        """Report what refuses nothing."""
         self._report(at, "warning", reason, message)
 
     def fatal(self, at: Position, reason: IssueReason, message: str) -> None:
@@ -252,7 +250,6 @@ class Where:
         self._report(at, "error", reason, message)
 
     def missing(self, at: Position | None, name: str, message: str) -> None:
-        """Report a key that should be there."""
         place = replace(self, key=f"{self.key}.{name}" if self.key else name)
         place.error(at or START, IssueReason.MISSING_KEY, message)
 

@@ -36,7 +36,6 @@ class TenantConfig:
         limits: How much it may use.
         agents: Agents with grants of their own.
         secrets: What references of the tenant's own layer may name: patterns over names and paths.
-
     """
 
     servers: Mapping[str, NameFilter] | None = None
@@ -79,7 +78,6 @@ def risks(node: Tree, where: Where) -> tuple[tuple[str, str], ...] | None:
 
 
 def rules(node: Tree, where: Where) -> tuple[ArgumentRule, ...] | None:
-    """Read what is denied."""
     found: tuple[ArgumentRule, ...] | None = list_of(_rule, MAX_RULES)(node, where)
     return found
 

@@ -140,7 +140,6 @@ hosts: Final = _some(list_of(_entry(host_fault), MAX_ENTRIES))
 
 
 def switched_on(found: NameFilter, given: Builtin) -> Builtin:
-    """Return what is on of a builtin server, given its filter."""
     on = tuple(name for name in BUILTIN_TOOLS if found.whitelist and found.passes(name))
     return Builtin(on, given.roots, given.commands, given.hosts)
 

@@ -47,14 +47,12 @@ class Key:
     instead: str = ""
 
     def is_for(self, transport: str) -> bool:
-        """Return whether a server with this transport may have it."""
         if self.transports is None or transport in self.transports:
             return True
         return self.reaches_registered and is_registered(transport)
 
 
 def mapping(node: Tree, where: Where) -> Table | None:
-    """Return a mapping, or report that it is none."""
     if isinstance(node, Table):
         return node
     message = f"{shown(where.key)} must be a mapping, but it is {kind_of(node)}."

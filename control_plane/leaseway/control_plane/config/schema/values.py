@@ -45,7 +45,6 @@ def kind_of(node: Tree) -> str:
 
 
 def suggestion(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    """Return `did you mean …?` for an unknown name, or which names there are."""
     near = nearest(name, known, 1)
     return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(known))}."
 

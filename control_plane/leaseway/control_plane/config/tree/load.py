@@ -9,7 +9,6 @@ from leaseway.control_plane.config.tree.yaml_tree import Tree, load_tree
 
 
 def is_json(path: str) -> bool:
-    """Return whether a file is called JSON."""
     return PurePath(path).name.endswith((".json", ".jsonc"))
 
 

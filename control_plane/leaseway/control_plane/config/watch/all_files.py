@@ -125,7 +125,6 @@ class _Watch:
                 return self._tell()
 
     async def close(self) -> None:
-        """Stop watching."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -22,7 +22,6 @@ class Debounce:
     last: float | None = None
 
     def event(self, now: float) -> Debounce:
-        """Return the burst with one more event."""
         return replace(self, first=now if self.first is None else self.first, last=now)
 
     @property

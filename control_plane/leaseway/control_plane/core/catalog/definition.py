@@ -78,7 +78,6 @@ def is_task_only(definition: bytes) -> bool:
 
 @lru_cache(maxsize=20_000)
 def parse_prompt(definition: bytes) -> PromptDefinition:
-    """Return the same of a prompt."""
     raw = json.loads(definition)
     arguments = raw.get("arguments")
     return PromptDefinition(

@@ -50,7 +50,6 @@ class Skipped:
         self._found.setdefault(reason, []).append((subject, f"{self._server}: {message}"))
 
     def all(self) -> tuple[Problem, ...]:
-        """Return the warnings."""
         return tuple(self._each())
 
     def _each(self) -> Iterator[Problem]:
@@ -69,14 +68,12 @@ def count_of(count: int, noun: str) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return names as a message lists them, some of many."""
     listed = ", ".join(shown(name) for name in names[:_LISTED])
     more = len(names) - _LISTED
     return f"{listed} and {more} more" if more > 0 else listed
 
 
 def shown(name: str, longest: int = _SHOWN) -> str:
-    """Return a name in quotes as a message shows it."""
     clipped = _clip(name, longest)
     # A name with control characters or quotes must not shape an operator's terminal or log.
     return f"'{clipped}'" if is_valid_name(clipped) else ascii(clipped)

@@ -69,7 +69,6 @@ class Listing:
 
     @cached_property
     def prompts_by_name(self) -> dict[str, Recorded]:
-        """The prompts, likewise."""
         return {prompt.name: prompt for prompt in reversed(self.prompts)}
 
 

@@ -39,7 +39,6 @@ class Move:
 
     @property
     def key(self) -> MoveKey:
-        """Its identity."""
         return self.kind.noun, self.name
 
     @property

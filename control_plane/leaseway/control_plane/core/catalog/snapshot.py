@@ -76,7 +76,6 @@ class View:
 
     @cached_property
     def prompts(self) -> Mapping[str, NamedTarget]:
-        """Callable prompts, likewise."""
         return self._named(PROMPTS)
 
     @cached_property
@@ -166,17 +165,14 @@ class Snapshot:
 
     @cached_property
     def tenants(self) -> frozenset[str]:
-        """The tenants with variants of their own."""
         return frozenset(key.tenant for key in self.served if key.tenant)
 
     @cached_property
     def hashes(self) -> Mapping[VariantKey, Hashes]:
-        """The hashes of everything served."""
         return {key: served.hashes for key, served in self.served.items()}
 
     @cached_property
     def whole(self) -> Delta:
-        """What one lacks that has nothing."""
         return compute_delta(self, {}, removals=True)
 
     def since(self, older: Snapshot) -> Delta:

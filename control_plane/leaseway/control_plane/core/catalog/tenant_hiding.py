@@ -23,7 +23,6 @@ class TenantSpecs:
                 self._by_server.setdefault(spec.key.server_id, []).append(spec)
 
     def of(self, server_id: str) -> Iterable[ServerSpec]:
-        """Return those of one server."""
         return self._by_server.get(server_id, ())
 
     def kept_out(self, last_known_good: Container[VariantKey]) -> Iterator[VariantKey]:

@@ -68,7 +68,6 @@ class LastKnownGood:
     rules_known: bool = True
 
     def names(self, kind: NamedKind) -> tuple[tuple[str, str], ...]:
-        """(original, exposed name) of one kind."""
         return self.exposed if kind is TOOLS else self.prompts
 
     @cached_property
@@ -96,17 +95,14 @@ class Served:
 
     @property
     def key(self) -> VariantKey:
-        """The variant."""
         return self.spec.key
 
     @cached_property
     def callable_tools(self) -> tuple[Exposed, ...]:
-        """The tools that exist for callers."""
         return tuple(tool for tool in self.exposed if not tool.skipped)
 
     @cached_property
     def callable_prompts(self) -> tuple[Exposed, ...]:
-        """The prompts that exist for callers."""
         return tuple(prompt for prompt in self.prompts if not prompt.skipped)
 
     @cached_property
@@ -119,7 +115,6 @@ class Served:
         return self.exposed if kind is TOOLS else self.prompts
 
     def callable(self, kind: NamedKind) -> tuple[Exposed, ...]:
-        """What of one kind exists for callers."""
         return self.callable_tools if kind is TOOLS else self.callable_prompts
 
 

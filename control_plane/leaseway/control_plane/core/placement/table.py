@@ -149,7 +149,6 @@ class PlacementTable:
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
 
     def knows(self, key: LeaseKey) -> bool:
-        """Return whether a worker has reported a lease for the key."""
         return key in self._by_key
 
     def places(self, key: LeaseKey) -> list[str]:
@@ -196,11 +195,9 @@ class PlacementTable:
         )
 
     def load(self, worker_id: str) -> int:
-        """Return the units of a worker that are taken."""
         return self.held_by(worker_id) + self._booked.get(worker_id, 0)
 
     def capacity(self, worker_id: str) -> int:
-        """Return the units of a worker, taken or not."""
         return self._roomy.capacity(worker_id)
 
     def load_of(self, worker_id: str, server_id: str) -> int:
@@ -224,7 +221,6 @@ class PlacementTable:
         return self._asked.get(worker_id)
 
     def note_contact(self, worker_id: str) -> None:
-        """Note that a worker has said something."""
         self._asked.pop(worker_id, None)
 
     def worker_joined(self, worker_id: str, capacity: int) -> None:

@@ -43,7 +43,6 @@ class Waiter:
     avoided: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, now: float) -> Waiter:
-        """Return it without what has lapsed."""
         left = {worker: until for worker, until in self.avoided.items() if until > now}
         return self if len(left) == len(self.avoided) else replace(self, avoided=left)
 

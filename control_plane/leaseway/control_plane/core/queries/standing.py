@@ -39,7 +39,6 @@ class Standing:
 
 
 def standing(state: Coordinator, key: VariantKey) -> Standing:
-    """Return where a variant stands."""
     served = state.visible.served.get(key)
     if is_stand_in(served, state.servers.desired or {}):
         served = None

@@ -141,7 +141,6 @@ class ProbeSchedule:
 
     @property
     def busy(self) -> bool:
-        """Whether a probe runs."""
         return any(job.running for job in self.jobs.values())
 
     @staticmethod

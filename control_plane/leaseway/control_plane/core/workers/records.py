@@ -62,7 +62,6 @@ class InstanceInfo:
 
     @property
     def launched(self) -> Launched:
-        """What it was, or was to be, started from."""
         return self.key, self.launch_hash
 
     @property
@@ -151,12 +150,10 @@ class WorkerRecord:
 
     @property
     def id(self) -> str:
-        """The worker's id."""
         return self.hello.address.id
 
     @property
     def connected(self) -> bool:
-        """Whether its stream is open."""
         return self.gone_at is None
 
     @property

@@ -59,7 +59,6 @@ class Roster:
     _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
 
     def queue_action(self, worker_id: str, action: Action) -> None:
-        """Queue an action for a worker."""
         self._unsent.append((worker_id, action))
 
     def take_unsent(self) -> list[tuple[str, Action]]:
@@ -149,7 +148,6 @@ class Roster:
     def push(
         self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
     ) -> Push | None:
-        """Return what a worker is to be sent now, or None."""
         push = record.subscription.push(snapshot, removals=removals)
         if push is not None:
             record.pushed_at = now.mono

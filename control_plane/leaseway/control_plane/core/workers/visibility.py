@@ -42,7 +42,6 @@ class Visibility:
 
 
 def _address(version: int, record: WorkerRecord | None) -> WorkerAddress | None:
-    """Return where a worker is that takes new work of a version, or None."""
     if record is None or not record.takes_work or record.subscription.acked_version < version:
         return None
     return record.hello.address

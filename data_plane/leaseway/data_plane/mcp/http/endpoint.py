@@ -69,7 +69,6 @@ class HttpEndpoint:
         self._headers = check_headers(server, headers)
 
     def open_session(self, session_id: str) -> None:
-        """Belong to a session that the server has opened."""
         self.session_id = session_id
         self.session_is_ours = True
 
@@ -125,7 +124,6 @@ class RequestBody(Payload):
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Hand it to the socket."""
         if self._entry is not None:
             self._entry.written = True
         await writer.write(self._value)

@@ -122,7 +122,6 @@ def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None
 
 
 def not_followed(server: str, target: URL, status: int) -> Fault:
-    """Return the fault for a redirect that is not followed."""
     return _server_error(
         server,
         f"The server {server} redirects to {target.origin()}{target.path}, which is not followed. "
@@ -224,7 +223,6 @@ def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bo
 
 
 def unreachable(server: str, url: URL, error: Exception) -> Fault:
-    """Return the fault for a connection that could not be made."""
     text = f"The server {server} could not be reached at {url.origin()}: {what_broke(error)}."
     return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
 
@@ -249,7 +247,6 @@ def unexpected(server: str, entry: Receipt) -> Fault:
 
 
 def ended_early(server: str) -> Fault:
-    """Return the fault for a stream that ended without the answer."""
     text = f"The server {server} ended its response stream without an answer."
     return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
 

@@ -59,7 +59,6 @@ class Renewal:
             self._opening = None
 
     async def aclose(self) -> None:
-        """Stop opening."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])

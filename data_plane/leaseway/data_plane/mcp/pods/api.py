@@ -56,7 +56,6 @@ class Access:
     namespace: str
 
     def headers(self) -> dict[str, str]:
-        """Return what each request carries."""
         token = self.token.read_text().strip() if isinstance(self.token, Path) else self.token
         return {"Authorization": f"Bearer {token}"} if token else {}
 

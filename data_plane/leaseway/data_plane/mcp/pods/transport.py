@@ -59,7 +59,6 @@ class PodTransport(PullTransport):
 
     @property
     def transport_type(self) -> str:
-        """`stdio`."""
         return "stdio"
 
     async def connect(self) -> None:
@@ -91,13 +90,11 @@ class PodTransport(PullTransport):
         await asyncio.wait([removal], timeout=_REMOVAL)
 
     async def send(self, message: bytes) -> None:
-        """Send one message."""
         assert self._socket is not None
         for start in range(0, len(message), _PIECE):
             await self._socket.send_bytes(_STDIN + message[start : start + _PIECE])
 
     async def receive(self) -> bytes:
-        """Return the next message."""
         while not self._messages:
             await self._read()
         return self._messages.popleft()

@@ -215,7 +215,6 @@ class Cgroup:
     missing: dict[str, str] = field(default_factory=dict)
 
     def add(self, controller: str, folder: Path) -> None:
-        """Note the cgroup that has a controller."""
         self.folders[controller] = folder
 
     @property

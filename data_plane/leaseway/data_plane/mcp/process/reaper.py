@@ -153,7 +153,6 @@ class Reaper:
 
     @property
     def pid(self) -> int:
-        """The reaper process."""
         return self._process.pid
 
     def mark(self) -> str:

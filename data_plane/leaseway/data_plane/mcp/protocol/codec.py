@@ -121,7 +121,6 @@ def encode_request(
 
 
 def encode_notification(method: str, params: Mapping[str, Any] | None) -> bytes:
-    """Return a notification as one line."""
     message = {"jsonrpc": "2.0", "method": method}
     return _encode({**message, "params": params} if params is not None else message) + b"\n"
 

@@ -119,7 +119,6 @@ class Peer(Requester):
 
     @property
     def in_flight(self) -> int:
-        """Tool calls that have not ended."""
         return len(self._calls)
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
@@ -184,7 +183,6 @@ class Peer(Requester):
         return asked_of(self._calls.values(), method, shared=not self.leased)
 
     async def drained(self) -> None:
-        """Wait until no call is in flight."""
         while self._calls:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()

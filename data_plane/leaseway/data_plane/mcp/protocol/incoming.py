@@ -154,7 +154,6 @@ class Inbox:
                 task.cancel()
 
     def close(self) -> None:
-        """End `run`."""
         self._closed = True
         self._wake.set()
 

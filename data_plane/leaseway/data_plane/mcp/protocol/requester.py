@@ -51,7 +51,6 @@ class Requester(Dispatcher[TransportContext]):
     # What is added to it.
 
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
-        """Begin to send a request."""
         raise NotImplementedError
 
     def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
@@ -59,11 +58,9 @@ class Requester(Dispatcher[TransportContext]):
         raise NotImplementedError
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        """Send a notification."""
         raise NotImplementedError
 
     def _is_call(self, key: object) -> bool:
-        """Return whether a call has this id."""
         raise NotImplementedError
 
     def _wake_in_doubt(self) -> None:
@@ -71,7 +68,6 @@ class Requester(Dispatcher[TransportContext]):
         raise NotImplementedError
 
     def _ended_fault(self, started: Started) -> Fault:
-        """Return why the connection has ended."""
         raise NotImplementedError
 
     # What it does with that.

@@ -82,12 +82,10 @@ class _Resource:
 
     @property
     def is_followed(self) -> bool:
-        """Whether anybody follows it."""
         return bool(self._followers)
 
     @property
     def is_settled(self) -> bool:
-        """Whether its subscription is to stay as it is."""
         return self.is_followed and not self.anew
 
     def join(self, on_update: OnUpdate, done: Callable[[Outcome], None]) -> _Follower:
@@ -121,17 +119,14 @@ class _Resource:
         self._was_held = True
 
     def renew(self) -> None:
-        """Renew the subscription."""
         self.anew = True
         self.changed.set()
 
     def notify(self, uri: str) -> None:
-        """Pass a change on."""
         for follower in tuple(self._followers):
             follower.notify(uri)
 
     def covers(self, uri: str) -> bool:
-        """Return whether a URI is this one or a part of it."""
         own = self.uri.rstrip("/")
         return uri.startswith(own) and (len(uri) == len(own) or uri[len(own)] in "/#?")
 

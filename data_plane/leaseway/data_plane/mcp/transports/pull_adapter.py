@@ -49,7 +49,6 @@ class Pulled(Transport):
 
     @property
     def transport_type(self) -> str:
-        """The inner transport's."""
         return self._inner.transport_type
 
     async def connect(self, receiver: Receiver) -> None:

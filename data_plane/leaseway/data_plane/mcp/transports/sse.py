@@ -67,7 +67,6 @@ class SseTransport(Transport):
 
     @property
     def transport_type(self) -> str:
-        """`sse`."""
         return "sse"
 
     async def connect(self, receiver: Receiver) -> None:

@@ -59,7 +59,6 @@ class StdioTransport(Transport):
 
     @property
     def transport_type(self) -> str:
-        """`stdio`."""
         return "stdio"
 
     async def connect(self, receiver: Receiver) -> None:
@@ -107,7 +106,6 @@ class StdioTransport(Transport):
 
     @property
     def stuck(self) -> bool:
-        """Whether the pipe is full."""
         return self._paused
 
     def send(self, message: bytes, receipt: Receipt) -> None:
@@ -157,7 +155,6 @@ class StdioTransport(Transport):
         return lines
 
     def pause(self) -> None:
-        """The pipe is full."""
         self._paused = True
 
     def resume(self) -> None:

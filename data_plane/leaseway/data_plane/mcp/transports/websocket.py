@@ -60,7 +60,6 @@ class WebSocketTransport(PullTransport):
 
     @property
     def transport_type(self) -> str:
-        """`websocket`."""
         return "websocket"
 
     async def connect(self) -> None:
