@@ -39,6 +39,17 @@ async def _bare() -> AsyncIterator[Driver]:
         yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
 
 
+@contextlib.asynccontextmanager
+async def _bare_grpc() -> AsyncIterator[Driver]:
+    """The same, the result fetched by a gRPC call each: what two hops cost without any more."""
+    async with contextlib.AsyncExitStack() as stack:
+        echo = [sys.executable, str(SERVERS / "grpc_echo.py")]
+        _, address = await stack.enter_async_context(started(echo, says=":"))
+        command = [sys.executable, str(SERVERS / "bare_http_grpc.py"), address]
+        process, line = await stack.enter_async_context(started(command, says="http://"))
+        yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
+
+
 async def _driver(stack: contextlib.AsyncExitStack, url: str, pid: int) -> AsyncDriver:
     connector = aiohttp.TCPConnector(limit=0)
     http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
@@ -50,4 +61,5 @@ async def _driver(stack: contextlib.AsyncExitStack, url: str, pid: int) -> Async
 ROWS = (
     Row("mcp_front", "Leaseway, MCP front over HTTP", _front, (1, 32, 128)),
     Row("bare_http", "Bare aiohttp handler", _bare, (1, 32, 128)),
+    Row("bare_http_grpc", "Bare aiohttp handler, a gRPC call each", _bare_grpc, (1, 32, 128)),
 )

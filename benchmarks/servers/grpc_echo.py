@@ -16,13 +16,19 @@ async def echo(request_iterator, context):
         yield batch
 
 
+async def echo_once(message, context):
+    """Answer a call of its own."""
+    return message
+
+
 async def main():
     """Serve until killed."""
     server = grpc.aio.server(options=OPTIONS)
-    handler = grpc.stream_stream_rpc_method_handler(echo)
-    server.add_generic_rpc_handlers(
-        [grpc.method_handlers_generic_handler("Floor", {"Echo": handler})]
-    )
+    handlers = {
+        "Echo": grpc.stream_stream_rpc_method_handler(echo),
+        "EchoOnce": grpc.unary_unary_rpc_method_handler(echo_once),
+    }
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Floor", handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)

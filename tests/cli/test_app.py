@@ -216,6 +216,20 @@ def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None
     assert f"leaseway {command} --config mcp.yaml" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("up", "--public-url", "https://mcp.example.com"), "add --mcp HOST:PORT"),
+        (("mcp-front", "--public-url", "mcp.example.com"), "begins with https:// or http://"),
+        (("mcp-front", "--public-url", "https://[x"), "names a host"),
+    ],
+)
+def test_a_public_url_is_one_and_has_a_front(run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
 def test_the_package_runs_as_the_command_does() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leaseway.cli", "--version"],

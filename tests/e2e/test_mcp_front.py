@@ -66,7 +66,9 @@ def servers(root: Path) -> dict[str, object]:
             tools={"whitelist": ["meta"]},
             transform=[{"prefix": "raw_"}],
         ),
-        "old": python_server("asking_stdio.py", "--legacy", transform=[{"prefix": "old_"}]),
+        "old": python_server(
+            "asking_stdio.py", "--legacy", "--offers", transform=[{"prefix": "old_"}]
+        ),
     }
 
 
@@ -308,6 +310,23 @@ async def test_a_modern_client_answers_what_a_legacy_server_asks(place: Place, o
         accepted, refused = json.loads(text_of(said))
         assert accepted["action"] == "accept"
         assert refused["code"] < 0
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_legacy_server_asks_during_its_prompts_and_resources(
+    place: Place, mode: str
+) -> None:
+    async def roots(context: Any) -> Any:
+        return types.ListRootsResult.model_validate({"roots": [{"uri": "file:///srv/data"}]})
+
+    answered = {"roots": [{"uri": "file:///srv/data"}]}
+    async with Client(place.url, mode=mode, list_roots_callback=roots) as client:
+        named = {prompt.name for prompt in (await client.list_prompts()).prompts}
+        (name,) = [each for each in named if each.endswith("interview")]
+        prompt = await client.get_prompt(name)
+        assert json.loads(prompt.messages[0].content.text) == answered  # type: ignore[union-attr]
+        read = await client.read_resource("memo://roots")
+        assert json.loads(read.contents[0].text) == answered  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ERAS)

@@ -126,7 +126,8 @@ async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path)
     process = await asyncio.create_subprocess_exec(
         *LEASEWAY,
         *("up", "--config", str(config), "--listen", f"127.0.0.1:{free_port()}"),
-        *("--mcp", url[7:-4], "--keys", str(keys)),
+        *("--mcp", url[7:-4], "--keys", str(keys), "--tools", "search"),
+        *("--public-url", "https://mcp.example.com", "--allow-origin", "https://page.example"),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -139,6 +140,14 @@ async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path)
             session = await begin(http, url)
             said = await ask(http, url, session, "tools/call", name="list_files", arguments={})
             assert "result" in said
+            listed = await ask(http, url, session, "tools/list")
+            assert "call_tool" in {tool["name"] for tool in listed["result"]["tools"]}
+            for headers, status in (
+                ({"Host": "mcp.example.com", "Origin": "https://page.example"}, 400),
+                ({"Host": "other.example"}, 403),
+            ):
+                async with http.post(url, json={}, headers=headers) as answer:
+                    assert answer.status == status
         async with aiohttp.ClientSession(headers=JSON) as http, http.post(url) as answer:
             assert answer.status == 401
     finally:

@@ -26,6 +26,7 @@ class Asking:
     def __init__(self, legacy, soon):
         self.legacy = legacy
         self.soon = soon
+        self.offers = False
         self.numbers = 0
         self.visits = 0
         self.waiting = {}
@@ -46,7 +47,8 @@ class Asking:
         elif method == "initialize" and self.legacy:
             self.capabilities = params["capabilities"]
             info = {"name": "asking", "version": "1"}
-            about = {"capabilities": {"tools": {}}, "serverInfo": info}
+            offers = {"prompts": {}, "resources": {}} if self.offers else {}
+            about = {"capabilities": {"tools": {}, **offers}, "serverInfo": info}
             answer({"protocolVersion": "2025-11-25", **about})
         elif method == "server/discover" and not self.legacy:
             cache = {"ttlMs": 0, "cacheScope": "private"}
@@ -65,15 +67,41 @@ class Asking:
             self.call(key, params, send, answer)
         elif method == "notifications/cancelled":
             self.seen["cancelled"].append(params["requestId"])
-        elif method == "ping":
-            answer({})
         elif key is not None:
+            self.answer_rest(key, method, params, send, answer)
+
+    def answer_rest(self, key, method, params, send, answer):
+        if method == "ping":
+            answer({})
+        elif self.offers and method.startswith(("prompts/", "resources/")):
+            self.offer(method, params, send, answer)
+        else:
             send({"id": key, "error": {"code": -32601, "message": "Method not found"}})
 
     def reply(self, message):
         outcome = message.get("result", message.get("error"))
         self.seen["replies"].append(outcome)
         self.waiting.pop(message["id"], lambda _: None)(outcome)
+
+    def offer(self, method, params, send, answer):
+        """List one prompt and one resource; either asks for roots, and is what was answered."""
+
+        def on_reply(reply):
+            said = json.dumps(reply)
+            if method == "prompts/get":
+                message = {"role": "user", "content": {"type": "text", "text": said}}
+                answer({"messages": [message]})
+            else:
+                answer({"contents": [{"uri": params["uri"], "text": said}]})
+
+        if method == "prompts/list":
+            answer({"prompts": [{"name": "interview"}]})
+        elif method == "resources/list":
+            answer({"resources": [{"uri": "memo://roots", "name": "roots"}]})
+        elif method == "resources/templates/list":
+            answer({"resourceTemplates": []})
+        else:
+            self.question(send, ROOTS, on_reply)
 
     def call(self, key, params, send, answer):
         name, arguments = params["name"], params.get("arguments") or {}

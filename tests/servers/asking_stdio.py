@@ -1,4 +1,7 @@
-"""A server that asks its caller, over stdio; `--legacy` for the era of handshakes."""
+"""A server that asks its caller, over stdio; `--legacy` for the era of handshakes.
+
+With `--offers` it asks during requests of its prompt and its resource, too.
+"""
 
 import json
 import sys
@@ -13,5 +16,6 @@ def send(message):
 
 
 server = Asking("--legacy" in sys.argv, lambda work: threading.Timer(0.05, work).start())
+server.offers = "--offers" in sys.argv
 for line in sys.stdin:
     server.take(json.loads(line), send)

@@ -29,6 +29,8 @@ _LONGEST: Final = 256 * 1024
 _HELD_FOR: Final = 5.0
 """Seconds after which the rest of a message is waited for by aiohttp, which tells its client."""
 _END: Final = b"\r\n\r\n"
+_REST: Final = b"\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %b\r\n\r\n"
+_HEAD: Final = b"HTTP/1.1 200 OK" + _REST
 _LENGTH: Final = b"content-length:"
 
 
@@ -205,12 +207,8 @@ class Connection(asyncio.Protocol):
 
     def message(self, message: bytes, status: int) -> None:
         """Answer with one message as JSON."""
-        reason = HTTPStatus(status).phrase
-        self._write(
-            b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %b"
-            b"\r\n\r\n" % (status, reason.encode(), len(message), _date()),
-            message,
-        )
+        head = _HEAD if status == 200 else _head(status)
+        self._write(head % (len(message), _date()), message)
 
     def nothing(self) -> None:
         """Answer without a message."""
@@ -351,6 +349,10 @@ class Connections:
     async def end(self, within: float) -> None:
         """Wait for what is under way, for a moment."""
         await asyncio.gather(*(each.end(within) for each in tuple(self._open.values())))
+
+
+def _head(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()) + _REST
 
 
 _dated: tuple[int, bytes] = (0, b"")

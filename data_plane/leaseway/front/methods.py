@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -223,12 +223,18 @@ class Methods:
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
             params = structs.replace(self._search.meant(params.arguments_json()), **answers)
-        if request.modern and request.listener.answers:
-            if params.state is not None and waits(params.state):
-                responses = bytes(params.responses)
-                return await self._parked.go_on(request.listener, params.state, responses)
-            return await self._parked.begin(request.listener, self._call(request, params))
-        return await self._call(request, params)
+        return await self._asking(request, params, self._call(request, params))
+
+    def _asking(
+        self, request: Request, params: Continued, answer: Coroutine[Any, Any, bytes]
+    ) -> Coroutine[Any, Any, bytes]:
+        """Answer a request during which its server may ask; a modern client is told by a result."""
+        if not (request.modern and request.listener.answers):
+            return answer
+        if params.state is None or not waits(params.state):
+            return self._parked.begin(request.listener, answer)
+        answer.close()  # it is under way
+        return self._parked.go_on(request.listener, params.state, bytes(params.responses))
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
@@ -282,13 +288,13 @@ class Methods:
         params = read_params(request, PromptParams)
         _take_input(request, params)
         asked = requests.get(params.name, params.arguments, request.scope or None)
-        return await self._send(request, asked)
+        return await self._asking(request, params, self._send(request, asked))
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
         _take_input(request, params)
         asked = requests.read(params.uri, request.scope or None)
-        return await self._send(request, asked, cached=True)
+        return await self._asking(request, params, self._send(request, asked, cached=True))
 
     async def _complete(self, request: Request) -> bytes:
         params = read_params(request, CompleteParams)

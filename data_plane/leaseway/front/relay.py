@@ -70,12 +70,10 @@ class Relayed(CallEvents):
     """
 
     def __init__(self, listener: Listener) -> None:
-        super().__init__(
-            wants_progress=bool(listener.token),
-            log_level=listener.log_level,
-            answers=listener.answers,
-            inline_media=True,
-        )
+        self.wants_progress = bool(listener.token)
+        self.log_level = listener.log_level
+        self.answers = listener.answers
+        self.inline_media = True
         self.passes_input = listener.passes_input
         self.input = listener.input
         self.meta = listener.meta
@@ -117,8 +115,9 @@ class Relayed(CallEvents):
 
     def begin_anew(self) -> None:
         """Take back what a failed try asked; another try follows."""
-        for ask_id in tuple(self._open):
-            self.withdraw_question(ask_id)
+        if self._open:
+            for ask_id in tuple(self._open):
+                self.withdraw_question(ask_id)
 
 
 async def call_tool(

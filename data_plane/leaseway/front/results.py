@@ -32,7 +32,10 @@ def fit_result(payload: bytes, *, modern: bool, cached: bool = False) -> bytes:
         cached: Whether the era wants to know how long the result may be kept.
     """
     payload = payload or b"{}"
-    if any(mark in payload for mark in _MARKS) or (modern and cached):
+    for mark in _MARKS:
+        if mark in payload:
+            return _rewritten(payload, modern, cached)
+    if modern and cached:
         return _rewritten(payload, modern, cached)
     if not modern:
         return payload

@@ -8,12 +8,11 @@ themselves unless another front renews them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from leaseway.front.messages import Message, encode, notification, request_message
@@ -52,6 +51,29 @@ def answered(capabilities: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+class _Running:
+    """One request of a session, in a `with` block; each has one, so it is no generator."""
+
+    __slots__ = ("_id", "_live", "_running", "_task")
+
+    def __init__(
+        self, live: LiveSession, running: dict[bytes, asyncio.Task[Any]], request_id: bytes
+    ) -> None:
+        self._live = live
+        self._running = running
+        self._id = request_id
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[self._id] = self._task = task
+
+    def __exit__(self, *_: object) -> None:
+        if self._running.get(self._id) is self._task:
+            del self._running[self._id]
+        self._live.last_used = time.monotonic()
+
+
 class LiveSession:
     """One MCP session, as this front knows it.
 
@@ -86,18 +108,9 @@ class LiveSession:
         """Whether a request is under way."""
         return bool(self._running)
 
-    @contextlib.contextmanager
-    def running(self, request_id: bytes) -> Iterator[None]:
+    def running(self, request_id: bytes) -> _Running:
         """Let the client cancel this task by its request's id while the block runs."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._running[request_id] = task
-        try:
-            yield
-        finally:
-            if self._running.get(request_id) is task:
-                del self._running[request_id]
-            self.last_used = time.monotonic()
+        return _Running(self, self._running, request_id)
 
     def cancel(self, request_id: bytes) -> None:
         """Cancel a request that its client does not want any more; an unknown one is ignored."""

@@ -26,18 +26,11 @@ from leaseway.cli.options.common import (
     shared_key,
 )
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
+from leaseway.cli.options.front import FrontReach, front_options, tools_option
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
-
-_tools_option = click.option(
-    "--tools",
-    type=click.Choice(["all", "search"]),
-    default="all",
-    show_default=True,
-    help="What clients are listed: all tools, or three with which a model finds and calls them.",
-)
 
 
 @click.command(
@@ -63,33 +56,13 @@ _tools_option = click.option(
 )
 @click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Whose tools it serves.")
 @click.option(
-    "--allow-origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="An origin of web pages that may ask, beside those of this machine.",
-)
-@click.option(
-    "--allow-host",
-    "hosts",
-    multiple=True,
-    metavar="HOST",
-    help="A name that clients reach it by, beside those of this machine.",
-)
-@click.option(
-    "--public-url",
-    default="",
-    metavar="URL",
-    help="What clients reach it by, such as https://mcp.example.com, where a proxy is between.",
-)
-@click.option(
     "--session-idle",
     type=SECONDS,
     default=1800,
     show_default=True,
     help="Seconds after which a session that nobody uses ends, and its leases with it.",
 )
-@_tools_option
+@front_options
 @identity_options
 @exit_with_stdin_option
 @log_options
@@ -97,11 +70,8 @@ def mcp_front(
     control_plane: Endpoint,
     listen: Endpoint,
     tenant: str,
-    origins: tuple[str, ...],
-    hosts: tuple[str, ...],
-    public_url: str,
     session_idle: float,
-    tools: str,
+    reach: FrontReach,
     credentials: Credentials,
     exit_with_stdin: bool,
     log: LogOptions,
@@ -114,8 +84,6 @@ def mcp_front(
     --identity each client sends a credential of its own, and is served as its tenant; the planes
     take the same ones.
     """
-    if public_url and not public_url.startswith(("https://", "http://")):
-        raise click.BadParameter("begins with https:// or http://", param_hint="--public-url")
     own = credentials.keys is not None or credentials.identity is not None
     if own:
         credentials.require_for(listen)
@@ -134,11 +102,11 @@ def mcp_front(
         control_plane.reachable,
         tenant,
         key,
-        origins,
-        hosts,
+        reach.origins,
+        reach.hosts_at(listen),
         idle=session_idle,
-        search=tools == "search",
-        public_url=public_url,
+        search=reach.search,
+        public_url=reach.public_url,
         authenticator=authenticator,
     )
     checks = authenticator or (authenticator_for(key) if key is not None else None)
@@ -180,7 +148,7 @@ def mcp_front(
 )
 @prefix_option
 @click.option("--server", default="", help="Serve this server alone.")
-@_tools_option
+@tools_option
 @vault_words
 @client_options
 def mcp(

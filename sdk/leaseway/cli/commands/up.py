@@ -37,6 +37,7 @@ from leaseway.cli.options.config import (
     startable_sources,
 )
 from leaseway.cli.options.connection import connect
+from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire import bounds
@@ -67,6 +68,7 @@ class _Options:
     vault: list[str]
     artifacts: ArtifactOptions
     mcp: Endpoint | None
+    reach: FrontReach
     credentials: Credentials
     audit: Path | None
     log: LogOptions
@@ -113,6 +115,7 @@ class _Options:
     type=ENDPOINT,
     help="Serve MCP clients at http://HOST:PORT/mcp, too; port 0 takes any free port.",
 )
+@front_options
 @metrics_option
 @console_option
 @vault_words
@@ -133,6 +136,7 @@ def up(
     vault: list[str],
     artifacts: ArtifactOptions,
     mcp: Endpoint | None,
+    reach: FrontReach,
     credentials: Credentials,
     audit: Path | None,
     log: LogOptions,
@@ -149,6 +153,8 @@ def up(
     credentials.require_for(listen)
     if mcp is not None:
         credentials.require_for(mcp)
+    elif given := reach.as_arguments():
+        raise click.UsageError(f"{given[0]} is about MCP clients: add --mcp HOST:PORT.")
     _check_ports("--metrics", metrics, workers, credentials)
     _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
     credentials.share_keys()
@@ -172,6 +178,7 @@ def up(
         vault,
         artifacts,
         mcp,
+        reach,
         credentials,
         audit,
         log,
@@ -324,6 +331,7 @@ class _Up:
             "mcp-front",
             *("--control-plane", str(parse_endpoint(self._control_plane.address).reachable)),
             *("--listen", listen),
+            *self._options.reach.as_arguments(),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

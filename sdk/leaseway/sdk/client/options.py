@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
 from leaseway.sdk.client.approvals import OnApproval
-from leaseway.sdk.transport.events import CallEvents, LogMessage, Progress
+from leaseway.sdk.transport.events import KeptEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import (
     AskTasks,
     Handlers,
@@ -103,10 +103,10 @@ class CallOrder:
         handlers = callbacks.handlers
         return cls(name, arguments, timeout, progress, log_level, handlers, inline_media)
 
-    def events(self, *, tasks: bool) -> CallEvents:
+    def events(self, *, tasks: bool) -> KeptEvents:
         """Return room for what the server says; `tasks` answer what it asks, or the consumer."""
         answering = AskTasks(self.handlers, self.name) if tasks and self.handlers else None
-        return CallEvents(
+        return KeptEvents(
             wants_progress=self.progress,
             log_level=self.log_level,
             answers=self.handlers.methods,

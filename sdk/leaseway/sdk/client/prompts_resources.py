@@ -21,7 +21,7 @@ from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.events import CallEvents, KeptEvents
 from leaseway.sdk.transport.server_requests import AskTasks, Handlers
 from leaseway.sdk.validation import check_seconds
 from leaseway.wire.errors import Fault
@@ -196,7 +196,7 @@ class AsyncPromptsResources(ABC):
 
         name = request.item.name
         answering = AskTasks(handlers, name) if tasks else None
-        events = CallEvents(
+        events = KeptEvents(
             answers=handlers.methods, tasks=answering, inline_media=bool(inline_media)
         )
         return AsyncToolStream(name, events, begin, self)

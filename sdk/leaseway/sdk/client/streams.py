@@ -1,6 +1,6 @@
 """One call with what its server says on the way: as a stream, or told to callbacks.
 
-The call runs in a task of its own and puts what comes into `CallEvents`; the caller's task takes
+The call runs in a task of its own and puts what comes into `KeptEvents`; the caller's task takes
 it out. So callbacks run where the caller waits, one after another, and a slow one holds up
 nobody but itself.
 """
@@ -20,7 +20,7 @@ from leaseway.sdk.client.options import Callbacks, CallOrder
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.runtime import Runtime, forget_frames
-from leaseway.sdk.transport.events import CallEvents, LogMessage, Progress
+from leaseway.sdk.transport.events import KeptEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.sdk.validation import check_call
 from leaseway.wire.errors import Fault
@@ -44,8 +44,8 @@ class AsyncToolStream:
     def __init__(
         self,
         name: str,
-        events: CallEvents,
-        begin: Callable[[CallEvents], Coroutine[Any, Any, ToolResult]],
+        events: KeptEvents,
+        begin: Callable[[KeptEvents], Coroutine[Any, Any, ToolResult]],
         owner: object,
     ) -> None:
         self._name = name
@@ -194,7 +194,7 @@ def make_stream(
     check_call(order.name, order.arguments, order.timeout)
     at()  # which says where the client is closed
 
-    def begin(events: CallEvents) -> Coroutine[Any, Any, ToolResult]:
+    def begin(events: KeptEvents) -> Coroutine[Any, Any, ToolResult]:
         runtime, session = at()
         return runtime.caller.call(session, order.name, order.arguments, order.timeout, events)
 

@@ -61,7 +61,6 @@ class _Changes(CallEvents):
 
     def end(self) -> None:
         """Note that nothing more will come."""
-        super().end()
         self.ended = True
         self.held.set()
         self._ready.set()

@@ -57,13 +57,12 @@ class LogMessage:
 
 
 class CallEvents:
-    """What a call asks for beside its result, and what of it has come and waits for a consumer.
+    """What a call asks for beside its result; what comes is not kept.
 
     Args:
         wants_progress: Whether progress is asked for.
         log_level: The least level of log messages asked for, or empty for none.
         answers: The MCP methods that the caller answers.
-        tasks: Answers questions as they come; None means that the consumer takes them.
         inline_media: Whether images and sounds are wanted in place.
 
     Attributes:
@@ -71,6 +70,57 @@ class CallEvents:
         passes_input: Whether `input_required` results are taken as they are.
         input: The answers to one of them, as a JSON object; empty without.
         meta: What the request's `_meta` is to have, as a JSON object; empty without.
+    """
+
+    passes_input = False
+    input = b""
+    meta = b""
+    deadline = 0.0
+
+    def __init__(
+        self,
+        *,
+        wants_progress: bool = False,
+        log_level: str = "",
+        answers: tuple[str, ...] = (),
+        inline_media: bool = False,
+    ) -> None:
+        self.wants_progress = wants_progress
+        self.log_level = log_level
+        self.answers = answers
+        self.inline_media = inline_media
+
+    def take_progress(self, frame: execution_pb2.Progress) -> None:
+        """Take a report."""
+
+    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+        """Take a log message."""
+
+    def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
+        """Take a change of a resource; calls of tools have none."""
+
+    def take_question(self, question: Question) -> None:
+        """Answer a question."""
+        question.refuse(f"This caller does not answer {question.method}.")
+
+    def withdraw_question(self, ask_id: int) -> None:
+        """Stop answering a question that its server has withdrawn."""
+
+    def begin_anew(self) -> None:
+        """Forget what the failed try of a call asked; another try follows."""
+
+
+class KeptEvents(CallEvents):
+    """What has come of it, and waits for a consumer.
+
+    Args:
+        wants_progress: As for `CallEvents`.
+        log_level: As for `CallEvents`.
+        answers: As for `CallEvents`.
+        tasks: Answers questions as they come; None means that the consumer takes them.
+        inline_media: As for `CallEvents`.
+
+    Attributes:
         dropped: Events that had to make room for newer ones.
     """
 
@@ -83,14 +133,12 @@ class CallEvents:
         tasks: AskTasks | None = None,
         inline_media: bool = False,
     ) -> None:
-        self.wants_progress = wants_progress
-        self.log_level = log_level
-        self.answers = answers
-        self.inline_media = inline_media
-        self.passes_input = False
-        self.input = b""
-        self.meta = b""
-        self.deadline = 0.0
+        super().__init__(
+            wants_progress=wants_progress,
+            log_level=log_level,
+            answers=answers,
+            inline_media=inline_media,
+        )
         self.dropped = 0
         self._tasks = tasks
         self._reports: deque[tuple[int, execution_pb2.Progress]] = deque()
@@ -115,9 +163,6 @@ class CallEvents:
         while len(self._logs) > _MOST_LOGS or self._log_bytes > _MOST_LOG_BYTES:
             self._log_bytes -= len(self._logs.popleft()[1].data)
             self.dropped += 1
-
-    def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
-        """Take a change of a resource; calls of tools have none."""
 
     def take_question(self, question: Question) -> None:
         """Answer a question; one that nobody here answers is refused."""
