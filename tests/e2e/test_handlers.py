@@ -26,6 +26,7 @@ SERVERS = {
     ),
     "modern": python_server("official_asking.py", transform=[{"prefix": "modern_"}]),
 }
+ELICITING = {"eliciting": python_server("official_eliciting.py", start="lazy")}
 SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Good day."}}
 
 
@@ -62,7 +63,7 @@ async def greet_slowly(params: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    async with running(tmp_path_factory.mktemp("asking"), SERVERS) as (made, _):
+    async with running(tmp_path_factory.mktemp("asking"), SERVERS | ELICITING) as (made, _):
         yield made
 
 
@@ -70,6 +71,22 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Syst
 async def client(system: System) -> AsyncIterator[AsyncClient]:
     async with AsyncClient(system.address, agent="test") as made:
         yield made
+
+
+async def test_a_server_that_asks_by_requests_is_spoken_to_so_that_it_can(
+    system: System, client: AsyncClient
+) -> None:
+    session = client.session("unknowing")
+    with pytest.raises(ServerError, match="no back-channel"):
+        await session.call_tool("greet", on_elicitation=on_elicitation)
+    await session.release("eliciting")
+    for key in ("unknowing", "later"):
+        session = client.session(key)
+        assert (
+            await session.call_tool("greet", on_elicitation=on_elicitation)
+        ).text == "Hello, Ada."
+    [problem] = [each for each in await client.problems() if each.reason == "NO_BACK_CHANNEL"]
+    assert "release one that began before" in problem.message
 
 
 @pytest.mark.parametrize("era", SERVERS)

@@ -230,6 +230,7 @@ class Coordinator:
         self._settle(now)
         self.servers.give_up_overdue(now)
         self.client_problems.expire(now)
+        self.registry.expire(now)
         if self._replan:
             self._replan = False
             self.servers.plan(self.roster.owed, self._trace, now)
@@ -249,6 +250,7 @@ class Coordinator:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
+        times.append(self.registry.next_expiry())
         times += [each.asked_at + _CONTENT_WITHIN for each in self.workers.values() if each.owed]
         if not self.settled:
             times.append(self._settled_at)

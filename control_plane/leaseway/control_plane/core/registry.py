@@ -94,12 +94,26 @@ class Registry:
         self._problems.replace("clashes", problems, now.unix)
         if not outrun and snapshot.hashes == self.committed.hashes:
             return
-        self._moves = followed(self._moves, self.committed, snapshot)
-        moved = [move.problem for move in self._moves.values()]
-        self._problems.replace("moves", moved, now.unix)
+        self._tell_moves(followed(self._moves, self.committed, snapshot, now.mono), now)
         self._version = version
         self.committed = snapshot
         self._witnesses = ()
+
+    def expire(self, now: Moment) -> None:
+        """Tell no more of names that moved long ago."""
+        next_expiry = self.next_expiry()
+        if next_expiry is not None and next_expiry <= now.mono:
+            left = {k: m for k, m in self._moves.items() if m.until is None or m.until > now.mono}
+            self._tell_moves(left, now)
+
+    def next_expiry(self) -> float | None:
+        """Return when the next such name is told of no more, on the monotonic clock."""
+        times = (move.until for move in self._moves.values() if move.until is not None)
+        return min(times, default=None)
+
+    def _tell_moves(self, moves: dict[MoveKey, Move], now: Moment) -> None:
+        self._moves = moves
+        self._problems.replace("moves", [move.problem for move in moves.values()], now.unix)
 
     def reveal(self, records: Collection[WorkerRecord]) -> None:
         """List what some worker has acknowledged of the newest commit (DESIGN §3.5)."""

@@ -9,6 +9,7 @@ from leaseway.spec.model import VariantKey
 
 LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
 LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"
+NO_BACK_CHANNEL: Final = "NO_BACK_CHANNEL"
 LIMIT_REASONS: Final = (LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED)
 """The reasons of the problems that limits can have."""
 

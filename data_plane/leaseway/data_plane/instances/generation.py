@@ -14,6 +14,7 @@ from typing import Final, Literal
 from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instance_policy import spares_wanted
+from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.expiry import Expiry
@@ -187,6 +188,11 @@ class Generation:
     def outdates(self, live: LiveInstance) -> bool:
         """Return whether an instance was started with other values than the newest ones are."""
         return self._lives.outdates(live)
+
+    @property
+    def known_version(self) -> str:
+        """The protocol version that the next instance is to be spoken to in; empty: unknown."""
+        return self._lives.known_version
 
     def lags(self, reading: Resolved) -> bool:
         """Return whether anything here has other values than these."""
@@ -389,6 +395,11 @@ class Generation:
 
     def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
         """Report what the server can't do as it is configured."""
+        if reason == NO_BACK_CHANNEL and self._lives.asks_by_requests():
+            text += (
+                " Leases that begin from now on are spoken to by an older protocol without that,"
+                " too: release one that began before, and call again."
+            )
         if not self.draining:
             self.report(
                 reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -13,6 +14,9 @@ from leaseway.data_plane.instances.live_instance import LiveInstance, LiveOwner
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.errors import Fault, Reason
+
+_SERVERS_MAY_ASK: Final = "2025-11-25"
+"""The newest protocol in which servers send requests of their own."""
 
 
 class LiveInstances:
@@ -55,6 +59,7 @@ class LiveInstances:
         self._loop = asyncio.get_running_loop()
         self._all: dict[str, LiveInstance] = {}
         self._on_up = on_up
+        self._asks = False
         self.was_up = False
 
     def __len__(self) -> int:
@@ -80,8 +85,26 @@ class LiveInstances:
         return self.policy.max_instances - self._context.quota.count(self.key.server_id)
 
     def outdates(self, live: LiveInstance) -> bool:
-        """Return whether an instance was started with other values than the newest ones are."""
+        """Return whether an instance was started with other values than the next one will be."""
+        if self._asks and live.instance.protocol_version > _SERVERS_MAY_ASK:
+            return True
         return self.reading is not None and self.reading.differs(live.instance.reading)
+
+    @property
+    def known_version(self) -> str:
+        """The protocol version that the next instance is to be spoken to in; empty: unknown."""
+        return _SERVERS_MAY_ASK if self._asks else self.variant.toolset.protocol_version
+
+    def asks_by_requests(self) -> bool:
+        """Have later instances spoken to so that the server's own requests reach callers.
+
+        Returns:
+            Whether they will be: not where instances are shared, or the entry sets a protocol.
+
+        """
+        spec = self.variant.spec
+        self._asks = spec.protocol == "auto" and not spec.truely_stateless
+        return self._asks
 
     def adopt(self, live: LiveInstance) -> None:
         """Take over an instance that is up."""
@@ -92,12 +115,11 @@ class LiveInstances:
 
     def open(self, lease_id: str = "") -> LiveInstance:
         """Make an instance, for a lease or none; `bring_up` starts it."""
-        known = self.variant.toolset.protocol_version
         live = LiveInstance(
             self._context.open_instance,
             self.variant.spec,
             self._owner,
-            known,
+            self.known_version,
             self.reading,
             self._context.meters,
         )

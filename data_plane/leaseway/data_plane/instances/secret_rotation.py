@@ -272,7 +272,7 @@ class ReferenceWatch:
     async def _start_and_swap(self, old: Generation, trial: _Trial) -> None:
         try:
             async with self._slots:
-                spec, known = old.variant.spec, old.variant.toolset.protocol_version
+                spec, known = old.variant.spec, old.known_version
                 context = self._context
                 live = LiveInstance(
                     context.open_instance, spec, None, known, trial.reading, context.meters

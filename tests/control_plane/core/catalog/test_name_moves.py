@@ -7,7 +7,9 @@ from typing import Any
 
 from tests.control_plane.core.builders import START, listing, spec
 
+from leaseway.control_plane.core.catalog.name_moves import TOLD_FOR
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, make_good
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.spec.model import VariantKey
@@ -31,6 +33,17 @@ class Told:
             good, _ = make_good(own, listing(*names))
             last_known_good[VariantKey(server_id)] = good
         self._registry.commit(last_known_good, START)
+        return self.now()
+
+    def expire(self, after: float) -> dict[str, str]:
+        """Let time pass; return who is told to have each name that moved."""
+        due = self._registry.next_expiry()
+        assert due is not None
+        self._registry.expire(Moment(START.mono + after, START.unix + after))
+        return self.now()
+
+    def now(self) -> dict[str, str]:
+        """Return who is told to have each name that moved."""
         return {
             one.problem.subject: one.problem.server_id
             for one in self._problems.open()
@@ -68,6 +81,14 @@ def test_a_name_that_its_server_lost_is_told_while_that_server_is_there() -> Non
     assert told.commit(a=["later"], b=["now"]) == {"now": "b"}
     assert told.commit(a=["later"], b=["now"], c=["third"]) == {"now": "b"}
     assert told.commit(b=["now"], c=["third"]) == {}
+
+
+def test_a_name_that_its_server_lost_is_told_for_an_hour_and_one_that_two_want_for_longer() -> None:
+    told = Told()
+    told.commit(a=["lost"], b=["wanted"])
+    assert told.commit(a=["wanted"], b=["lost", "wanted"]) == {"lost": "b", "wanted": "a"}
+    assert told.expire(TOLD_FOR - 1) == {"lost": "b", "wanted": "a"}
+    assert told.expire(TOLD_FOR) == {"wanted": "a"}
 
 
 def test_a_name_that_moves_as_its_server_got_a_prefix_is_no_news() -> None:

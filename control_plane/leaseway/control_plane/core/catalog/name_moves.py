@@ -1,19 +1,23 @@
 """Names that moved from one server to another, for as long as an operator should know (DESIGN §4).
 
 A move that left two servers with one name is told while both have it. One by which the other lost
-the name is told while that server is there, and at least until the registry changes again; not
-where it has what it named under another name now: whoever gave it a prefix meant that. A name that
-moves back ends the matter.
+the name cannot be mended by anybody who meant it: it is told while that server is there, at least
+until the registry changes again, and for an hour at most; not where it has what it named under
+another name now: whoever gave it a prefix meant that. A name that moves back ends the matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View
 from leaseway.control_plane.core.problems import Problem
+
+TOLD_FOR: Final = 3600.0
+"""Seconds for which a name that its former server lost is told of."""
 
 MoveKey = tuple[str, str]
 """(kind, exposed name)."""
@@ -29,6 +33,7 @@ class Move:
         former: The id of the server that had it.
         owner: The id of the server that has it now.
         disputed: Whether both wanted it when it moved.
+        until: When it is told of no more, on the monotonic clock; None while both want it.
     """
 
     kind: NamedKind
@@ -36,6 +41,7 @@ class Move:
     former: str
     owner: str
     disputed: bool
+    until: float | None = None
 
     @property
     def key(self) -> MoveKey:
@@ -56,23 +62,27 @@ class Move:
         else:
             message = (
                 f"{head} which alone has it now. See whether those who use it mean that server's;"
-                f" this ends when '{self.former}' has the name again, or is removed."
+                f" this ends after an hour, or when '{self.former}' has the name again or is"
+                " removed."
             )
         reason = self.kind.owner_changed
         return Problem("server", reason, message, self.owner, severity="warning", subject=self.name)
 
 
-def followed(known: Mapping[MoveKey, Move], old: Snapshot, new: Snapshot) -> dict[MoveKey, Move]:
+def followed(
+    known: Mapping[MoveKey, Move], old: Snapshot, new: Snapshot, now: float
+) -> dict[MoveKey, Move]:
     """Return the moves that are worth telling of at a new snapshot.
 
     Args:
         known: Those that were at the old one.
         old: What was committed before.
         new: What is committed now.
+        now: The time, on the monotonic clock.
     """
     view = new.view("")
     moves = {key: move for key, move in known.items() if _matters(move, view)}
-    for move in _moved(old.view(""), view):
+    for move in _moved(old.view(""), view, now):
         before = known.get(move.key)
         if before is not None and before.former == move.owner:
             moves.pop(move.key, None)  # it is back where it was
@@ -102,7 +112,7 @@ def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
     return any(one.original == original for one in names)
 
 
-def _moved(old: View, new: View) -> Iterator[Move]:
+def _moved(old: View, new: View, now: float) -> Iterator[Move]:
     for kind in (TOOLS, PROMPTS):
         before = old.named(kind)
         for name, target in new.named(kind).items():
@@ -111,4 +121,5 @@ def _moved(old: View, new: View) -> Iterator[Move]:
                 former = was.served.key.server_id
                 disputed = _wants(former, kind, name, new)
                 if disputed or not _has(former, was.item.original, kind, new):
-                    yield Move(kind, name, former, owner, disputed)
+                    until = None if disputed else now + TOLD_FOR
+                    yield Move(kind, name, former, owner, disputed, until)

@@ -17,6 +17,7 @@ import anyio.abc
 from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.codec import Envelope, encode_call, request_key
 from leaseway.data_plane.mcp.protocol.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.liveness import Liveness
@@ -110,7 +111,7 @@ class Peer(Requester):
         if not self._warned:
             self._warned = True
             self.on_warning(
-                "NO_BACK_CHANNEL",
+                NO_BACK_CHANNEL,
                 f"a tool wanted to ask its caller by a request of the server's own, which protocol "
                 f"{self.era.version} has not, and failed. Set protocol: legacy in its entry.",
             )

@@ -46,9 +46,11 @@ async def negotiate(
     """
     if protocol in MODERN_PROTOCOL_VERSIONS:
         await session.discover()
-    elif protocol != "auto" or known_version in HANDSHAKE_PROTOCOL_VERSIONS:
+    elif protocol != "auto":
         await session.initialize()
-    elif not await _discovers(session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)):
+    elif known_version in HANDSHAKE_PROTOCOL_VERSIONS or not await _discovers(
+        session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
+    ):
         await _initialize_or_discover(session)
 
 
