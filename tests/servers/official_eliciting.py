@@ -1,4 +1,4 @@
-"""The official package's high-level server, whose one tool asks its caller in the midst of a call."""
+"""The official package's high-level server, whose tool asks its caller in the midst of a call."""
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel
