@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.conftest import BOUND
@@ -94,12 +93,7 @@ class Planes:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for part in reversed(self.parts):
             if part.process.returncode is None:
                 await part.end()

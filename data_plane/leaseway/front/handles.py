@@ -7,13 +7,13 @@ carries that id in a request keeps its leases from call to call. `lease_release`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.definitions import Key, Listing
-from leaseway.front.messages import RpcError, encode
+from leaseway.front.messages import RpcError, encode, read_arguments, structured_result
 from leaseway.front.sessions import LiveSession
 from leaseway.sdk import Tool
 from leaseway.wire.admin import ADMIN_TOOLSET
@@ -69,8 +69,6 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
         "annotations": {"destructiveHint": True, "idempotentHint": True, "openWorldHint": False},
     },
 }
-
-ParamsT = TypeVar("ParamsT")
 
 
 class _Acquire(msgspec.Struct, forbid_unknown_fields=True):
@@ -134,7 +132,7 @@ async def acquire(
         RpcError: The arguments are wrong, or there are too many sessions.
         LeasewayError: The server cannot be leased.
     """
-    server = _read(ACQUIRE, arguments, _Acquire).server
+    server = read_arguments(ACQUIRE, arguments, _Acquire).server
     if scope and server != scope:
         raise RpcError(INVALID_PARAMS, f"At this address only server '{scope}' can be leased.")
     live = carried or table.begin_handle(scope)
@@ -149,7 +147,7 @@ async def acquire(
         f"You hold a lease of server {server}. Carry this handle in each request, as `_meta` key "
         f"{HANDLE_KEY} or header {HANDLE_HEADER}, and call {RELEASE} with it in the end: {live.id}"
     )
-    return _result(text, structured)
+    return structured_result(text, structured)
 
 
 async def release(
@@ -160,14 +158,18 @@ async def release(
     Raises:
         RpcError: The arguments are wrong.
     """
-    handle = _read(RELEASE, arguments, _Release).handle
+    handle = read_arguments(RELEASE, arguments, _Release).handle
     live = table.find_handle(handle, scope) if handle is not None else carried
     if handle is None and carried is None:
         raise RpcError(INVALID_PARAMS, f"Which lease? Name the `handle` that {ACQUIRE} gave.")
     if live is None:
-        return _result("Nothing is leased with this handle any more.", {"released": False})
+        return structured_result(
+            "Nothing is leased with this handle any more.", {"released": False}
+        )
     await table.end_handle(live)
-    return _result("All that was leased with this handle was given back.", {"released": True})
+    return structured_result(
+        "All that was leased with this handle was given back.", {"released": True}
+    )
 
 
 def carried_in_meta(meta: bytes) -> str | None:
@@ -186,15 +188,3 @@ class _Meta(msgspec.Struct):
 
 
 _read_meta: Final[Callable[[bytes], _Meta]] = msgspec.json.Decoder(_Meta).decode
-
-
-def _read(tool: str, arguments: bytes, kind: type[ParamsT]) -> ParamsT:
-    try:
-        return msgspec.json.decode(arguments, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise RpcError(INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}") from None
-
-
-def _result(text: str, structured: dict[str, Any]) -> bytes:
-    content = [{"type": "text", "text": text}]
-    return encode({"content": content, "structuredContent": structured})

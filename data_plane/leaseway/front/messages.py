@@ -17,6 +17,7 @@ decode: Final = msgspec.json.decode
 """Read any JSON."""
 
 ParamsT = TypeVar("ParamsT", bound="ListParams")
+ArgumentsT = TypeVar("ArgumentsT")
 
 
 class RpcError(Exception):
@@ -218,3 +219,21 @@ def cancelled_request(message: Message) -> bytes:
         return bytes(_cancelled(message.params).id)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""
+
+
+def read_arguments(tool: str, arguments: bytes, kind: type[ArgumentsT]) -> ArgumentsT:
+    """Return the arguments of one of the front's own tools.
+
+    Raises:
+        RpcError: They do not fit.
+    """
+    try:
+        return msgspec.json.decode(arguments, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise RpcError(INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}") from None
+
+
+def structured_result(text: str, structured: dict[str, Any]) -> bytes:
+    """Return a tool's result as text and as data."""
+    content = [{"type": "text", "text": text}]
+    return encode({"content": content, "structuredContent": structured})

@@ -12,7 +12,7 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.definitions import Key, Listing, tool_definition
-from leaseway.front.messages import CallParams, RpcError, encode
+from leaseway.front.messages import CallParams, RpcError, encode, read_arguments, structured_result
 from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
 
@@ -92,18 +92,18 @@ class ToolSearch:
         self._indexes: dict[int, tuple[Listing[Tool], ToolIndex]] = {}
 
     def found(self, listing: Listing[Tool], arguments: bytes) -> bytes:
-        wanted = _read(SEARCH, arguments, _Search)
+        wanted = read_arguments(SEARCH, arguments, _Search)
         if not 1 <= wanted.limit <= _MOST:
             raise RpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MOST}.")
         tools = self._index(listing).search(wanted.query, wanted.limit)
         found = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
         lines = [f"{each['name']}: {each['description']}" for each in found]
         text = "\n".join(lines) or "No tool fits; try other words."
-        return _result(text, {"tools": found})
+        return structured_result(text, {"tools": found})
 
     @staticmethod
     def described(listing: Listing[Tool], arguments: bytes) -> bytes:
-        name = _read(DESCRIBE, arguments, _Describe).name
+        name = read_arguments(DESCRIBE, arguments, _Describe).name
         tool = listing.items.get((name,))
         if tool is None:
             return encode(
@@ -113,11 +113,11 @@ class ToolSearch:
                 }
             )
         definition = tool_definition(tool)
-        return _result(encode(definition).decode(), definition)
+        return structured_result(encode(definition).decode(), definition)
 
     @staticmethod
     def meant(arguments: bytes) -> CallParams:
-        wanted = _read(CALL, arguments, _Call)
+        wanted = read_arguments(CALL, arguments, _Call)
         return CallParams(name=wanted.name, arguments=wanted.arguments)
 
     def _index(self, listing: Listing[Tool]) -> ToolIndex:
@@ -127,18 +127,6 @@ class ToolSearch:
                 del self._indexes[next(iter(self._indexes))]
             known = self._indexes[id(listing)] = (listing, ToolIndex(listing.items.values()))
         return known[1]
-
-
-def _read(tool: str, arguments: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(arguments, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise RpcError(INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}") from None
-
-
-def _result(text: str, structured: dict[str, Any]) -> bytes:
-    content = [{"type": "text", "text": text}]
-    return encode({"content": content, "structuredContent": structured})
 
 
 def _short(description: str) -> str:

@@ -66,10 +66,6 @@ class Principal:
         """Return the agent of a request: what the credential says wins over what it claims."""
         return claimed if self.agent is None else self.agent
 
-    def sees_tenant(self, tenant: str) -> bool:
-        """Return whether what belongs to a tenant is this one's to see."""
-        return self.tenant is None or self.tenant == tenant
-
     def has(self, roles: Iterable[Role]) -> bool:
         return not self.roles.isdisjoint(roles)
 

@@ -28,7 +28,6 @@ from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.names import nearest
 
-IDENTITY_VARIABLE: Final = "LEASEWAY_IDENTITY"
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MOST: Final = 256
 _LONGEST: Final = 2048

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
-from collections.abc import Awaitable, Callable
-from typing import ClassVar, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from leaseway.wire.auth import check_listen
 from leaseway.wire.endpoint import Endpoint, is_local_host
 from leaseway.wire.tls import read_tls, server_context
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_MOST_CONNECTIONS: Final = 256
+_SHUTDOWN: Final = 1.0
+"""Seconds that requests have to end once the listener stops."""
 
 Admit = Callable[[str | None], Awaitable[object]]
 """Takes an `Authorization` header, or None; raises a `Fault` where it is not good enough."""
@@ -65,9 +74,41 @@ class HttpListener:
         """
         return self.admit is not None or not header or is_local_host(header)
 
+    @contextlib.asynccontextmanager
+    async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
+        """Serve an application while the block runs; connections beyond the bound are closed.
+
+        Args:
+            app: What answers.
+            idle: Seconds that a connection is kept without a request.
+        """
+        from aiohttp import web
+
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=idle
+        )
+        await runner.setup()
+        accept = runner.server
+        assert accept is not None
+        server = await asyncio.get_running_loop().create_server(
+            lambda: accept() if len(accept.connections) < _MOST_CONNECTIONS else _Closed(),
+            sock=self.socket,
+            ssl=self.tls,
+        )
+        try:
+            yield
+        finally:
+            server.close()
+            await runner.cleanup()
+
     def close(self) -> None:
         """Give the port back; harmless when it is served or closed already."""
         self.socket.close()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 class ArtifactsListener(HttpListener):

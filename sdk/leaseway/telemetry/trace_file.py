@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 import grpc
@@ -110,12 +109,7 @@ class TraceCollector:
         await self._server.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._server.stop(grace=1.0)
         if self._file is not None:
             self._file.close()

@@ -111,15 +111,6 @@ def traceparent_of(span: Span) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def current_traceparent() -> tuple[str, str]:
-    """Return the W3C (`traceparent`, `tracestate`) of the current span; empty texts without one."""
-    span = trace.get_current_span()
-    traceparent = traceparent_of(span)
-    return (
-        (traceparent, span.get_span_context().trace_state.to_header()) if traceparent else ("", "")
-    )
-
-
 def context_from(traceparent: str, tracestate: str = "") -> Context:
     """Return the context that a peer sent; an empty one, for a new trace, where it is not valid."""
     carrier: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate}

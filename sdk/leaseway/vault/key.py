@@ -19,8 +19,6 @@ from leaseway.wire.redaction import hide
 
 VAULT_KEY_VARIABLE: Final = "LEASEWAY_VAULT_KEY"
 VAULT_NEW_KEY_VARIABLE: Final = "LEASEWAY_VAULT_NEW_KEY"
-VAULT_VARIABLES: Final = frozenset({VAULT_KEY_VARIABLE, VAULT_NEW_KEY_VARIABLE})
-"""What no MCP server ever gets, not even by name."""
 
 MIN_KEY: Final = 16
 """The least characters of a key."""

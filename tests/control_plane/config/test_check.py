@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.control_plane.config.check import check_file, unresolved_here
+from leaseway.control_plane.config.check import check_sources, unresolved_here
 from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.vault.file import set_secret
 from leaseway.vault.key import find_vault
 from leaseway.wire.bounds import MAX_CONFIG
@@ -115,10 +116,10 @@ def test_a_secret_of_the_vault_is_known_and_a_vault_that_cannot_be_read_is_said_
         "LEASEWAY_VAULT_KEY": "a passphrase that is long enough",
     }
     set_secret(find_vault(environ), "known", "value")
-    (issue,) = check_file(config, environ=environ)
+    (issue,) = check_sources(parse_sources([str(config)]), environ=environ)
     assert (issue.reason, issue.key) == ("UNKNOWN_SECRET", "servers.s.env.B.secret")
     wrong = environ | {"LEASEWAY_VAULT_KEY": "another passphrase, not the right one"}
-    reasons = [issue.reason for issue in check_file(config, environ=wrong)]
+    reasons = [issue.reason for issue in check_sources(parse_sources([str(config)]), environ=wrong)]
     assert reasons == ["VAULT_UNREADABLE", "UNKNOWN_SECRET", "UNKNOWN_SECRET"]
 
 
@@ -133,9 +134,8 @@ def test_headers_and_url_are_looked_at_too(tmp_path: Path) -> None:
         f"{HEAD}    transport: streamable_http\n    url: http://${{HOST}}/mcp\n"
         "    headers: {Authorization: {env: MCP_TOKEN}}\n",
     )
-    assert [
-        (issue.line, issue.column, issue.key) for issue in check_file(path, environ={})
-    ] == [
+    issues = check_sources(parse_sources([str(path)]), environ={})
+    assert [(issue.line, issue.column, issue.key) for issue in issues] == [
         (5, 10, "servers.s.url"),
         (6, 36, "servers.s.headers.Authorization.env"),
     ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_headers_and_url_are_looked_at_too(tmp_path: Path) -> None:
 
 def test_a_good_file_has_no_issues(tmp_path: Path) -> None:
     path = write(tmp_path, f"{HEAD}    {{transport: stdio, command: x}}\n")
-    assert check_file(path, environ={}, which=lambda name: name) == []
+    assert check_sources(parse_sources([str(path)]), environ={}, which=lambda name: name) == []
 
 
 def test_errors_and_warnings_come_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_errors_and_warnings_come_in_the_order_of_the_file(tmp_path: Path) -> No
         tmp_path,
         "version: 1\nservers:\n  a: {transport: stdio, command: x}\n  b: {transport: stdo}\n",
     )
-    issues = check_file(path, environ={}, which=lambda _: None)
+    issues = check_sources(parse_sources([str(path)]), environ={}, which=lambda _: None)
     assert [(issue.line, issue.severity, issue.reason) for issue in issues] == [
         (3, "warning", "COMMAND_NOT_FOUND"),
         (4, "error", "UNSUPPORTED_TRANSPORT"),
@@ -161,20 +161,20 @@ def test_errors_and_warnings_come_in_the_order_of_the_file(tmp_path: Path) -> No
 
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", write(tmp_path, "") / "below"):
-        (issue,) = check_file(path)
+        (issue,) = check_sources(parse_sources([str(path)]))
         assert (issue.severity, issue.reason) == ("error", "CONFIG_UNREADABLE")
         assert issue.message == f"There is no file {path}."
 
 
 def test_a_folder_is_an_error(tmp_path: Path) -> None:
-    (issue,) = check_file(tmp_path)
+    (issue,) = check_sources(parse_sources([str(tmp_path)]))
     assert issue.message == f"The file {tmp_path} can't be read: It is not a regular file."
 
 
 def test_a_file_that_is_not_utf8_is_an_error_that_says_where(tmp_path: Path) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_bytes(b"version: 1\n# caf\xe9\n")
-    (issue,) = check_file(path)
+    (issue,) = check_sources(parse_sources([str(path)]))
     assert issue.message == (
         f"The file {path} can't be read: It is not UTF-8: byte 16, on line 2, can't be decoded."
         " Save it as UTF-8."
@@ -185,5 +185,5 @@ def test_a_file_above_the_bound_is_refused_without_being_read_whole(tmp_path: Pa
     path = tmp_path / "mcp.yaml"
     with path.open("wb") as file:
         file.truncate(100 * MAX_CONFIG)
-    (issue,) = check_file(path)
+    (issue,) = check_sources(parse_sources([str(path)]))
     assert issue.reason == "CONFIG_TOO_LARGE"

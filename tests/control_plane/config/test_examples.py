@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.control_plane.config.check import check_file
+from leaseway.control_plane.config.check import check_sources
 from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.core.catalog.exposure import expose, resolve_clashes
 from leaseway.spec.model import ServerSpec, Value, VariantKey
@@ -35,7 +36,12 @@ def test_an_example_parses_without_any_issue(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_machine_that_has_everything_finds_nothing_to_say(name: str) -> None:
     environ = {"MCP_AUTH_HEADER": "set", "SHOP_AUTH_HEADER": "set"}
-    assert check_file(FOLDER / name, environ=environ, which=lambda command: command) == []
+    assert (
+        check_sources(
+            parse_sources([str(FOLDER / name)]), environ=environ, which=lambda command: command
+        )
+        == []
+    )
 
 
 def test_the_readme_has_a_paragraph_for_each_example() -> None:

@@ -15,11 +15,11 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import Bench, worker_bench
 from yarl import URL
 
-from leaseway.data_plane.artifacts import http as artifact_http
 from leaseway.data_plane.core.artifact_index import Artifact
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
+from leaseway.telemetry import http_listener
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire import bounds
 from leaseway.wire.endpoint import Endpoint
@@ -265,7 +265,7 @@ async def test_too_many_readers_are_told_to_come_back(
 async def test_no_more_than_a_number_of_connections_are_kept(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact_http, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(http_listener, "_MOST_CONNECTIONS", 2)
     host, _, port = page.base.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
     async with asyncio.timeout(BOUND):

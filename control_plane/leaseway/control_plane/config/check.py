@@ -9,9 +9,8 @@ import os
 import shutil
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from leaseway.control_plane.config.layers.sources import Source, parse_sources
+from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
@@ -22,19 +21,6 @@ from leaseway.vault.key import VaultError, find_vault
 
 Which = Callable[[str], str | None]
 """From a command to the program that it would start, or None."""
-
-
-def check_file(
-    path: Path, *, environ: Mapping[str, str] | None = None, which: Which = shutil.which
-) -> list[ConfigIssue]:
-    """Return every issue of one configuration file, in whatever format it is in.
-
-    Args:
-        path: The file.
-        environ: The environment that references are looked up in; this process's if None.
-        which: How commands are found; on this process's PATH unless told otherwise.
-    """
-    return check_sources(parse_sources([str(path)]), environ=environ, which=which)
 
 
 def check_sources(

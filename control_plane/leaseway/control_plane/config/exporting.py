@@ -28,12 +28,9 @@ def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, Parse
         path: Its name, for the issues and the format; it is not opened.
         bare: Whether tools get no prefix where the format cannot state one.
     """
-    parsed = parse_text(text, path, bare=bare)
-    document = read_document(text, path, bare=bare)
-    if parsed.broken or document is None:
+    parsed, document, lines = _begin(text, path, bare)
+    if document is None:
         return "", parsed
-    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
-    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
     lines.append("version: 1")
     steps = _steps(document)
     if steps:
@@ -56,12 +53,9 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
         path: Its name, for the issues and the format; it is not opened.
         bare: Whether tools get no prefix where the format cannot state one.
     """
-    parsed = parse_text(text, path, bare=bare)
-    document = read_document(text, path, bare=bare)
-    if parsed.broken or document is None:
+    parsed, document, lines = _begin(text, path, bare)
+    if document is None:
         return "", parsed
-    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
-    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
     steps = _steps(document)
     for entry in document.servers:
         spec = _plain(entry.value)
@@ -80,6 +74,17 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
             block = [f"# {line}" for line in block]
         lines += ["---", *about, *block]
     return "\n".join(lines) + "\n", parsed
+
+
+def _begin(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | None, list[str]]:
+    """Return what a file holds, None where it is broken, and the first lines of what it becomes."""
+    parsed = parse_text(text, path, bare=bare)
+    document = read_document(text, path, bare=bare)
+    if parsed.broken or document is None:
+        return parsed, None, []
+    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
+    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
+    return parsed, document, lines
 
 
 def _server(entry: Entry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:

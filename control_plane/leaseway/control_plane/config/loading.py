@@ -12,7 +12,6 @@ from leaseway.control_plane.config.layers.parse import Layer
 from leaseway.control_plane.config.layers.sources import (
     Source,
     files_in,
-    parse_sources,
     tenant_file,
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
@@ -21,14 +20,6 @@ from leaseway.wire.names import is_valid_name
 
 Found = str | Unreadable | None
 """What was found at a path: its text, why it can't be read, or nothing."""
-
-
-def load_config(path: Path | str) -> ParsedConfig:
-    """Read and parse one configuration file, in whatever format it is in.
-
-    A `.kode.json` is put over the one in the user's home. Never raises for what a file holds.
-    """
-    return load_sources(parse_sources([str(path)]))
 
 
 def load_sources(sources: Sequence[Source]) -> ParsedConfig:

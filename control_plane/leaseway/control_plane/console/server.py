@@ -8,7 +8,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
-from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
@@ -61,13 +60,11 @@ _SELECTIONS: Final = {
     "slow": admin_pb2.CALL_SELECTION_SLOW,
     "failed": admin_pb2.CALL_SELECTION_FAILED,
 }
-_MOST_CONNECTIONS: Final = 256
 _MOST_ROWS: Final = 500
 _MOST_EVENTS: Final = 1_000
 _LONGEST_WORD: Final = 256
 _BEAT: Final = 10.0
 _IDLE: Final = 60.0
-_SHUTDOWN: Final = 1.0
 _LARGEST_BODY: Final = MIB
 _LARGEST_KEY: Final = 16 * KIB
 _who: ContextVar[Principal] = ContextVar("who asks")
@@ -102,33 +99,13 @@ async def serve_console(
     site = _Site(plane, inspector, live, Access(listener.admit, time.monotonic), key)
     app = web.Application(middlewares=[site.guard], client_max_size=_LARGEST_BODY)
     site.add_routes(app)
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=_IDLE
-    )
-    await runner.setup()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        partial(_connect, runner), sock=listener.socket, ssl=listener.tls
-    )
-    following = asyncio.create_task(live.run(), name="console")
-    try:
-        yield
-    finally:
-        server.close()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-        await runner.cleanup()
-
-
-def _connect(runner: web.AppRunner) -> asyncio.Protocol:
-    server = runner.server
-    assert server is not None
-    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
-
-
-class _Closed(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    async with listener.serve(app, idle=_IDLE):
+        following = asyncio.create_task(live.run(), name="console")
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 class _Site:

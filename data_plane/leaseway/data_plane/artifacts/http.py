@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -26,8 +25,6 @@ _PATIENCE: Final = 30.0
 """Seconds that a reader may take for one part."""
 _IDLE: Final = 15.0
 """Seconds that a connection may wait for another request."""
-_SHUTDOWN: Final = 1.0
-_MOST_CONNECTIONS: Final = 256
 _WHO: Final = web.RequestKey("caller", object)
 _OTHER: Final = "application/octet-stream"
 _SHOWN: Final = frozenset(
@@ -59,31 +56,8 @@ async def serve_artifacts(
     site = _Site(listener, store)
     app = web.Application(middlewares=[site.guard])
     app.router.add_get("/artifacts/{rest:.+}", site.get)
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=_SHUTDOWN, keepalive_timeout=_IDLE
-    )
-    await runner.setup()
-    connect = partial(_connect, runner)
-    server = await asyncio.get_running_loop().create_server(
-        connect, sock=listener.socket, ssl=listener.tls
-    )
-    try:
+    async with listener.serve(app, idle=_IDLE):
         yield
-    finally:
-        server.close()
-        await runner.cleanup()
-
-
-def _connect(runner: web.AppRunner) -> asyncio.Protocol:
-    """Return what serves a new connection; beyond the bound, what closes it."""
-    server = runner.server
-    assert server is not None
-    return server() if len(server.connections) < _MOST_CONNECTIONS else _Closed()
-
-
-class _Closed(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
 
 
 class _Site:

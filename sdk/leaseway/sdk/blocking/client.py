@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 from leaseway.sdk.blocking.artifacts import Artifacts
@@ -91,12 +90,7 @@ class Client(Catalog, ToolCalls, PromptsResources, Artifacts, ToolWatches):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from leaseway.sdk.catalog.providers import describe_refusal
@@ -108,12 +107,7 @@ class AsyncClient(
         self._runtime()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

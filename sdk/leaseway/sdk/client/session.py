@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.client.artifacts import AsyncArtifacts
@@ -78,12 +77,7 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
         self._entered += 1
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._entered -= 1
         made = self._client._made
         if self._entered == 0:

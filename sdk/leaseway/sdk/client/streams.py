@@ -12,7 +12,6 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from leaseway.sdk.calls.results import ToolResult
@@ -65,12 +64,7 @@ class AsyncToolStream:
         self._events.end()
         forget_frames(task)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         if refused():
             return  # the call is the parent's

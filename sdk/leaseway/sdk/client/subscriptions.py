@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 from leaseway.sdk.calls.requests import McpRequest
@@ -121,12 +120,7 @@ class AsyncResourceUpdates:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._leave()
 
     def __aiter__(self) -> Self:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from leaseway.wire.errors import Fault
@@ -25,12 +24,7 @@ class Hold:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._let_go()
 
     def wait(self, calls: int = 1, timeout: float = _WAIT_BOUND) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from leaseway.sdk.blocking.client import Client
@@ -76,12 +75,7 @@ class FakeLeaseway(Steering):
         background().run(self._start)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for client in self._clients:
             client.close()
         background().run(self._stop)

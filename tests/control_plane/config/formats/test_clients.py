@@ -7,7 +7,7 @@ import pytest
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
@@ -27,7 +27,9 @@ def mcp_servers(**servers: object) -> ParsedConfig:
 
 
 def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> None:
-    parsed = load_config(CORPUS / "claude_desktop" / "claude_desktop_config.json")
+    parsed = load_sources(
+        parse_sources([str(CORPUS / "claude_desktop" / "claude_desktop_config.json")])
+    )
     assert parsed.issues == ()
     assert list(parsed.servers) == [VariantKey("files")]
     files = server(parsed, "files")
@@ -37,7 +39,7 @@ def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> No
 
 
 def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
-    parsed = load_config(CORPUS / "cursor" / "mcp.json")
+    parsed = load_sources(parse_sources([str(CORPUS / "cursor" / "mcp.json")]))
     search = server(parsed, "search")
     assert (search.transport, search.url) == ("streamable_http", "https://search.example/mcp")
     assert search.headers == {"Authorization": Value("literal", "Bearer ${SEARCH_TOKEN}")}
@@ -52,7 +54,7 @@ def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
 
 
 def test_vs_code_inputs_are_a_problem_and_a_server_that_needs_one_an_error() -> None:
-    parsed = load_config(CORPUS / "vscode" / "mcp.json")
+    parsed = load_sources(parse_sources([str(CORPUS / "vscode" / "mcp.json")]))
     (inputs,) = about(parsed, None)
     assert (inputs.severity, inputs.reason, inputs.line) == ("warning", "CLIENT_INPUT", 3)
     assert "'tracker-token'" in inputs.message

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.loading import load_sources
 from leaseway.spec.model import Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
 
@@ -13,7 +13,7 @@ HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
 
 
 def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
-    parsed = load_config(LAYERS / "system.yaml")
+    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
     files = parsed.servers[VariantKey("files")]
     assert (files.transport, files.command) == ("stdio", "npx")
     assert files.env == {"ROOT": Value("literal", "reports"), "PAGE_SIZE": Value("literal", "20")}
@@ -21,7 +21,7 @@ def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
 
 
 def test_a_class_is_a_python_server_that_is_handed_its_parameters() -> None:
-    parsed = load_config(LAYERS / "system.yaml")
+    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
     assert parsed.rejected == set()
     knowledge = parsed.servers[VariantKey("knowledge")]
     assert (knowledge.transport, knowledge.module) == ("python", "acme.knowledge")
@@ -48,7 +48,7 @@ def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others
 
 
 def test_permissions_are_a_warning_until_something_enforces_them() -> None:
-    parsed = load_config(LAYERS / "system.yaml")
+    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
     warned = [one.server_id for one in parsed.issues if one.reason == "PERMISSIONS_NOT_ENFORCED"]
     assert warned == ["knowledge", "files"]
 

@@ -10,7 +10,7 @@ import pytest
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_config, load_sources
+from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -202,7 +202,7 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
         "openapi: api.json, headers: { X-Key: a, Authorization: { env: T } }, http_tools:"
         " [ { name: y, method: POST, endpoint: /z } ]",
     )
-    parsed = load_config(path)
+    parsed = load_sources(parse_sources([str(path)]))
     assert [issue.reason for issue in parsed.issues] == ["OPERATION_SKIPPED"]
     assert "TRACE /y is no tool" in parsed.issues[0].message
     spec = parsed.servers[VariantKey("s")]
@@ -215,8 +215,16 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
 
 
 def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None:
-    parsed = load_config(
-        _with_document(tmp_path, "openapi: { source: api.json, include: { operations: [x] } }")
+    parsed = load_sources(
+        parse_sources(
+            [
+                str(
+                    _with_document(
+                        tmp_path, "openapi: { source: api.json, include: { operations: [x] } }"
+                    )
+                )
+            ]
+        )
     )
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")

@@ -11,7 +11,7 @@ import pytest
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_config
+from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Credential, Value, VariantKey
 from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
@@ -70,7 +70,7 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
     path = with_document(
         tmp_path, "security: { keyAuth: { secret: k }, bearerAuth: { env: TOKEN } }"
     )
-    parsed = load_config(path)
+    parsed = load_sources(parse_sources([str(path)]))
     assert not parsed.issues, parsed.issues
     spec = parsed.servers[VariantKey("s")]
     assert spec.security == {
@@ -95,7 +95,7 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_document_is_refused(tmp_path: Path, entry: str, words: str) -> None:
-    parsed = load_config(with_document(tmp_path, entry))
+    parsed = load_sources(parse_sources([str(with_document(tmp_path, entry))]))
     assert parsed.rejected == {"s"}
     assert any(words in issue.message for issue in parsed.issues), parsed.issues
 

@@ -34,15 +34,6 @@ class TooMuchEffort(Exception):
     """A URI has cost as much as one may."""
 
 
-def matches_template(template: str, uri: str) -> bool:
-    """Return whether a URI is one that a template stands for; the template's own text is, too.
-
-    Raises:
-        TooMuchEffort: It would take too long to say.
-    """
-    return ComparedUri(uri).matches(template)
-
-
 @dataclass(frozen=True)
 class _Template:
     """A template: the text that it begins and ends with, and from its first expression to its last.

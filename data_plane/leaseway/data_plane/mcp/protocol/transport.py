@@ -16,11 +16,10 @@ is not connected yet.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.wire.errors import Fault
 
 
@@ -175,7 +174,3 @@ class ServerView:
     transport: str
     shared: bool
     startup_timeout: float
-
-
-TransportFactory = Callable[[ServerView, Resolved], Transport | PullTransport]
-"""What an entry point of the group `leaseway.transports` names. It may raise."""
