@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from benchmarks.rows import floor, front, official, own, peers
 from benchmarks.rows.row import Row
-from benchmarks.specials import control_plane, leases, memory, neighbour, templates, watched
+from benchmarks.specials import (
+    control_plane,
+    leases,
+    memory,
+    neighbour,
+    rest_tools,
+    templates,
+    watched,
+)
 from benchmarks.specials.special import Special
 
 __all__ = ["ALL", "ROWS", "SPECIALS", "named"]
@@ -16,6 +24,7 @@ SPECIALS: tuple[Special, ...] = (
     *control_plane.SPECIALS,
     *memory.SPECIALS,
     *templates.SPECIALS,
+    *rest_tools.SPECIALS,
     *watched.SPECIALS,
 )
 ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)

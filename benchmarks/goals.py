@@ -152,7 +152,7 @@ GOALS = (
     Goal("HTTP server, 32 in flight, to the official client direct", 7, False,
          _rates("http", "official_http", 32)),
     Goal("a REST API as tools, 32 in flight, to streamable HTTP", 0.8, False,
-         _rates("http_api", "http", 32)),
+         _special("rest_tools", "rate_ratio")),
     Goal("one rendering of a response template, p50", 1000, True,
          _special("templates", "render_median_us"), "µs"),
     Goal("compilations for 10,000 renderings", 1, True, _special("templates", "compiles"), ""),

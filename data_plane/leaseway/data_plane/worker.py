@@ -22,7 +22,6 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.log import AuditLog
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.calls.call import past_call
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
@@ -196,7 +195,7 @@ class Worker:
         self.executor.artifacts = self.artifacts
         self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
         if options.recent_calls:
-            self.executor.recent = RecentCalls(options.recent_calls, whole=past_call)
+            self.executor.recent = RecentCalls(options.recent_calls)
         self._recorder: Recorder | None = None
         if audit is not None:
             audit.on_problem = self._audit_problem

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data_plane.conftest import Bench
 
-from leaseway.data_plane.calls.call import past_call
 from leaseway.data_plane.calls.recent import OK, PastCall, RecentCalls
 
 _TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
@@ -112,6 +111,23 @@ def test_a_long_message_is_cut() -> None:
     assert len(calls.select("failed", limit=1, now=0.0)[0].message) == 500
 
 
+def test_of_very_many_successes_all_are_counted_and_the_first_of_each_second_kept() -> None:
+    calls = RecentCalls(kept=40, kept_slow=1)
+    calls.note(_call(duration=60.0))
+    kept = [calls.count_success("busy", 0.01, 100.0 + n / 100) for n in range(200)]
+    assert calls.traffic["busy"].calls == 200
+    assert kept[:12] == [True] * 10 + [False] * 2
+    assert 20 <= sum(kept) <= 30
+    assert calls.count_success("quiet", 0.01, 102.0)
+
+
+def test_a_slow_success_is_kept_however_many_there_are() -> None:
+    calls = RecentCalls(kept=4, kept_slow=1)
+    calls.note(_call(1, duration=0.5))
+    assert [calls.count_success("time", 0.01, 100.0) for _ in range(3)] == [True, False, False]
+    assert calls.count_success("time", 0.6, 100.0)
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 100), st.sampled_from([OK, "SERVER_LOST", "tool_error"])),
@@ -136,11 +152,11 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
 
 
 async def test_a_success_is_told_as_any_other_call(bench: Bench) -> None:
-    recent = bench.worker.executor.recent = RecentCalls(whole=past_call)
+    recent = bench.worker.executor.recent = RecentCalls()
     await bench.serve("time")
     caller = bench.caller()
     context = f"00-{'1' * 32}-{'2' * 16}-01"
-    for state in ("", "k=" + "v" * 3_000):  # the second one's message is too long to be kept
+    for state in ("", "k=" + "v" * 3_000):
         await caller.call(
             "time", agent="a", session="s1", traceparent=context, tracestate=state,
             arguments=b'{"text": "not-kept"}',

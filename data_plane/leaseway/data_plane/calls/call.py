@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leaseway.data_plane.audit.record import AuditEntry
-from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, Facts, PastCall, RecentCalls
+from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall, RecentCalls
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.lease_table import Lease
@@ -413,34 +413,31 @@ class ActiveCall:
             self.asks.refuse(ask_id, why)
 
     def remember(self, recent: RecentCalls) -> None:
-        """Record that it ended well, at the price of a few lines.
-
-        The call's message is kept as bytes: reading its texts one by one takes three times as
-        long, and the message itself would keep all that came with it. Arguments are not kept.
-        """
-        began, call, live, lease = self.began, self.call, self.live, self.lease
-        took = time.perf_counter() - began
-        call.ClearField("arguments")
-        call.ClearField("input")
-        said = call.SerializeToString()
-        if live is None or len(said) > _LONGEST_KEPT:
-            recent.note(self.past(None, False))
-            return
-        lease_id = lease.id if lease is not None else ""
-        rest = (said, lease_id, live.instance.id, began, self.sent_at, self.marks)
-        recent.note_success(live.spec.key.server_id, (self.number, time.time() - took, took, rest))
+        """Record that it ended well, at the price of a few lines. Arguments are not kept."""
+        live = self.live
+        server_id = live.spec.key.server_id if live is not None else self.call.server_id
+        ended = time.perf_counter()
+        if recent.count_success(server_id, ended - self.began, ended):
+            recent.keep(self.past(None, False))
 
     def past(self, fault: Fault | None, is_error: bool) -> PastCall:
         """Return what is remembered of the call, now that it has ended."""
         took = time.perf_counter() - self.began
         lease, live = self.lease, self.live
-        return _past(
+        call = self.call
+        return PastCall(
             self.number,
             time.time() - took,
             took,
-            self.call,
+            call.server_id,
+            call.tool[:_LONGEST_KEPT],
+            call.method,
+            call.tenant or DEFAULT_TENANT,
+            call.agent,
+            call.session,
             lease.id if lease is not None else "",
             live.instance.id if live is not None else "",
+            call.traceparent[:_LONGEST_KEPT],
             fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
             fault.message if fault is not None else "",
             _parts(self.began, self.sent_at, self.marks),
@@ -457,7 +454,7 @@ class ActiveCall:
 
 _second = itemgetter(1)
 _LONGEST_KEPT: Final = 2_048
-"""Bytes of a call's message that are kept as they are; of a longer one only its names are."""
+"""Characters of what a call names that are kept: a URI has no bound of its own."""
 _ADMISSION: Final = ("the worker admits it", 0.0)
 _ADMITTED: Final = (_ADMISSION,)
 
@@ -473,37 +470,6 @@ class CallOwner(Protocol):
 
     def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         """Note that a call has ended, and how."""
-
-
-def past_call(facts: Facts) -> PastCall:
-    """Return what `ActiveCall.remember` noted, as whoever asks for it sees it."""
-    number, started_at, took, (said, lease_id, instance_id, began, sent_at, marks) = facts
-    call = execution_pb2.Call.FromString(said)
-    parts = _parts(began, sent_at, marks)
-    return _past(number, started_at, took, call, lease_id, instance_id, OK, "", parts)
-
-
-def _past(
-    number: int, started_at: float, took: float, call: execution_pb2.Call, lease_id: str,
-    instance_id: str, outcome: str, message: str, parts: tuple[tuple[str, float], ...],
-) -> PastCall:  # fmt: skip
-    return PastCall(
-        number,
-        started_at,
-        took,
-        call.server_id,
-        call.tool,
-        call.method,
-        call.tenant or DEFAULT_TENANT,
-        call.agent,
-        call.session,
-        lease_id,
-        instance_id,
-        call.traceparent,
-        outcome,
-        message,
-        parts,
-    )
 
 
 def _parts(

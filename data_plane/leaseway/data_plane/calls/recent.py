@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from leaseway.wire.redaction import redact
 
@@ -92,21 +92,28 @@ class PastCall(NamedTuple):
             yield Phase(name, began, max(0.0, ended - began))
 
 
-Facts = tuple[int, float, float, Any]
-"""A call that ended well, as briefly as it can be noted: number, start, duration, and whatever
-whoever notes it needs to tell the rest."""
-
-
 class Traffic:
     """What one server had to do since the worker started."""
 
-    __slots__ = ("buckets", "calls", "failed", "seconds")
+    __slots__ = ("buckets", "failed", "kept_until", "room", "seconds")
 
     def __init__(self) -> None:
-        self.calls = 0
         self.failed = 0
         self.seconds = 0.0
         self.buckets = [0] * BUCKETS
+        self.room = 0
+        self.kept_until = 0.0
+
+    @property
+    def calls(self) -> int:
+        """How many calls there were."""
+        return sum(self.buckets)
+
+    def add(self, took: float) -> None:
+        """Count a call."""
+        self.seconds += took
+        bucket = int(took * 1_000).bit_length()
+        self.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
 
 
 class RecentCalls:
@@ -115,7 +122,6 @@ class RecentCalls:
     Args:
         kept: How many of the newest calls, and how many of the newest that failed.
         kept_slow: How many of the slowest.
-        whole: Makes a call of its facts, when somebody asks for it.
 
     Attributes:
         traffic: How much there was, by server.
@@ -125,52 +131,65 @@ class RecentCalls:
         self,
         kept: int = RECENT_CALLS,
         kept_slow: int = _KEPT_SLOW,
-        whole: Callable[[Facts], PastCall] | None = None,
     ) -> None:
-        self._whole = whole
         self.traffic: dict[str, Traffic] = {}
-        self._recent: deque[PastCall | Facts] = deque(maxlen=kept)
+        self._recent: deque[PastCall] = deque(maxlen=kept)
         self._failed: deque[PastCall] = deque(maxlen=kept)
         self._slow: list[tuple[float, int, PastCall]] = []  # the slowest is the last
         self._kept_slow = kept_slow
+        self._room = max(1, kept // 4)
         self._prune_at = 0.0
         self._slow_from = -1.0
 
-    def note_success(self, server_id: str, facts: Facts) -> None:
-        """Remember a call that has just ended well; this is on the path of every call."""
-        self._recent.append(facts)
-        _number, started_at, took, _rest = facts
-        if took > self._slow_from or started_at > self._prune_at:
-            self._keep_slow(self._made(facts))
+    def count_success(self, server_id: str, took: float, ended: float) -> bool:
+        """Count a call that ended well; this is on the path of every call.
+
+        Of a server with very many calls only the first ones of each second are kept: in the time
+        of a look the others would be pushed out unseen.
+
+        Args:
+            server_id: The server.
+            took: How long it took, in seconds.
+            ended: When, on any clock that runs on.
+
+        Returns:
+            Whether it is to be kept too, with `keep`.
+        """
         traffic = self.traffic.get(server_id)
         if traffic is None:
             traffic = self._new_traffic(server_id)
-        traffic.calls += 1
-        traffic.seconds += took
-        bucket = int(took * 1_000).bit_length()
-        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
+        traffic.add(took)
+        if traffic.room:
+            traffic.room -= 1
+            return True
+        if ended > traffic.kept_until:
+            traffic.kept_until = ended + 1.0
+            traffic.room = self._room - 1
+            return True
+        return took > self._slow_from
 
     def note(self, call: PastCall) -> None:
-        """Remember a call that has just ended."""
+        """Count and keep a call that has just ended, however it ended."""
         failed = call.outcome != OK
         if failed:
             call = call._replace(message=redact(call.message))
             if len(call.message) > _LONGEST_MESSAGE:
                 call = call._replace(message=call.message[: _LONGEST_MESSAGE - 1] + "…")
             self._failed.append(call)
-        self._recent.append(call)
-        if call.duration > self._slow_from or call.started_at > self._prune_at:
-            self._keep_slow(call)
+        self.keep(call)
         traffic = self.traffic.get(call.server_id)
         if traffic is None:
             if call.outcome in _NO_SERVER:
                 return
             traffic = self._new_traffic(call.server_id)
-        traffic.calls += 1
+        traffic.add(call.duration)
         traffic.failed += failed
-        traffic.seconds += call.duration
-        bucket = int(call.duration * 1_000).bit_length()
-        traffic.buckets[bucket if bucket < BUCKETS else BUCKETS - 1] += 1
+
+    def keep(self, call: PastCall) -> None:
+        """Keep a call that was counted."""
+        self._recent.append(call)
+        if call.duration > self._slow_from or call.started_at > self._prune_at:
+            self._keep_slow(call)
 
     def select(
         self, selection: Selection, *, limit: int, now: float, server_id: str = "", name: str = ""
@@ -195,8 +214,7 @@ class RecentCalls:
     def _named(self, name: str) -> Iterator[PastCall]:
         seen: set[int] = set()
         slow = (call for _took, _number, call in self._slow)
-        recent = map(self._made, reversed(self._recent))
-        for call in (*recent, *reversed(self._failed), *slow):
+        for call in (*reversed(self._recent), *reversed(self._failed), *slow):
             if name in (call.trace_id, str(call.number)) and call.number not in seen:
                 seen.add(call.number)
                 yield call
@@ -205,15 +223,9 @@ class RecentCalls:
         if selection == "failed":
             return reversed(self._failed)
         if selection == "recent":
-            return map(self._made, reversed(self._recent))
+            return reversed(self._recent)
         self._forget_slow(now)
         return [call for _took, _number, call in reversed(self._slow)]
-
-    def _made(self, noted: PastCall | Facts) -> PastCall:
-        if isinstance(noted, PastCall):
-            return noted
-        assert self._whole is not None
-        return self._whole(noted)
 
     def _keep_slow(self, call: PastCall) -> None:
         if call.started_at > self._prune_at:
