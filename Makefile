@@ -10,6 +10,7 @@
 #   make skew     planes, workers and the SDK of this checkout with those of an earlier commit (SKEW=HEAD~50)
 #   make fmt      format the code
 #   make generate generate sdk/leaseway/v1 from protos/
+#   make record-faults  record the metrics that the tests of alerts and dashboards play (15 minutes)
 #   make runbook  write docs/runbook.md from its entries
 
 PYTHON ?= python3
@@ -20,8 +21,8 @@ PEERS ?=
 SKEW ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook legacy-servers \
-        npm-servers k8s k8s-api clean
+.PHONY: demo test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
+        legacy-servers npm-servers k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
 
@@ -74,6 +75,9 @@ generate: .build/protos/stamp .venv/dev.stamp
 
 runbook: .venv/runtime.stamp
 	$(BIN)/python tools/write_runbook.py
+
+record-faults: .venv/dev.stamp
+	$(BIN)/python -m tests.observability.record_faults $(FAULTS)
 
 legacy-servers: .build/legacy/stamp
 

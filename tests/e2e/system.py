@@ -112,6 +112,7 @@ class System:
         workers: How many workers it has.
         environment: Variables that its processes get on top of the test's own.
         console: Whether the control plane serves its console, at `console`.
+        metrics: Whether all processes serve metrics, at `metrics` by their names.
     """
 
     def __init__(
@@ -122,7 +123,10 @@ class System:
         workers: int = 1,
         environment: Mapping[str, str] | None = None,
         console: bool = False,
+        metrics: bool = False,
     ) -> None:
+        names = ("control-plane", *(f"worker-{number}" for number in range(1, workers + 1)))
+        self.metrics = {name: f"127.0.0.1:{free_port()}" for name in names if metrics}
         self.console = f"http://127.0.0.1:{free_port()}/" if console else ""
         self.config = folder / "mcp.yaml"
         self.write(servers)
@@ -182,6 +186,7 @@ class System:
             *("--config", str(self.config), "--listen", listen),
             *("--expect-workers", str(self._count)),
             *(("--console", urlsplit(self.console).netloc) if self.console else ()),
+            *self._metrics_of("control-plane"),
         )
         self.address = self.control_plane.address
 
@@ -190,9 +195,13 @@ class System:
         self.workers[name] = await self._start(
             "worker",
             *("--control-plane", self.address, "--listen", "127.0.0.1:0", "--id", name),
+            *self._metrics_of(name),
             *options,
             without=without,
         )
+
+    def _metrics_of(self, name: str) -> tuple[str, ...]:
+        return ("--metrics", self.metrics[name]) if name in self.metrics else ()
 
     async def ready(self, within: float = 2 * BOUND) -> None:
         """Wait until every first probe has ended and its result is served."""

@@ -1,116 +1,35 @@
-"""Each alert fires for its fault and for no other: promtool plays the series of each fault."""
+"""Alerts and dashboards over the recorded metrics of each fault, as Prometheus evaluates them."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.observability.declared_metrics import ROOT
+from tests.e2e.system import eventually
+from tests.observability.declared_metrics import declared_metrics
+from tests.observability.faults import FAULTS, staged, work
+from tests.observability.record_faults import RECORDED
+from tests.observability.recording import (
+    RULES,
+    dashboard_expressions,
+    name_and_labels,
+    read_recorded,
+    rules,
+    scrape,
+    series_in_use,
+)
 
-_RULES = ROOT / "deploy" / "observability" / "alerts.yaml"
-_MINUTES = 90
-_CALLS = "mcp_client_operation_duration_seconds"
-
-_HEALTHY = {
-    'up{job="leaseway-control-plane"}': f"1x{_MINUTES}",
-    'leaseway_workers{leaseway_state="connected"}': f"2x{_MINUTES}",
-    'leaseway_workers{leaseway_state="lost"}': f"0x{_MINUTES}",
-    'leaseway_sync_lag_seconds{leaseway_worker="worker-1"}': f"0x{_MINUTES}",
-    'leaseway_problems{leaseway_scope="server",leaseway_severity="error"}': f"0x{_MINUTES}",
-    "leaseway_placements_waiting": f"0x{_MINUTES}",
-    'leaseway_placements_total{leaseway_outcome="ok"}': f"0+3x{_MINUTES}",
-    'leaseway_leases_held{leaseway_server="files"}': f"3x{_MINUTES}",
-    'leaseway_leases_ended_total{leaseway_server="files"}': f"0+3x{_MINUTES}",
-    'leaseway_instance_restarts_total{leaseway_server="files"}': f"0x{_MINUTES}",
-    f'{_CALLS}_count{{leaseway_server="time"}}': f"0+600x{_MINUTES}",
-    f'{_CALLS}_bucket{{leaseway_server="time",le="0.1"}}': f"0+600x{_MINUTES}",
-    f'{_CALLS}_bucket{{leaseway_server="time",le="+Inf"}}': f"0+600x{_MINUTES}",
-}
-
-
-def _problem(reason: str, scope: str = "server", severity: str = "error") -> dict[str, str]:
-    labels = f'leaseway_scope="{scope}",leaseway_severity="{severity}",leaseway_reason="{reason}"'
-    return {f"leaseway_problems{{{labels}}}": f"1x{_MINUTES}"}
-
-
-# The twelve faults and a few more: what they leave in the metrics, and what has to fire.
-_FAULTS: dict[str, tuple[dict[str, str], set[str]]] = {
-    "a healthy system": ({}, set()),
-    "a command that is not found": (_problem("COMMAND_NOT_FOUND"), {"LeasewayServerDoesNotStart"}),
-    "a credential that the server refuses": (
-        _problem("START_FAILED"),
-        {"LeasewayServerDoesNotStart"},
-    ),
-    "a bad schema": (_problem("SCHEMA_NOT_COMPILED", severity="warning"), {"LeasewayBadSchema"}),
-    "a slow server": (
-        {
-            f'{_CALLS}_count{{leaseway_server="slow"}}': f"0+60x{_MINUTES}",
-            f'{_CALLS}_bucket{{leaseway_server="slow",le="5"}}': f"0x{_MINUTES}",
-            f'{_CALLS}_bucket{{leaseway_server="slow",le="10"}}': f"0+60x{_MINUTES}",
-            f'{_CALLS}_bucket{{leaseway_server="slow",le="+Inf"}}': f"0+60x{_MINUTES}",
-        },
-        {"LeasewayServerSlow"},
-    ),
-    "leases that nobody gives back": (
-        {'leaseway_leases_held{leaseway_server="leak"}': f"0+2x{_MINUTES}"},
-        {"LeasewayLeasesPileUp"},
-    ),
-    "two servers that want one name": (
-        _problem("TOOL_NAME_CLASH", severity="warning"),
-        {"LeasewayNameClash"},
-    ),
-    "a worker that is lost": (_problem("WORKER_LOST", "worker"), {"LeasewayWorkerLost"}),
-    "a disk that is full": (
-        {"leaseway_artifacts_failed_total": f"0+1x{_MINUTES}"},
-        {"LeasewayArtifactsNotKept"},
-    ),
-    "a wrong reference": (_problem("MISSING_REFERENCE"), {"LeasewayReferenceMissing"}),
-    "a server that flaps": (
-        {'leaseway_instance_restarts_total{leaseway_server="flap"}': f"0+2x{_MINUTES}"},
-        {"LeasewayServerFlaps"},
-    ),
-    "overload": (
-        {'leaseway_calls_refused_total{leaseway_reason="OVERLOADED"}': f"0+9x{_MINUTES}"},
-        {"LeasewayOverloaded"},
-    ),
-    "a reload that is half broken": (_problem("WRONG_TYPE"), {"LeasewayReloadPartlyRefused"}),
-    "a file that is no YAML": (_problem("BAD_YAML", "workspace"), {"LeasewayReloadRefused"}),
-    "no room for leases": (
-        {'leaseway_placements_total{leaseway_outcome="CAPACITY"}': f"0+5x{_MINUTES}"},
-        {"LeasewayNoRoom"},
-    ),
-    "a worker that does not follow": (
-        {'leaseway_sync_lag_seconds{leaseway_worker="worker-2"}': f"60x{_MINUTES}"},
-        {"LeasewayWorkerBehind"},
-    ),
-    "a control plane that is down": (
-        {'up{job="leaseway-control-plane"}': f"0x{_MINUTES}"},
-        {"LeasewayControlPlaneDown"},
-    ),
-    "no worker at all": (
-        {'leaseway_workers{leaseway_state="connected"}': f"0x{_MINUTES}"},
-        {"LeasewayNoWorker"},
-    ),
-    "a fifth of a server's calls that fail": (
-        {
-            f'{_CALLS}_count{{leaseway_server="bad"}}': f"0+80x{_MINUTES}",
-            f'{_CALLS}_count{{leaseway_server="bad",error_type="SERVER_LOST"}}': f"0+20x{_MINUTES}",
-        },
-        {"LeasewayErrorBudgetBurnsFast", "LeasewayErrorBudgetBurnsSlowly"},
-    ),
-    "tools that say that they failed": (
-        {
-            f'{_CALLS}_count{{leaseway_server="bad"}}': f"0+10x{_MINUTES}",
-            f'{_CALLS}_count{{leaseway_server="bad",error_type="tool_error"}}': f"0+90x{_MINUTES}",
-        },
-        set(),
-    ),
-}
+_OF_PROMETHEUS = frozenset({"job", "instance"})
+_UNREAD = "leaseway_frames_dropped_total"  # takes a caller that reads nothing for long
+_OF_SPANS = "traces_span_metrics"
+_CHOSEN = {"$__rate_interval": "5m", '="$server"': '=~".+"', '="$worker"': '=~".+"'}
 
 
 def _promtool() -> str:
@@ -122,66 +41,107 @@ def _promtool() -> str:
     return found
 
 
-def _alerts() -> list[str]:
-    groups = yaml.safe_load(_RULES.read_text(encoding="utf-8"))["groups"]
-    return [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
+def _play(folder: Path, tests: list[dict[str, Any]], *more: Path) -> None:
+    """Have Prometheus evaluate its rules over series, and compare with what is expected."""
+    file = folder / "tests.yaml"
+    content = {
+        "rule_files": [str(RULES), *map(str, more)],
+        "evaluation_interval": "1m",
+        "tests": tests,
+    }
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    done = subprocess.run(
+        [_promtool(), "test", "rules", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _test_of(fault: str) -> dict[str, Any]:
-    """Return a test of one fault: which alerts fire in the end."""
-    series, fires = _FAULTS[fault]
-    together = {**_HEALTHY, **series}
+def _test_of(name: str, series: Mapping[str, str], asked: str, answer: set[str]) -> dict[str, Any]:
+    """Return a test of which values a label has in the end."""
+    label, expression = asked.split(" of ", 1)
     return {
-        "name": fault,
+        "name": name,
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in together.items()],
+        "input_series": [{"series": each, "values": values} for each, values in series.items()],
         "promql_expr_test": [
             {
-                "expr": 'clamp_max(count by (alertname) (ALERTS{alertstate="firing"}), 1)',
-                "eval_time": f"{_MINUTES - 5}m",
+                "expr": f"clamp_max(count by ({label}) ({expression}), 1)",
+                "eval_time": "60m",
                 "exp_samples": [
-                    {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(fires)
+                    {"labels": f'{{{label}="{value}"}}', "value": 1} for value in sorted(answer)
                 ],
             }
         ],
     }
 
 
-def test_the_alert_of_each_fault_fires_and_no_other(tmp_path: Path) -> None:
-    promtool = _promtool()
-    tests = tmp_path / "tests.yaml"
-    content = {
-        "rule_files": [str(_RULES)],
-        "evaluation_interval": "1m",
-        "tests": [_test_of(fault) for fault in _FAULTS],
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_raises_its_alerts_and_no_other_all_the_time(fault: str, tmp_path: Path) -> None:
+    series = read_recorded(RECORDED / f"{fault}.txt")
+    fired = 'alertname of count_over_time(ALERTS{alertstate="firing"}[60m])'
+    _play(tmp_path, [_test_of(fault, series, fired, set(FAULTS[fault].fires))])
+
+
+def test_each_alert_has_a_fault_that_raises_it() -> None:
+    alerts = {rule["alert"] for rule in rules() if "alert" in rule}
+    assert alerts == frozenset[str]().union(*(fault.fires for fault in FAULTS.values()))
+
+
+def test_each_panel_of_the_dashboards_shows_something_of_some_fault(tmp_path: Path) -> None:
+    asked = {
+        f"{number}: {place}": expression
+        for number, (place, expression) in enumerate(dashboard_expressions())
+        if not re.search(f"{_OF_SPANS}|{_UNREAD}", expression)
+        and not expression.startswith("label_values")
     }
-    tests.write_text(yaml.safe_dump(content), encoding="utf-8")
-    done = _run(promtool, "test", "rules", str(tests))
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_each_alert_has_a_fault_that_it_fires_for() -> None:
-    assert set(_alerts()) == set().union(*(fires for _series, fires in _FAULTS.values()))
-
-
-def test_prometheus_takes_the_rules_and_the_expressions_of_the_dashboards(tmp_path: Path) -> None:
-    from tests.observability.test_expressions import _dashboard_expressions
-
-    promtool = _promtool()
-    records = [
-        {"record": f"panel:number:{number}", "expr": _filled(expression)}
-        for number, (_place, expression) in enumerate(_dashboard_expressions())
-        if not expression.startswith("label_values")
-    ]
+    for name, text in asked.items():
+        for variable, value in _CHOSEN.items():
+            text = text.replace(variable, value)
+        asked[name] = text
     panels = tmp_path / "panels.yaml"
+    records = [
+        {"record": "panel", "labels": {"panel": name}, "expr": text} for name, text in asked.items()
+    ]
     panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
-    done = _run(promtool, "check", "rules", str(_RULES), str(panels))
-    assert done.returncode == 0, done.stdout + done.stderr
+    series = {
+        each.replace("{", f'{{fault="{fault}",', 1): values
+        for fault in FAULTS
+        for each, values in read_recorded(RECORDED / f"{fault}.txt").items()
+    }
+    shown = "panel of count_over_time(panel[60m])"
+    _play(tmp_path, [_test_of("panels", series, shown, set(asked))], panels)
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_was_recorded_has_the_names_and_labels_of_today(fault: str) -> None:
+    series = read_recorded(RECORDED / f"{fault}.txt")
+    for each in series:
+        name, labels = name_and_labels(each)
+        assert name == "up" or labels.keys() - _OF_PROMETHEUS <= declared_metrics()[name], each
 
 
-def _filled(expression: str) -> str:
-    return expression.replace("$__rate_interval", "5m")
+def test_each_series_that_a_rule_or_a_dashboard_reads_was_recorded() -> None:
+    recorded: set[str] = set()
+    for fault in FAULTS:
+        recorded |= {name_and_labels(each)[0] for each in read_recorded(RECORDED / f"{fault}.txt")}
+    assert series_in_use() - recorded <= {_UNREAD}
+
+
+async def test_a_system_of_today_serves_what_was_recorded(tmp_path: Path) -> None:
+    recorded = _shapes(read_recorded(RECORDED / "none.txt"))
+    async with staged(FAULTS["none"], tmp_path) as stage:
+        await work(stage.client)
+
+        async def is_served() -> bool:
+            served = _shapes(await scrape(stage.targets()))
+            return recorded <= served
+
+        await eventually(is_served)
+
+
+def _shapes(series: Iterable[str]) -> set[tuple[str, ...]]:
+    return {(name, *sorted(labels)) for name, labels in map(name_and_labels, series)}

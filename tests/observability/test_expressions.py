@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import yaml
 from tests.observability.declared_metrics import ROOT, declared_metrics
+from tests.observability.recording import dashboard_expressions, rules
 
 _FOLDER = ROOT / "deploy" / "observability"
 _OF_PROMETHEUS = frozenset({"job", "instance", "le"})
@@ -53,25 +51,9 @@ def _dashboards() -> ModuleType:
     return module
 
 
-def _rules() -> list[dict[str, Any]]:
-    groups = yaml.safe_load((_FOLDER / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def _dashboard_expressions() -> Iterator[tuple[str, str]]:
-    for path in sorted((_FOLDER / "dashboards").glob("*.json")):
-        board = json.loads(path.read_text(encoding="utf-8"))
-        for panel in board["panels"]:
-            for target in panel["targets"]:
-                yield f"{path.name}: {panel['title']}", target["expr"]
-        for variable in board["templating"]["list"]:
-            if variable["type"] == "query":
-                yield f"{path.name}: {variable['name']}", variable["query"]
-
-
 def _expressions() -> list[tuple[str, str]]:
-    rules = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in _rules()]
-    return [*rules, *_dashboard_expressions()]
+    named = [(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
+    return [*named, *dashboard_expressions()]
 
 
 def _span_metrics() -> dict[str, frozenset[str]]:
@@ -119,7 +101,7 @@ def test_each_alert_links_to_a_place_in_the_runbook() -> None:
     page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
     headings = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
-    for rule in _rules():
+    for rule in rules():
         if "alert" in rule:
             file, _, anchor = rule["annotations"]["runbook"].partition("#")
             assert file == "docs/runbook.md"

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 import time
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
@@ -23,6 +24,7 @@ TOOLS = {
     "slow": [{"name": "wait", "inputSchema": OBJECT}],
     "clash": [{"name": "lookup", "inputSchema": OBJECT}],
     "flapping": [{"name": "die", "inputSchema": OBJECT}],
+    "crawling": [{"name": "crawl", "inputSchema": OBJECT}],
     "hostile": [
         {
             "name": "inject",
@@ -67,7 +69,19 @@ def answer(message):
     return call() if method == "tools/call" else {}
 
 
+def reply_later(reply):
+    """Answer a call after six seconds, beside others."""
+
+    def send():
+        reply["result"] = call()
+        print(json.dumps(reply) + "\n", end="", flush=True)
+
+    threading.Timer(6, send).start()
+
+
 def main():
+    if FAULT == "restless":  # ends by itself soon after each start
+        threading.Timer(0.2, os._exit, (3,)).start()
     if FAULT == "hostile":
         print(f"{HOSTILE} {TURNED}", file=sys.stderr, flush=True)
     for line in sys.stdin:
@@ -76,6 +90,9 @@ def main():
             reply = {"jsonrpc": "2.0", "id": message["id"]}
             if message.get("method") == "server/discover":
                 reply["error"] = {"code": -32601, "message": "unknown method"}
+            elif FAULT == "crawling" and message["method"] == "tools/call":
+                reply_later(reply)
+                continue
             else:
                 reply["result"] = answer(message)
             print(json.dumps(reply), flush=True)
