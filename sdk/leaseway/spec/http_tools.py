@@ -111,6 +111,7 @@ class HttpTool:
         timeout: Seconds for the whole request, retries included, or None for the server's.
         retries: How often it is sent again when it did not arrive, or the server was overloaded.
         annotations: What overrides the annotations that follow from the method, by MCP's names.
+        is_anonymous: Whether its requests go without the server's `security`.
     """
 
     name: str
@@ -126,6 +127,7 @@ class HttpTool:
     timeout: float | None = None
     retries: int = 0
     annotations: tuple[tuple[str, bool], ...] = ()
+    is_anonymous: bool = False
 
     @property
     def path(self) -> str:

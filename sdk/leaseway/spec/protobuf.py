@@ -188,6 +188,7 @@ def _tool_to_wire(tool: HttpTool) -> spec_pb2.HttpTool:
         timeout=None if tool.timeout is None else duration(tool.timeout),
         retries=tool.retries,
         annotations=dict(tool.annotations),
+        is_anonymous=tool.is_anonymous,
     )
 
 
@@ -206,6 +207,7 @@ def _tool_from_wire(message: spec_pb2.HttpTool) -> HttpTool:
         timeout=seconds(message.timeout) if message.HasField("timeout") else None,
         retries=message.retries,
         annotations=tuple(sorted(message.annotations.items())),
+        is_anonymous=message.is_anonymous,
     )
 
 

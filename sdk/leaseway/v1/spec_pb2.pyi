@@ -336,6 +336,7 @@ class HttpTool(_message.Message):
     RETRIES_FIELD_NUMBER: _builtins.int
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
+    IS_ANONYMOUS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, unique in its server."""
     method: _builtins.str
@@ -360,6 +361,8 @@ class HttpTool(_message.Message):
     """How often a request is sent again that did not arrive, 0 to 5."""
     content_type: _builtins.str
     """What the body says that it is. Empty means what `body` implies."""
+    is_anonymous: _builtins.bool
+    """Whether its requests go without the server's `security`."""
     @_builtins.property
     def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpParameter]:
         """Its parameters, in the operator's order."""
@@ -390,10 +393,11 @@ class HttpTool(_message.Message):
         retries: _builtins.int = ...,
         annotations: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
         content_type: _builtins.str = ...,
+        is_anonymous: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "is_anonymous", b"is_anonymous", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -374,6 +374,20 @@ async def test_credentials_go_where_their_kind_says(api: RestApi) -> None:
     assert KEY not in repr(sent)
 
 
+async def test_a_tool_without_security_sends_headers_and_no_credential(api: RestApi) -> None:
+    security = {"q": BY_KEY, "b": Credential("bearer", "", Value("env", "KEY"))}
+    headers = {"X-Team": Value("literal", "blue")}
+    tools = (GET_USER, replace(GET_USER, name="open", is_anonymous=True))
+    spec = spec_of(api.url, *tools, headers=headers, security=security)
+    async with calling(spec, {"KEY": KEY}) as made:
+        await made.text("get_user", userId="7")
+        assert api.last.headers["Authorization"] == f"Bearer {KEY}"
+        await made.text("open", userId="7")
+    assert "Authorization" not in api.last.headers
+    assert api.last.query == []
+    assert api.last.headers["X-Team"] == "blue"
+
+
 async def test_no_answer_or_error_tells_a_credential_of_the_address(
     api: RestApi,
 ) -> None:

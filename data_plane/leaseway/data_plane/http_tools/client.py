@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -64,6 +64,7 @@ class HttpToolClient:
         headers: The configured headers, resolved.
         query: Credentials that are a part of the address. They are added last, so that no error,
             log line or span can hold them.
+        credentials: Which of the headers say who asks.
         follow_redirects: Whether redirects of requests that change nothing are followed.
     """
 
@@ -74,11 +75,15 @@ class HttpToolClient:
         headers: Mapping[str, str],
         query: Mapping[str, str],
         *,
+        credentials: Container[str] = (),
         follow_redirects: bool = False,
     ) -> None:
         self._server = server
         self._http = http
         self._headers = headers
+        self._anonymous = {
+            name: value for name, value in headers.items() if name not in credentials
+        }
         self._query = "&".join(
             f"{quote(name, safe='')}={quote(value, safe='', errors='replace')}"
             for name, value in query.items()
@@ -87,8 +92,9 @@ class HttpToolClient:
         self._follows = follow_redirects
 
     async def send(
-        self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: Sending
-    ) -> Response:
+        self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: Sending,
+        *, anonymous: bool = False,
+    ) -> Response:  # fmt: skip
         """Send a request and return the answer.
 
         Args:
@@ -96,6 +102,7 @@ class HttpToolClient:
             trace: Headers that carry the trace.
             retries: How often to send it again, where its method allows that.
             sending: Told when the request is on its way.
+            anonymous: Whether it goes without credentials.
 
         Raises:
             Fault: SERVER_LOST: no connection, or it broke. RESULT_TOO_LARGE.
@@ -104,7 +111,7 @@ class HttpToolClient:
         while True:
             attempt = retries - left
             try:
-                response = await self._once(request, trace, sending)
+                response = await self._once(request, trace, sending, anonymous)
             except (aiohttp.ClientError, OSError) as error:
                 if not left:
                     raise self._broken(request, error, sending) from error
@@ -118,11 +125,11 @@ class HttpToolClient:
             await asyncio.sleep(pause)
 
     async def _once(
-        self, request: HttpRequest, trace: Mapping[str, str], sending: Sending
+        self, request: HttpRequest, trace: Mapping[str, str], sending: Sending, anonymous: bool
     ) -> Response:
         url = URL(request.url, encoded=True)
         start = url
-        headers = CIMultiDict(self._headers)
+        headers = CIMultiDict(self._anonymous if anonymous else self._headers)
         headers.setdefault("Accept", "application/json, */*;q=0.5")
         headers.update(request.headers)
         headers.update(trace)
@@ -130,7 +137,7 @@ class HttpToolClient:
         for _ in range(_MAX_REDIRECTS + 1):
             if not at_home:  # whatever is secret stays with the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
-            sent = self._with_query(url) if at_home else url
+            sent = self._with_query(url) if at_home and not anonymous else url
             body = _Body(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             async with self._http.request(

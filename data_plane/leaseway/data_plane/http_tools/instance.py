@@ -137,6 +137,7 @@ class HttpInstance:
             self._http,
             reading.headers,
             reading.query,
+            credentials=reading.credentials,
             follow_redirects=self.spec.follow_redirects,
         )
         self.tools = definitions(self.spec.http_tools)
@@ -211,7 +212,9 @@ class HttpInstance:
             meta = request.meta or {}
             trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
             async with asyncio.timeout(known.tool.timeout):
-                response = await self._client.send(sent, trace, known.tool.retries, sending)
+                response = await self._client.send(
+                    sent, trace, known.tool.retries, sending, anonymous=known.tool.is_anonymous
+                )
         except Fault as fault:
             return Outcome(b"", fault=fault)
         except TimeoutError:

@@ -226,6 +226,7 @@ def resolve(
             for name, value in spec.headers.items()
         }
         | credentials,
+        credentials=frozenset(credentials),
         query=query,
         code=code_mark(module_files(spec, known)),
     )

@@ -12,6 +12,8 @@ from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_sources
+from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.control_plane.config.openapi.writing import native_server
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Credential, Value, VariantKey
 from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
@@ -132,3 +134,37 @@ def test_a_literal_credential_is_warned_about_and_not_shown() -> None:
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("LITERAL_CREDENTIAL", "warning")
     assert "ghp_" not in issue.message
+
+
+def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path) -> None:
+    document = {
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://a.example"}],
+        "security": [{"keyAuth": []}],
+        "paths": {
+            "/open": {"get": {"operationId": "open", "security": []}},
+            "/closed": {"get": {"operationId": "closed"}},
+            "/either": {"get": {"operationId": "either", "security": [{}, {"keyAuth": []}]}},
+        },
+        "components": {"securitySchemes": SCHEMES},
+    }
+    path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    spec = load_sources(parse_sources([str(path)])).servers[VariantKey("s")]
+    assert {each.name: each.is_anonymous for each in spec.http_tools} == {
+        "open": True, "closed": False, "either": False,
+    }  # fmt: skip
+    assert spec_from_wire(spec_to_wire(spec)).launch_hash == spec.launch_hash
+    written = native_server(import_document(document), "s", "api.json")
+    again = parse_native(written, "mcp.yaml").servers[VariantKey("s")]
+    assert again.http_tools == spec.http_tools
+
+
+def test_the_security_of_a_tool_is_an_empty_list_or_a_mistake() -> None:
+    parsed = parse_native(
+        "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
+        "    http_tools: [ { name: t, method: GET, endpoint: /u, security: [ key ] } ]\n",
+        "mcp.yaml",
+    )
+    assert parsed.rejected == {"s"}
+    assert "may only be '[]'" in parsed.issues[0].message

@@ -222,6 +222,7 @@ class _Importer:
             tuple(parameters.made),
             body,
             content_type,
+            is_anonymous=operation.get("security", self._document.get("security")) == [],
         )
 
     def _merged(

@@ -67,6 +67,8 @@ def _tool(tool: HttpTool) -> dict[str, Any]:
         written["body"] = tool.body
     if tool.content_type:
         written["content_type"] = tool.content_type
+    if tool.is_anonymous:
+        written["security"] = []
     return written
 
 

@@ -144,6 +144,7 @@ _HTTP_TOOL: Final[Schema] = _object(
         "timeout": _DURATION,
         "retries": _whole(0, MAX_RETRIES),
         "annotations": {"type": "object", "additionalProperties": _FLAG},
+        "security": {"type": "array", "maxItems": 0, "items": _TEXT},
     },
     required=("name", "method", "endpoint"),
 )

@@ -278,6 +278,18 @@ def _annotations(node: Tree, where: Where) -> tuple[tuple[str, bool], ...] | Non
     return tuple(sorted(values.items()))
 
 
+def _anonymous(node: Tree, where: Where) -> bool | None:
+    """Read `security: []`, as OpenAPI says that a request needs no credential."""
+    if isinstance(node, Items) and not node.items:
+        return True
+    message = (
+        "The 'security' of a tool may only be '[]': its requests go without the credentials of "
+        "the server's own 'security'. Leave it out to send them."
+    )
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
 def _template(node: Tree, where: Where) -> str | None:
     # Not `plain_text`: a template may hold `${` of its own, which is no reference here.
     return text_of(node, where, longest=MAX_TEMPLATE)
@@ -341,5 +353,6 @@ _TOOL_KEYS: Final = {
         Key("timeout", duration(_INSTANT, _DAY), "timeout"),
         Key("retries", integer(0, MAX_RETRIES), "retries"),
         Key("annotations", _annotations, "annotations"),
+        Key("security", _anonymous, "is_anonymous"),
     )
 }
