@@ -25,6 +25,7 @@ _EVERYTHING = (
     "--set=workers.big.autoscaling.kind=keda",
     "--set=workers.big.labels.zone=a",
     "--set=workers.pods.images=true",
+    "--set=workers.big.servers={render,batch-*}",
     '--set-json=workers.big.secretFiles=["token"]',
     "--set=controlPlane.config.system=version: 1\nservers: {}",
     '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
@@ -113,7 +114,12 @@ def test_a_worker_is_given_longer_to_end_than_its_calls_are(helm: str) -> None:
 
 
 def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
-    objects = render(helm, "--set=workers.gpu.capacity=7", "--set=workerDefaults.replicas=4")
+    objects = render(
+        helm,
+        "--set=workers.gpu.capacity=7",
+        "--set=workerDefaults.replicas=4",
+        "--set=workers.gpu.servers={render,batch-*}",
+    )
 
     pools = {
         each["metadata"]["labels"]["leaseway.dev/pool"]: each
@@ -124,6 +130,12 @@ def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
     spec = pools["gpu"]["spec"]
     assert spec["replicas"] == 4
     assert "--capacity=7" in spec["template"]["spec"]["containers"][0]["args"]
+    args = spec["template"]["spec"]["containers"][0]["args"]
+    assert [each for each in args if each.startswith("--servers")] == [
+        "--servers=render",
+        "--servers=batch-*",
+    ]
+    assert "--label=pool=gpu" in spec["template"]["spec"]["containers"][0]["args"]
     assert "--capacity=512" in pools["default"]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
@@ -168,7 +180,7 @@ def test_what_is_generated_below_deploy_is_what_the_tools_make(helm: str, tmp_pa
     )
 
     files = [path for path in made.rglob("*") if path.is_file()]
-    assert len(files) == 5
+    assert len(files) == 6
     for path in files:
         kept = ROOT / "deploy" / path.relative_to(made)
         assert kept.read_text() == path.read_text(), f"{kept}: run `make generate`"
@@ -176,18 +188,17 @@ def test_what_is_generated_below_deploy_is_what_the_tools_make(helm: str, tmp_pa
 
 def test_the_kustomize_base_renders_to_what_the_chart_makes(helm: str) -> None:
     kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
-    made = subprocess.run(
-        [kubectl, "kustomize", str(ROOT / "deploy/kustomize/base")],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    base = [each for each in yaml.safe_load_all(made.stdout) if each]
-    chart = render(
-        helm, "--set=key.existingSecret=leaseway-key", "--set=tests.enabled=false", "--include-crds"
-    )
-
-    assert sorted(map(_name, base)) == sorted(map(_name, chart))
+    options = ("--set=key.existingSecret=leaseway-key", "--set=tests.enabled=false")
+    for folder, pools in (("base", ()), ("pools", ("--set=workers.render.servers={render}",))):
+        made = subprocess.run(
+            [kubectl, "kustomize", str(ROOT / "deploy/kustomize" / folder)],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        base = [each for each in yaml.safe_load_all(made.stdout) if each]
+        chart = render(helm, *options, *pools, "--include-crds")
+        assert sorted(map(_name, base)) == sorted(map(_name, chart))
 
 
 def _name(one: dict[str, Any]) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from leaseway.control_plane.config.schema.json_schema import native_schema
-from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import NEVER_OPENED, SERVER_KEYS
 from leaseway.spec.model import TRANSPORTS
 
 Schema = dict[str, Any]
@@ -31,8 +31,6 @@ _KEPT: Final = (
     *("minimum", "maximum", "minItems", "maxItems", "enum"),
 )
 _LONGEST_TEXT: Final = 65_536
-_NEVER_OPENED: Final = ("transport", "domain_may")
-"""Keys that no server opens to tenants; which of the others it does, its layer says."""
 _DEFAULTS: Final = {"enabled": True, "truely-stateless": False}
 _ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
 
@@ -145,7 +143,7 @@ def _tenant_schema() -> Schema:
     fields = {
         name: structural(each)
         for name, each in server["properties"].items()
-        if name not in _NEVER_OPENED
+        if name not in NEVER_OPENED
     }
     return {
         "description": "A domain layer: what this tenant gets of the servers that are declared.",

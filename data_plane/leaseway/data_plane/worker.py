@@ -74,6 +74,7 @@ class WorkerOptions:
         worker_key: What it joins the control plane with, or None for the shared key.
         authenticator: What callers are checked by, or None for the shared key alone.
         labels: What it says of itself, for placement.
+        servers: Patterns over the ids of the servers that it takes; none: any.
         vault: Where secrets are that its environment does not have, or None for nowhere.
         metrics: Where Prometheus asks for metrics, or None for nowhere.
         artifacts: The folder that images and sounds of results are kept in, in one of this run's
@@ -94,6 +95,7 @@ class WorkerOptions:
     worker_key: str | None = None
     authenticator: Authenticator | None = field(default=None, compare=False)
     labels: Mapping[str, str] = field(default_factory=dict)
+    servers: tuple[str, ...] = ()
     vault: VaultPlace | None = None
     metrics: MetricsListener | None = None
     artifacts: Path | None = None
@@ -219,6 +221,7 @@ class Worker:
             options.control_plane,
             options.worker_key or options.key,
             labels,
+            options.servers,
             options.standbys,
         )
         self.sync = SyncClient(

@@ -204,6 +204,7 @@ class ServerSpec:
     resources: NameFilter = NO_FILTER
     transforms: tuple[Transform, ...] = ()
     policy: ServerPolicy = NO_POLICY
+    worker_labels: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def launch_hash(self) -> str:
@@ -258,6 +259,7 @@ class ServerSpec:
                 # before there were any, so that an upgrade sends nothing again.
                 **{name: rules.as_data() for name, rules in self._other_filters() if rules},
                 **({"policy": asdict(self.policy)} if self.policy else {}),
+                **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
             }
         )
 

@@ -94,6 +94,7 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         pod_template=spec.pod_template,
         cwd=spec.cwd,
         env_file=spec.env_file,
+        worker_labels=spec.worker_labels,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -159,6 +160,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         pod_template=message.pod_template,
         cwd=message.cwd,
         env_file=message.env_file,
+        worker_labels=dict(message.worker_labels),
     )
 
 

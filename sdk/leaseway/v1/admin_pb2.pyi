@@ -313,6 +313,7 @@ class WorkerStatus(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     PACKAGE_VERSION_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """`connected`, `draining` or `lost`."""
     capacity: _builtins.int
@@ -337,6 +338,10 @@ class WorkerStatus(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """What it says of itself."""
 
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns over the ids of the servers that it may be given. None means any."""
+
     def __init__(
         self,
         *,
@@ -350,10 +355,11 @@ class WorkerStatus(_message.Message):
         last_error: _builtins.str = ...,
         package_version: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_version", b"acked_version", "capacity", b"capacity", "instances", b"instances", "labels", b"labels", "last_error", b"last_error", "leases", b"leases", "package_version", b"package_version", "sent_version", b"sent_version", "state", b"state", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_version", b"acked_version", "capacity", b"capacity", "instances", b"instances", "labels", b"labels", "last_error", b"last_error", "leases", b"leases", "package_version", b"package_version", "sent_version", b"sent_version", "servers", b"servers", "state", b"state", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

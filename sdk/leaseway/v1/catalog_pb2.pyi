@@ -898,6 +898,26 @@ class ServerStatus(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class WorkerLabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SERVER_ID_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
@@ -916,6 +936,7 @@ class ServerStatus(_message.Message):
     PROMPT_COUNT_FIELD_NUMBER: _builtins.int
     RESOURCE_COUNT_FIELD_NUMBER: _builtins.int
     WANTED_LAUNCH_HASH_FIELD_NUMBER: _builtins.int
+    WORKER_LABELS_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tenant: _builtins.str
@@ -965,6 +986,10 @@ class ServerStatus(_message.Message):
         not awaited, and while it is being tried.
         """
 
+    @_builtins.property
+    def worker_labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels that a worker must have to be given it. None means any worker."""
+
     def __init__(
         self,
         *,
@@ -986,10 +1011,11 @@ class ServerStatus(_message.Message):
         prompt_count: _builtins.int = ...,
         resource_count: _builtins.int = ...,
         wanted_launch_hash: _builtins.str = ...,
+        worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "wanted_launch_hash", b"wanted_launch_hash", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "wanted_launch_hash", b"wanted_launch_hash", "worker_labels", b"worker_labels", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

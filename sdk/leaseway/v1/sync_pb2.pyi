@@ -271,6 +271,7 @@ class Hello(_message.Message):
     HELD_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """The version of the protocol that it speaks."""
     package_version: _builtins.str
@@ -301,6 +302,12 @@ class Hello(_message.Message):
     def instances(self) -> _containers.RepeatedCompositeFieldContainer[_catalog_pb2.InstanceStatus]:
         """Its live instances."""
 
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Patterns over the ids of the servers that it may be given, `*` standing for
+        any run of characters. None means any server.
+        """
+
     def __init__(
         self,
         *,
@@ -314,10 +321,11 @@ class Hello(_message.Message):
         held: _abc.Iterable[Global___HeldHashes] | None = ...,
         leases: _abc.Iterable[_leases_pb2.Lease] | None = ...,
         instances: _abc.Iterable[_catalog_pb2.InstanceStatus] | None = ...,
+        servers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "package_version", b"package_version", "protocol_version", b"protocol_version", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "held", b"held", "highest_epoch", b"highest_epoch", "highest_registry_version", b"highest_registry_version", "instances", b"instances", "labels", b"labels", "leases", b"leases", "package_version", b"package_version", "protocol_version", b"protocol_version", "servers", b"servers", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -86,6 +86,7 @@ class Coordinator:
         self._replan = False
         self._pushed: Snapshot | None = None  # the newest that all workers were looked at for
         self._revealed = 0
+        self._looked: tuple[object, int] = (None, 0)
 
     # Configuration.
 
@@ -234,6 +235,7 @@ class Coordinator:
         if self._replan:
             self._replan = False
             self.servers.plan(self.roster.owed, self._trace, now)
+        self._look_for_workers(now)
         self._steer_probes(now)
         if self.servers.changed:
             self.servers.changed = False
@@ -375,9 +377,21 @@ class Coordinator:
         self.servers.withdrawn = []
         if not self.servers.probes.jobs:
             return
-        able = [record.id for record in self.workers.values() if record.takes_work]
+        able = {
+            record.id: record.hello.scope for record in self.workers.values() if record.takes_work
+        }
         for job, probe in self.servers.probes.start(able, now.mono):
             self.roster.queue_action(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
+
+    def _look_for_workers(self, now: Moment) -> None:
+        """See anew, where workers or servers are others, which servers no worker may be given."""
+        if not self.settled:
+            return  # those that are still to join may be the ones
+        desired, generation = self.servers.desired, self.roster.generation
+        if self._looked[0] is not desired or self._looked[1] != generation:
+            self._looked = (desired, generation)
+            scopes = {record.id: record.hello.scope for record in self.workers.values()}
+            self.servers.look_for_workers(scopes, now)
 
     def _commit(self, now: Moment) -> None:
         self.registry.commit_at = None

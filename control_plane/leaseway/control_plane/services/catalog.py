@@ -269,7 +269,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             return messages.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
-            return messages.resolved(name, not_served(outcome.served.key.server_id), [])
+            refusal = not_served(self._plane.state, outcome.served.key.server_id)
+            return messages.resolved(name, refusal, [])
         return messages.resolved(name, outcome, workers)
 
 

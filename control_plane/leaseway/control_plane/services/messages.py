@@ -73,6 +73,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
         last_error=subscription.last_error,
         package_version=record.hello.package_version,
         labels=record.hello.labels,
+        servers=record.hello.servers,
     )
 
 
@@ -212,6 +213,7 @@ def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:
     status.transport = spec.transport
     status.shared = spec.truely_stateless
     status.description = spec.description
+    status.worker_labels.update(spec.worker_labels)
 
 
 def _name_generation(status: catalog_pb2.ServerStatus, good: LastKnownGood) -> None:

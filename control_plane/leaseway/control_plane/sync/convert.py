@@ -62,6 +62,7 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
         held={key_from_wire(held.key): hashes_from_wire(held) for held in message.held},
         leases=tuple(_lease_from_wire(lease, worker.id, now) for lease in message.leases),
         instances=_instances_from_wire(message.instances, worker.id),
+        servers=tuple(message.servers),
     )
 
 

@@ -24,6 +24,7 @@ class Introduction:
         worker: Its id, incarnation and address.
         capacity: The most leases that it takes.
         labels: For placement.
+        servers: Patterns over the ids of the servers that it takes; none: any.
         control_plane: Whom it joins.
         key: The shared key, or None.
         standbys: Control planes of which one may lead in the first one's place.
@@ -34,6 +35,7 @@ class Introduction:
     control_plane: Endpoint
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    servers: tuple[str, ...] = ()
     standbys: tuple[Endpoint, ...] = ()
 
 
@@ -89,6 +91,7 @@ class WorkerStatus:
             worker=self._me.worker,
             capacity=capacity,
             labels=self._me.labels,
+            servers=self._me.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
             held=[convert.hashes(variant) for variant in desired_state.variants.values()],

@@ -18,7 +18,7 @@ from leaseway.cli.output.tables import print_json, print_table
 from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
-    from leaseway.sdk import AsyncClient, InstanceLog
+    from leaseway.sdk import AsyncClient, InstanceLog, WorkerInfo
 
 
 @click.command()
@@ -112,18 +112,27 @@ def workers(as_json: bool, connection: Connection) -> None:
     _show(
         listed,
         as_json,
-        ("WORKER", "STATE", "ADDRESS", "LEASES", "INSTANCES", "VERSION", "LAST ERROR"),
+        ("WORKER", "STATE", "ADDRESS", "LEASES", "INSTANCES", "LABELS", "VERSION", "LAST ERROR"),
         lambda w: (
             w.id,
             w.state,
             w.address,
             f"{w.leases}/{w.capacity}",
             w.instances,
+            _labels(w),
             w.package_version,
             w.last_error,
         ),
         "No workers are connected.",
     )
+
+
+def _labels(worker: WorkerInfo) -> str:
+    """Return what decides which servers a worker is given, without where pages find artifacts."""
+    pairs = [
+        f"{name}={value}" for name, value in sorted(worker.labels.items()) if "://" not in value
+    ]
+    return ", ".join([*pairs, *(f"servers={pattern}" for pattern in worker.servers)])
 
 
 @click.command()

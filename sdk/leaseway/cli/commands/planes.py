@@ -219,6 +219,14 @@ def control_plane(
 @click.option(
     "--label", "labels", multiple=True, metavar="KEY=VALUE", help="What it says of itself."
 )
+@click.option(
+    "--servers",
+    "servers",
+    multiple=True,
+    metavar="PATTERN",
+    help="The servers that it may run, as an id or with *, repeatable; else any whose"
+    " worker_labels it has.",
+)
 @vault_option
 @artifact_options
 @click.option(
@@ -240,6 +248,7 @@ def worker(
     worker_id: str | None,
     capacity: int,
     labels: tuple[str, ...],
+    servers: tuple[str, ...],
     vault: VaultPlace,
     artifacts: ArtifactOptions,
     credentials: Credentials,
@@ -274,6 +283,7 @@ def worker(
             worker_key=credentials.worker_key,
             authenticator=credentials.authenticator,
             labels=_labels(labels),
+            servers=servers,
             vault=vault,
             metrics=listener,
             artifacts=artifacts.folder,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -72,6 +72,7 @@ class ServerInfo:
         resource_count: How many of its resources are, and templates of them.
         wanted_launch_hash: What the newest configuration wants where that has not come up, or
             empty; `launch_hash` is what serves meanwhile.
+        worker_labels: Labels that its workers must have.
     """
 
     id: str
@@ -92,6 +93,7 @@ class ServerInfo:
     prompt_count: int = 0
     resource_count: int = 0
     wanted_launch_hash: str = ""
+    worker_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ class WorkerInfo:
         acked_version: The newest one that it acknowledged.
         last_error: Its last refusal in a sentence, or empty.
         package_version: Its package and version.
-        labels: What it says of itself.
+        labels: What it says of itself; servers ask for them with `worker_labels`.
+        servers: Patterns over the ids of the servers that it takes; none: any.
     """
 
     id: str
@@ -157,6 +160,7 @@ class WorkerInfo:
     last_error: str
     package_version: str
     labels: Mapping[str, str]
+    servers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -304,6 +308,7 @@ def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
         prompt_count=message.prompt_count,
         resource_count=message.resource_count,
         wanted_launch_hash=message.wanted_launch_hash,
+        worker_labels=dict(message.worker_labels),
     )
 
 
@@ -355,6 +360,7 @@ def worker_info_from_wire(message: admin_pb2.WorkerStatus) -> WorkerInfo:
         last_error=message.last_error,
         package_version=message.package_version,
         labels=dict(message.labels),
+        servers=tuple(message.servers),
     )
 
 

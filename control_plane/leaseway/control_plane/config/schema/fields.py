@@ -13,11 +13,12 @@ from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.schema import credentials
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import unique_entries
+from leaseway.control_plane.config.schema.tables import mapping, unique_entries
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
     check_references,
     kind_of,
+    plain_text,
     suggestion,
     text_of,
 )
@@ -33,10 +34,13 @@ MAX_HEADER: Final = 8_192
 MAX_URL: Final = 8_192
 MAX_COMMAND: Final = 4_096
 MAX_SESSION_ID: Final = 1_024
+MAX_LABEL: Final = 128
+MAX_LABELS: Final = 32
 
 _KINDS: Final = ("env", "secret", "file")
 _SCHEMES: Final = ("http", "https")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_LABEL: Final = re.compile(rf"[A-Za-z0-9._/-]{{1,{MAX_LABEL}}}")
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _OWN_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
@@ -103,6 +107,32 @@ def folder(node: Tree, where: Where) -> str | None:
 def env_file(node: Tree, where: Where) -> str | None:
     """Read the path of a file of variables, as that of `{file: PATH}`."""
     return text_of(node, where, longest=MAX_COMMAND, empty=False)
+
+
+def worker_labels(node: Tree, where: Where) -> dict[str, str] | None:
+    """Read the labels that a worker must have to be given the server."""
+    table = mapping(node, where)
+    if table is None:
+        return None
+    if len(table.entries) > MAX_LABELS:
+        message = f"{shown(where.key)} has {len(table.entries)} labels; {MAX_LABELS} are allowed."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    read_value = plain_text(longest=MAX_LABEL)
+    found: dict[str, str] = {}
+    for entry in unique_entries(table, where):
+        place = where.child(entry.name, entry.value.at)
+        if not _LABEL.fullmatch(entry.name):
+            message = (
+                f"{shown(entry.name)} is no label: write 1 to {MAX_LABEL} letters, digits, '.',"
+                " '_', '-' and '/'."
+            )
+            place.error(entry.at, IssueReason.BAD_VALUE, message)
+            continue
+        value = read_value(entry.value, place)
+        if value is not None:
+            found[entry.name] = value
+    return found
 
 
 def url(node: Tree, where: Where) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from leaseway.control_plane.config.schema.fields import MAX_LABEL, MAX_LABELS
 from leaseway.control_plane.config.schema.filters import MAX_PATTERN, MAX_PATTERNS, MAX_TRANSFORMS
 from leaseway.control_plane.config.schema.keys import (
     PROTOCOLS,
@@ -170,6 +171,12 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "podTemplate": {
         "type": "object",
         "description": "What its pods have besides, on Kubernetes: a PodTemplateSpec.",
+    },
+    "worker_labels": {
+        "type": "object",
+        "description": "Labels that a worker must have to be given the server.",
+        "maxProperties": MAX_LABELS,
+        "additionalProperties": {"type": "string", "maxLength": MAX_LABEL},
     },
     "domain_may": _TEXTS | {"description": "What domains may set: keys, or names: env.NAME."},
     "cwd": {"type": "string", "minLength": 1, "description": "The folder that it starts in."},

@@ -59,6 +59,10 @@ _NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
 _HTTP: Final = frozenset({"streamable_http"})
 _HTTP_API: Final = frozenset({"http_api"})
 
+NEVER_OPENED: Final = ("transport", "domain_may", "worker_labels")
+"""Keys that no server opens to domains. All variants of a server are on the same workers: one
+that lacked a tenant's own would serve the tenant the common one."""
+
 # What people write for a transport whose name they know from elsewhere.
 _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
     "http": "streamable_http",
@@ -88,7 +92,7 @@ def _opened(node: Tree, where: Where) -> str | None:
     if text is None:
         return None
     key, _, name = text.partition(".")
-    is_key = key in SERVER_KEYS and key not in ("transport", "domain_may")
+    is_key = key in SERVER_KEYS and key not in NEVER_OPENED
     if is_key and (not name or key in ("env", "headers")):
         return text
     message = (
@@ -222,6 +226,7 @@ _KEYS: Final = (
     Key("idle_timeout", duration(_INSTANT, _YEAR), "instances.idle_timeout"),
     Key("max_age", duration(_INSTANT, _YEAR), "instances.max_age"),
     Key("restart", _restart, "instances.restart"),
+    Key("worker_labels", fields.worker_labels, "worker_labels"),
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
     Key("rules", policy.rules, "policy.rules"),

@@ -21,6 +21,7 @@ from leaseway.control_plane.core.catalog.variants import (
     granted_to,
     settle,
 )
+from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
 
@@ -138,6 +139,26 @@ class Snapshot:
     _since: dict[int, tuple[ref[Snapshot], Delta]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    _within: dict[WorkerScope, Snapshot] = field(default_factory=dict, compare=False, repr=False)
+
+    def within(self, scope: WorkerScope) -> Snapshot:
+        """Return what of it a worker may be given; made once for all workers of a kind."""
+        if not self._asked_labels and not scope.servers:
+            return self
+        kind = scope.among(self._asked_labels)
+        part = self._within.get(kind)
+        if part is None:
+            served = {key: one for key, one in self.served.items() if kind.takes(one.spec)}
+            part = self if len(served) == len(self.served) else Snapshot(self.version, served)
+            self._within[kind] = part
+        return part
+
+    @cached_property
+    def _asked_labels(self) -> frozenset[tuple[str, str]]:
+        """Every label that some server asks of its workers, with its value."""
+        return frozenset(
+            pair for one in self.served.values() for pair in one.spec.worker_labels.items()
+        )
 
     def view(self, tenant: str, agent: str = "") -> View:
         """Return what a tenant sees, or an agent of it that has grants of its own."""

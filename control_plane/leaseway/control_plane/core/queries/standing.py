@@ -46,6 +46,7 @@ def standing(state: Coordinator, key: VariantKey) -> Standing:
         key in state.servers.failures
         or key.server_id in state.servers.rejected
         or key in state.servers.refused
+        or key in state.servers.unplaced
     )
     if served is None:
         return Standing("failed" if troubled else "pending")

@@ -6,9 +6,10 @@ and full jitter, elsewhere if there is an elsewhere; one whose spec has moved on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
@@ -74,7 +75,9 @@ class ProbeSchedule:
         job = self.jobs.pop(key, None)
         return job.running if job else None
 
-    def start(self, workers: Sequence[str], now: float) -> list[tuple[ProbeJob, StartedProbe]]:
+    def start(
+        self, workers: Mapping[str, WorkerScope], now: float
+    ) -> list[tuple[ProbeJob, StartedProbe]]:
         """Start what is due on workers with room, spread evenly; return what was started."""
         running = dict.fromkeys(workers, 0)
         for job in self.jobs.values():
@@ -84,9 +87,13 @@ class ProbeSchedule:
         for job in self.jobs.values():
             if job.running is not None or job.not_before > now:
                 continue
-            worker_id = self._choose(running, job.last_worker)
-            if worker_id is None:
+            free = [worker for worker, count in running.items() if count < bounds.MAX_PROBES]
+            if not free:
                 break
+            able = [worker for worker in free if workers[worker].takes(job.spec)]
+            if not able:
+                continue
+            worker_id = min(able, key=lambda w: (w == job.last_worker, running[w], w))
             running[worker_id] += 1
             job.last_worker = worker_id
             deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
@@ -142,8 +149,3 @@ class ProbeSchedule:
     @property
     def busy(self) -> bool:
         return any(job.running for job in self.jobs.values())
-
-    @staticmethod
-    def _choose(running: dict[str, int], last_worker: str) -> str | None:
-        free = [worker for worker, count in running.items() if count < bounds.MAX_PROBES]
-        return min(free, key=lambda w: (w == last_worker, running[w], w), default=None)

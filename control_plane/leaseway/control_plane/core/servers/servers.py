@@ -18,6 +18,7 @@ from leaseway.control_plane.core.catalog.variants import (
     relist,
     renew,
 )
+from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import ProbeJob, ProbeSchedule, StartedProbe
@@ -38,6 +39,7 @@ class Servers:
         failures: Why the newest try of a variant failed.
         changed: Whether that has changed since the owner last looked.
         withdrawn: Probes to take back, for the owner to send.
+        unplaced: Variants that no worker may be given, and why.
         troubled: Variants that have an open problem of a try or a listing that failed.
     """
 
@@ -50,6 +52,7 @@ class Servers:
     probes: ProbeSchedule = field(default_factory=ProbeSchedule)
     changed: bool = False
     withdrawn: list[StartedProbe] = field(default_factory=list)
+    unplaced: dict[VariantKey, Problem] = field(default_factory=dict)
     troubled: set[VariantKey] = field(default_factory=set)
     _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
     _kept_out: frozenset[VariantKey] = frozenset()
@@ -185,8 +188,21 @@ class Servers:
         return {
             key
             for key in self.desired or {}
-            if key not in self.failures and key not in self.last_known_good
+            if key not in self.failures
+            and key not in self.last_known_good
+            and key not in self.unplaced
         }
+
+    def look_for_workers(self, scopes: Mapping[str, WorkerScope], now: Moment) -> None:
+        """See which servers no worker may be given, and make those problems.
+
+        Args:
+            scopes: Of the workers that there are, by id; none says nothing.
+            now: When.
+        """
+        self.unplaced = unplaced((self.desired or {}).values(), scopes)
+        by_server = {key.server_id: problem for key, problem in self.unplaced.items()}
+        self.problems.replace("unplaced", by_server.values(), now.unix)
 
     def _forget_undesired(self, now: Moment) -> None:
         desired = self.desired or {}

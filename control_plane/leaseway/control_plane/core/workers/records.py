@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from leaseway.control_plane.core.catalog.variants import Hashes
+from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
@@ -83,6 +85,12 @@ class WorkerHello:
     held: Mapping[VariantKey, Hashes] = field(default_factory=dict)
     leases: tuple[HeldLease, ...] = ()
     instances: tuple[InstanceInfo, ...] = ()
+    servers: tuple[str, ...] = ()
+
+    @cached_property
+    def scope(self) -> WorkerScope:
+        """Which servers it may be given."""
+        return WorkerScope.of(self.labels, self.servers)
 
 
 @dataclass(frozen=True)

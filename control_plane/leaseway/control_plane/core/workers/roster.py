@@ -148,7 +148,8 @@ class Roster:
     def push(
         self, record: WorkerRecord, snapshot: Snapshot, now: Moment, *, removals: bool
     ) -> Push | None:
-        push = record.subscription.push(snapshot, removals=removals)
+        part = snapshot.within(record.hello.scope)
+        push = record.subscription.push(part, removals=removals)
         if push is not None:
             record.pushed_at = now.mono
         self._show_refusals(record, now)
