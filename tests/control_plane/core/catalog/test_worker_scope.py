@@ -94,9 +94,9 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     state.worker_joined(hello("w9", labels=GPU), at(3))
     run(state, workers, at(3))
     assert reasons(state) == []
-    assert not state.ready, "it is tried there"
+    assert state.pending == ["render"], "it is tried there"
     list_all(state, workers)
-    assert state.ready
+    assert state.pending == []
     assert isinstance(place(state, LeaseKey("default", "s", "render"), (), at(4)), Placement)
 
 
