@@ -186,8 +186,7 @@ class HttpToolClient:
                     "yes",
                     {"server": self._server, "limit": str(MAX_BODY)},
                 )
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Response(response.status, headers, b"".join(parts))
+        return Response(response.status, response.headers, b"".join(parts))
 
     def _broken(self, request: HttpRequest, error: Exception, sending: Sending) -> Fault:
         """Return the fault for a connection that could not be made, or broke."""

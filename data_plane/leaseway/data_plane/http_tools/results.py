@@ -28,7 +28,7 @@ class Response:
 
     Attributes:
         status: The HTTP status.
-        headers: Its headers, with names in small letters.
+        headers: Its headers; they are asked for in small letters, and found in any.
         body: Its body, decompressed.
     """
 
