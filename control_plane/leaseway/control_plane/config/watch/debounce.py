@@ -1,4 +1,8 @@
-"""When a burst of file events is over (DESIGN §3): quiet for a while, or too long already."""
+"""When a burst of file events is over (DESIGN §3): quiet for a while, or too long already.
+
+`watchfiles` has a debounce of its own, for one watched directory. This one is for several
+directories, polls, torn reads and resources of Kubernetes together, and would have to stay.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """MCP over a websocket, subprotocol `mcp`: a text frame for each JSON-RPC message.
 
 MCP itself does not define it, so there is no session, no resumption and no authorization beyond
-the configured headers: the connection is the session, and its loss is the server's.
+the configured headers: the connection is the session, and its loss is the server's. `mcp` 2 has no
+client of it.
 """
 
 from __future__ import annotations
