@@ -128,7 +128,7 @@ def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
 
 
 def _seen_by_cel(schema: Mapping[str, Any]) -> bool:
-    """Say whether CEL can look at a field: what is kept unchecked has no type there."""
+    """Return whether CEL can look at a field: what is kept unchecked has no type there."""
     if "additionalProperties" in schema:
         return _seen_by_cel(schema["additionalProperties"])
     return "type" in schema or "x-kubernetes-int-or-string" in schema

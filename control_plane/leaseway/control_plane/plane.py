@@ -122,7 +122,7 @@ class Plane:
         return answer
 
     def answered(self, answer: sync_pb2.Inspected) -> None:
-        """Take a worker's answer; one that nobody waits for any more is dropped."""
+        """Receive a worker's answer; one that nobody waits for any more is dropped."""
         waiting = self._questions.get(answer.id)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
@@ -231,7 +231,7 @@ class Plane:
     def _have_recorded(
         self, approval_id: str, by: str, outcome: str, approval: Approval | None
     ) -> None:
-        """Have a decision recorded in the audit of the worker that asks, or of another one."""
+        """Record a decision in the audit of the worker that asks, or of another one."""
         decision = sync_pb2.ApprovalDecision(
             approval_id=approval_id, decided_by=by, outcome=outcome
         )

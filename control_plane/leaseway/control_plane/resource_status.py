@@ -62,7 +62,7 @@ class ResourceStatus:
         self._failing = False
 
     def loaded(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
-        """Take what was found of the configuration, and what it says."""
+        """Receive what was found of the configuration, and what it says."""
         issues: dict[str, list[ConfigIssue]] = {}
         for issue in parsed.issues:
             issues.setdefault(issue.file, []).append(issue)

@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came."""
+        """Receive what came."""
         if self._with_aiohttp:
             self._give(data)
         elif self._task is not None or self._full_since is not None:

@@ -28,7 +28,7 @@ _read_answers: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def waits(state: str | None) -> bool:
-    """Say whether a request brings the answers to what a call waits for."""
+    """Return whether a request brings the answers to what a call waits for."""
     return state is not None and state.startswith(_STATE)
 
 

@@ -114,7 +114,7 @@ class Relayed(CallEvents):
             self._listener.withdraw(question)
 
     def begin_anew(self) -> None:
-        """Take back what a failed try asked; another try follows."""
+        """Withdraw what a failed try asked; another try follows."""
         if self._open:
             for ask_id in tuple(self._open):
                 self.withdraw_question(ask_id)

@@ -176,7 +176,7 @@ class KeysOfIssuer:
         return self._keys
 
     def _may_read(self) -> bool:
-        """Say whether reading may find something new: a file that has changed, or after a while."""
+        """Return whether reading may find something new: the file changed, or time has passed."""
         if "://" not in self.issuer.jwks and _stamp(self.issuer.jwks) != self._seen:
             return True
         return self._clock() - self._tried_at > _PAUSE

@@ -67,7 +67,7 @@ class HttpListener:
         return f"{scheme}://{self.endpoint}{self.path}"
 
     def knows_host(self, header: str) -> bool:
-        """Say whether a request's `Host` may be served.
+        """Return whether a request's `Host` may be served.
 
         A page of another site reaches this machine by a name of its own that it points here (DNS
         rebinding), and names it: browsers always do. Where a credential is asked for, it has none.

@@ -118,7 +118,7 @@ class TraceCollector:
     async def Export(  # noqa: N802 - the name that OTLP's service gives it
         self, request: Any, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
-        """Take one batch of spans."""
+        """Receive one batch of spans."""
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
         lines = b"".join(_as_json(vars(span)).encode() + b"\n" for span in _records(request))

@@ -44,7 +44,7 @@ class Endpoint:
 
 
 def is_local_host(header: str) -> bool:
-    """Say whether a `Host` header names this machine; names that others can point at it do not."""
+    """Return whether a `Host` header names this machine by a name that others can't point at it."""
     try:
         host = (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:

@@ -37,7 +37,7 @@ _OWNERS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
 
 
 def is_reserved_meta(key: str) -> bool:
-    """Say whether a key of `_meta` belongs to one connection and goes no further.
+    """Return whether a key of `_meta` belongs to one connection and goes no further.
 
     MCP reserves prefixes whose second label is `modelcontextprotocol` or `mcp`; progress tokens and
     trace contexts are made anew on each hop; what has our prefix is meant for a front.

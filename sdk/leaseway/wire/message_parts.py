@@ -41,7 +41,7 @@ class Joiner:
         self._data = bytearray()
 
     def add(self, part: sync_pb2.Part) -> bytes | None:
-        """Take the next part; return the whole message with its last one, else None.
+        """Receive the next part; return the whole message with its last one, else None.
 
         Raises:
             OversizeMessage: The message exceeds the bound; what came of it is forgotten.

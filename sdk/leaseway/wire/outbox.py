@@ -79,7 +79,7 @@ class Outbox:
         return ticket in self._small or ticket in self._large
 
     def withdraw(self, ticket: int) -> bool:
-        """Take back a frame; say whether it was still here.
+        """Withdraw a frame; say whether it was still here.
 
         Chunks of its payload may have gone, the frame itself has not.
         """

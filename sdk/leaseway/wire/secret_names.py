@@ -38,7 +38,7 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_secret(name: str, text: str) -> bool:
-    """Say whether a variable that a server is given is to be hidden.
+    """Return whether a variable that a server is given is to be hidden.
 
     One need not look secret: `DATABASE_URL` has a password, though nothing in its name says so.
     Short texts, and what names say are places, users and locales, stay: messages need them.

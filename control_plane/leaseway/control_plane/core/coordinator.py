@@ -100,7 +100,7 @@ class Coordinator:
         *,
         refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
-        """Take a configuration that parsed; what is rejected or refused keeps what it last had."""
+        """Apply a configuration that parsed; what is rejected or refused keeps what it last had."""
         self.servers.configure(servers, rejected, refused)
         self.config_loaded_at = now.unix
         self._trace = trace
@@ -120,7 +120,7 @@ class Coordinator:
     # Workers.
 
     def worker_joined(self, hello: WorkerHello, now: Moment) -> None:
-        """Take a worker in.
+        """Register a worker.
 
         Raises:
             WorkerRefused: Another run of the same id may still be alive, or this control plane
@@ -160,7 +160,7 @@ class Coordinator:
         self.placements.note_contact(worker_id)
 
     def content_received(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
-        """Take all the content behind hashes that a worker was asked for."""
+        """Record all the content behind hashes that a worker was asked for."""
         record = self.workers.get(worker_id)
         if record is None:
             return
@@ -171,20 +171,20 @@ class Coordinator:
         self.tick(now)
 
     def acked(self, worker_id: str, nonce: int, now: Moment) -> None:
-        """Take a worker's acknowledgement."""
+        """Record a worker's acknowledgement."""
         record = self.workers.get(worker_id)
         if record is not None and self.roster.ack(record, nonce, now):
             self._reveal(now)
             self.tick(now)
 
     def nacked(self, worker_id: str, nonce: int, refusals: Iterable[Refusal], now: Moment) -> None:
-        """Take a worker's refusals; its acknowledgement of the rest follows."""
+        """Record a worker's refusals; its acknowledgement of the rest follows."""
         record = self.workers.get(worker_id)
         if record is not None:
             self.roster.nack(record, nonce, refusals, now)
 
     def reported(self, worker_id: str, report: WorkerReport, now: Moment) -> None:
-        """Take what a worker says has changed."""
+        """Record what a worker says has changed."""
         record = self.workers.get(worker_id)
         if record is None:
             return
@@ -203,7 +203,7 @@ class Coordinator:
     def relisted(
         self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
     ) -> None:
-        """Take a new listing of a live shared instance."""
+        """Record a new listing of a live shared instance."""
         self.servers.relisted(key, launch_hash, outcome, now)
         self.tick(now)
 

@@ -54,7 +54,7 @@ class Registry:
         return bool(self._witnesses)
 
     def outrun(self, version: int, *, foreign: bool) -> bool:
-        """Have what is committed next get a version above one that a worker has seen.
+        """Give the next commit a version above one that a worker has seen.
 
         The newest commit's own version is not outrun, unless the worker saw another's: everybody
         would be sent a new version because one worker came back.
@@ -73,7 +73,7 @@ class Registry:
         return True
 
     def commit_soon(self, now: Moment) -> None:
-        """Have a commit happen: with the results of the next 50 ms, or when no more can come."""
+        """Commit: with the results of the next 50 ms, or when no more can come."""
         due = now.mono + bounds.COMMIT_WINDOW
         self.commit_at = due if self.commit_at is None else min(self.commit_at, due)
 

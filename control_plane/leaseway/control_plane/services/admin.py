@@ -115,7 +115,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ReportProblem(  # noqa: N802
         self, request: admin_pb2.ReportProblemRequest, context: _Context
     ) -> admin_pb2.ReportProblemResponse:
-        """Take a problem that a caller met."""
+        """Receive a problem that a caller met."""
         await check_client(request.client, context)
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."

@@ -63,7 +63,7 @@ class OpenAsks:
         return list(self._open.items())
 
     def add(self, ask: Ask) -> int:
-        """Take a question; return its id, or 0 where it is refused at once."""
+        """Receive a question; return its id, or 0 where it is refused at once."""
         if len(self._open) >= MAX_ASKS:
             text = f"{MAX_ASKS} questions of this call are open already; wait for their answers."
             ask.refuse(INTERNAL_ERROR, text)
@@ -176,24 +176,24 @@ class Sink(Protocol):
     """Takes what becomes of calls; none of it may block."""
 
     def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
-        """Take a call's result."""
+        """Receive a call's result."""
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
-        """Take why a call has no result."""
+        """Receive why a call has no result."""
 
     def progress(
         self, active: ActiveCall, progress: float, total: float | None, message: str
     ) -> None:
-        """Take a progress report."""
+        """Receive a progress report."""
 
     def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
-        """Take a log message of the server."""
+        """Receive a log message of the server."""
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
-        """Take what the server asks of the caller."""
+        """Receive what the server asks of the caller."""
 
     def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
-        """Take that the server does not want an answer any more."""
+        """Called when the server does not want an answer any more."""
 
     def admit_updates(self, active: ActiveCall) -> None:
         """Make room for changes of a resource that a call follows.
@@ -203,7 +203,7 @@ class Sink(Protocol):
         """
 
     def updated(self, active: ActiveCall, uri: str) -> None:
-        """Take the URI of a resource that changed; empty once a subscription holds."""
+        """Receive the URI of a resource that changed; empty once a subscription holds."""
 
 
 class ActiveCall:

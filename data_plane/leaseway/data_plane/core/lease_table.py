@@ -239,7 +239,7 @@ class LeaseTable:
         lease.launch_hash = launch_hash
 
     def keep(self, lease: Lease) -> None:
-        """Take `end_by` back: what the lease stands on is in force again."""
+        """Cancel a scheduled end: what the lease stands on is in force again."""
         lease.ends_by, lease.why = None, ""
 
     def end(self, lease_id: str, how: How, now: float, why: str = "") -> Lease | None:

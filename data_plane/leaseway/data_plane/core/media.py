@@ -84,10 +84,10 @@ class Keep(Protocol):
     """Keeps the bytes of items."""
 
     def __call__(self, media: Media, /) -> Kept | None:
-        """Take an item's bytes; None leaves the item as it is."""
+        """Receive an item's bytes; None leaves the item as it is."""
 
     def full(self) -> None:
-        """Learn that there are more items than may be kept, which stay as they are."""
+        """Called when there are more items than may be kept, which stay as they are."""
 
 
 def may_hold_media(payload: bytes) -> bool:

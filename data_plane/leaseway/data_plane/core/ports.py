@@ -156,16 +156,16 @@ class Opener(Protocol):
         """
 
     def instance_tools_changed(self, instance: Any) -> None:
-        """Hear that the server says that its tools changed."""
+        """Called when the server says that its tools changed."""
 
     def instance_disconnected(self, instance: Any) -> None:
-        """Hear that it gave no sign of life, before it is ended."""
+        """Called when it gave no sign of life, before it is ended."""
 
     def instance_warned(self, instance: Any, reason: str, text: str) -> None:
-        """Hear what its server can't do as it is configured, and what to do, in sentences."""
+        """Called with sentences: what its server can't do as it is configured, and what to do."""
 
     def instance_mended(self, instance: Any, reason: str) -> None:
-        """Hear that what it was warned of is over."""
+        """Called when what it was warned of is over."""
 
 
 class OpenInstance(Protocol):

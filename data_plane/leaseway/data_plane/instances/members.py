@@ -96,7 +96,7 @@ class LiveInstances:
         return _SERVERS_MAY_ASK if self._asks else self.variant.toolset.protocol_version
 
     def asks_by_requests(self) -> bool:
-        """Have later instances spoken to so that the server's own requests reach callers.
+        """Speak to later instances so that the server's own requests reach callers.
 
         Returns:
             Whether they will be: not where instances are shared, or the entry sets a protocol.

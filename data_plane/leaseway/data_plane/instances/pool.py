@@ -163,7 +163,7 @@ class Pool:
 
     @contextlib.contextmanager
     def trying(self, spec: ServerSpec) -> Iterator[None]:
-        """Have callers that may see a server which is not up yet told that it is being tried."""
+        """Tell callers that may see a server which is not up yet that it is being tried."""
         self._tried.append(spec)
         try:
             yield

@@ -288,7 +288,7 @@ def lease_wait(
 
 
 def _unmeasured(_lease: Lease, _is_new: bool, _live: MeasuredInstance | None) -> None:
-    """Take what nobody wants to know."""
+    """No-op recorder, used when metrics are off."""
 
 
 @contextmanager
@@ -351,7 +351,7 @@ class _Settled(ToolTimer):
         pass
 
     def note(self, took: float, fault: Fault | None, is_error: bool, traceparent: str = "") -> None:
-        """Take no notice."""
+        """Do nothing."""
 
 
 SETTLED: Final = _Settled()

@@ -180,7 +180,7 @@ class UnarySink:
         self._asked = False
 
     def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
-        """Take the result."""
+        """Receive the result."""
         self.active = active
         self.result.set_result((payload, is_error))
         self._other_bytes += len(payload)

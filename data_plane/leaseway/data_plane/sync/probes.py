@@ -61,13 +61,13 @@ class Prober:
         task.add_done_callback(lambda _task: self._running.pop(probe.id, None))
 
     def cancel(self, probe_id: int) -> None:
-        """Take a probe back; nothing of it is left, and no result is sent."""
+        """Cancel a probe; nothing of it is left, and no result is sent."""
         task = self._running.get(probe_id)
         if task is not None:
             task.cancel()
 
     def cancel_all(self) -> None:
-        """Take all probes back: whoever asked for them is gone."""
+        """Cancel all probes: whoever asked for them is gone."""
         for task in self._running.values():
             task.cancel()
 

@@ -70,7 +70,7 @@ class MemoryTransport(Transport):
         self._schedule()
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back what the other end has not received."""
+        """Withdraw what the other end has not received."""
         waiting = self._queue.pop(receipt, None)
         if waiting is None:
             return False

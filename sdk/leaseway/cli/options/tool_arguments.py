@@ -31,7 +31,7 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
 
 
 def are_pairs(words: Sequence[str]) -> bool:
-    """Say whether words are `key=value`, and not one JSON object or `-`."""
+    """Return whether words are `key=value`, and not one JSON object or `-`."""
     return len(words) != 1 or not (words[0] == "-" or words[0].lstrip().startswith("{"))
 
 

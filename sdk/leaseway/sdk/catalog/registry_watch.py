@@ -89,7 +89,7 @@ class RegistryVersion:
             self._wake()
 
     def end(self) -> None:
-        """Let nobody wait any more."""
+        """End all waits."""
         self.ended = True
         self._wake()
 

@@ -106,11 +106,11 @@ class Resolver:
                     raise fault from None
 
     def is_unknown(self, asked: NameOrItem) -> bool:
-        """Say whether nothing is known of a name, and there is nobody to ask at the moment."""
+        """Return whether nothing is known of a name, and there is nobody to ask at the moment."""
         return asked not in self._targets and not self._control.connected
 
     def learn(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
-        """Take a worker's word on where a name leads; it is asked again when that is possible."""
+        """Record where a name leads as a worker says; it is asked again when that is possible."""
         target = self._targets[name] = Target(name, tool, version, 0.0)
         return target
 

@@ -161,7 +161,7 @@ class LeaseManager:
         held.used_at = now
 
     def limit_idle(self, session: str, seconds: float) -> None:
-        """Have leases of a session given back when no call has run on them for so long."""
+        """Give back leases of a session when no call has run on them for so long."""
         if self._limits.get(session) == seconds:
             return
         self._limits.pop(session, None)
@@ -386,7 +386,7 @@ class LeaseManager:
             self._limits.pop(session, None)
 
     def _bury(self, lost: list[Held]) -> None:
-        """Have leases ended that were taken as lost, if their worker should come back."""
+        """End leases that were taken as lost, if their worker should come back."""
         owned = [held for held in lost if held.owned]
         if owned:
             task = self._loop.create_task(self._release_later(owned))

@@ -91,13 +91,13 @@ class CallEvents:
         self.inline_media = inline_media
 
     def take_progress(self, frame: execution_pb2.Progress) -> None:
-        """Take a report."""
+        """Receive a report."""
 
     def take_log(self, frame: execution_pb2.LogMessage) -> None:
-        """Take a log message."""
+        """Receive a log message."""
 
     def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
-        """Take a change of a resource; calls of tools have none."""
+        """Receive a change of a resource; calls of tools have none."""
 
     def take_question(self, question: Question) -> None:
         """Answer a question."""

@@ -162,7 +162,7 @@ class IssueLog:
         self.followed: set[Path] = set()
 
     def add(self, issue: ConfigIssue) -> None:
-        """Take an issue; its server, if it is an error, counts as rejected."""
+        """Record an issue; its server, if it is an error, counts as rejected."""
         if issue.severity == "error" and issue.server_id is not None:
             self.failed.add(issue.server_id)
         self._list(replace(issue, file=issue.file or self._file))

@@ -106,7 +106,7 @@ def _wants(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
 
 
 def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
-    """Say whether a server exposes what it calls by a name, as whatever."""
+    """Return whether a server exposes what it calls by a name, as whatever."""
     served = view.servers.get(server_id)
     names = served.names(kind) if served is not None else ()
     return any(one.original == original for one in names)

@@ -201,12 +201,12 @@ def _serve(
 
 
 def renew(good: LastKnownGood, spec: ServerSpec) -> tuple[LastKnownGood, tuple[Problem, ...]]:
-    """Give a good the exposure rules of a newer spec with the same launch hash."""
+    """Give a last known good the exposure rules of a newer spec with the same launch hash."""
     return make_good(spec, good.listing)
 
 
 def relist(good: LastKnownGood, listing: Listing) -> tuple[LastKnownGood, tuple[Problem, ...]]:
-    """Give a good a newer listing of the same generation.
+    """Give a last known good a newer listing of the same generation.
 
     Where the rules are not known (the configuration could not be read since the control plane
     started), only tools and prompts that were exposed before stay so: a filtered one must not

@@ -42,7 +42,7 @@ class LoadOrder:
         return self._capacity.get(worker_id, 0)
 
     def joined(self, worker_id: str, capacity: int, load: int) -> None:
-        """Take a worker in, or take its new capacity."""
+        """Register a worker, or take its new capacity."""
         self._capacity[worker_id] = capacity
         self.moved(worker_id, load)
 
@@ -52,7 +52,7 @@ class LoadOrder:
         self._take_out(worker_id)
 
     def moved(self, worker_id: str, load: int) -> None:
-        """Take a worker's new load; one that has not joined stays out."""
+        """Record a worker's new load; one that has not joined stays out."""
         self._take_out(worker_id)
         if load < self._capacity.get(worker_id, 0):
             self._load[worker_id] = load
@@ -162,7 +162,7 @@ class PlacementTable:
         return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
 
     def fence(self, lease_id: str, key: LeaseKey) -> HeldLease | None:
-        """Have a lease be found no more, whose holder was told that it is lost; return it.
+        """Remove a lease whose holder was told that it is lost; return it.
 
         One that is reported later is fenced, too; then None is returned now.
         """
@@ -224,7 +224,7 @@ class PlacementTable:
         self._asked.pop(worker_id, None)
 
     def worker_joined(self, worker_id: str, capacity: int) -> None:
-        """Take in a worker that leases may be placed on, with the units that it has."""
+        """Register a worker that leases may be placed on, with the units that it has."""
         self.note_contact(worker_id)
         self._roomy.joined(worker_id, capacity, self.load(worker_id))
 
@@ -261,7 +261,7 @@ class PlacementTable:
         return Placement(chosen)
 
     def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
-        """Take a reported lease; return all with its key where it has a twin, the oldest first."""
+        """Record a reported lease; where it has a twin, return all with its key, oldest first."""
         self.lost(lease.id)
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id == lease.worker_id:
@@ -309,7 +309,7 @@ class PlacementTable:
     def replace_worker(
         self, worker_id: str, leases: Iterable[HeldLease]
     ) -> list[tuple[HeldLease, ...]]:
-        """Take a worker's word on all that it holds; return the twins, as `gained` does."""
+        """Record a worker's report of all that it holds; return the twins, as `gained` does."""
         reported = {lease.id: lease for lease in leases}
         for lease_id in [one for one in self._held.get(worker_id, ()) if one not in reported]:
             self.lost(lease_id)

@@ -62,7 +62,7 @@ class ProbeSchedule:
     _next_id: int = 1
 
     def want(self, spec: ServerSpec, trace: str) -> StartedProbe | None:
-        """Have a spec tried; return the probe of an older launch hash to take back."""
+        """Queue a probe of a spec; return the probe of an older launch hash to take back."""
         job = self.jobs.get(spec.key)
         if job is not None and job.spec.launch_hash == spec.launch_hash:
             job.spec = spec  # a newer exposure or timeout; the try stands
@@ -111,12 +111,12 @@ class ProbeSchedule:
         return None
 
     def retry(self, job: ProbeJob, now: float) -> None:
-        """Have a failed job tried again after its backoff."""
+        """Retry a failed job after its backoff."""
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
 
     def hurry(self, key: VariantKey, now: float) -> None:
-        """Have a variant that waits for its next try tried at once: what it lacked is there."""
+        """Retry a variant at once that waits for its next try: what it lacked is there."""
         job = self.jobs.get(key)
         if job is not None:
             job.not_before = min(job.not_before, now)
@@ -129,7 +129,7 @@ class ProbeSchedule:
         return Outlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
     def worker_gone(self, worker_id: str) -> None:
-        """Have the probes of a worker that left tried elsewhere, at once."""
+        """Retry elsewhere, at once, the probes of a worker that left."""
         for job in self.jobs.values():
             if job.running is not None and job.running.worker_id == worker_id:
                 job.running = None

@@ -69,7 +69,7 @@ class Servers:
         rejected: frozenset[str],
         refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
-        """Take what a configuration wants; `plan` brings it about."""
+        """Record what a configuration wants; `plan` brings it about."""
         before = self.desired or {}
         kept = {
             key: spec
@@ -129,7 +129,7 @@ class Servers:
         self._kept_out = kept_out
 
     def adopt(self, served: Served) -> None:
-        """Take what a worker holds, if it is nearer to what is desired than what is known."""
+        """Record what a worker holds, if it is nearer to what is desired than what is known."""
         good = self.last_known_good.get(served.key)
         wanted = (self.desired or {}).get(served.key)
         stood_in = good is not None and good.spec.hidden and served.key in self.refused
@@ -143,7 +143,7 @@ class Servers:
             self.changed = True
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
-        """Take the end of a probe; one that was taken back changes nothing."""
+        """Record the end of a probe; one that was taken back changes nothing."""
         job = self.probes.ended(probe_id)
         if job is None:
             return
@@ -160,7 +160,7 @@ class Servers:
     def relisted(
         self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
     ) -> None:
-        """Take a new listing of a live shared instance; a failed one changes no tool."""
+        """Record a new listing of a live shared instance; a failed one changes no tool."""
         good = self.last_known_good.get(key)
         if good is None or good.launch_hash != launch_hash:
             return
@@ -170,7 +170,7 @@ class Servers:
             self._show_trouble(key, outcome, now)
 
     def give_up_overdue(self, now: Moment) -> None:
-        """Have probes that no worker answered tried again."""
+        """Retry probes that no worker answered."""
         for job in self.probes.overdue(now.mono):
             probe, key = job.running, job.spec.key
             assert probe is not None

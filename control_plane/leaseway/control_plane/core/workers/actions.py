@@ -25,7 +25,7 @@ class WantContent:
 
 @dataclass(frozen=True)
 class StartProbe:
-    """Have a server tried. `trace` is the traceparent of the reload behind it, or empty."""
+    """Try a server. `trace` is the traceparent of the reload behind it, or empty."""
 
     id: int
     spec: ServerSpec
@@ -34,7 +34,7 @@ class StartProbe:
 
 @dataclass(frozen=True)
 class CancelProbe:
-    """Take a probe back."""
+    """Cancel a probe."""
 
     id: int
 

@@ -138,7 +138,7 @@ class WorkerRecord:
     _failing: frozenset[Launched] = frozenset()
 
     def has_instances(self, instances: tuple[InstanceInfo, ...]) -> None:
-        """Take the worker's word on all its instances, and on the starts that fail."""
+        """Record the worker's report of all its instances and of the starts that fail."""
         self.instances = instances
         usable = {
             one.launched

@@ -69,7 +69,7 @@ class Roster:
     # What workers say.
 
     def join(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
-        """Take a worker in, with its word on all the leases that it holds.
+        """Register a worker, with its word on all the leases that it holds.
 
         Raises:
             WorkerRefused: Another run of the same id may still be alive.
@@ -117,7 +117,7 @@ class Roster:
             self._forget(record.id)
 
     def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
-        """Take what a worker says has changed; say whether it serves a variant that had failed."""
+        """Record what a worker says has changed; return whether a failed variant is served."""
         record.calls_in_flight = report.calls_in_flight
         if report.draining and not record.draining:
             record.draining = True
@@ -156,7 +156,7 @@ class Roster:
         return push
 
     def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
-        """Take an acknowledgement; False where it is stale."""
+        """Record an acknowledgement; False where it is stale."""
         known = record.subscription.ack(nonce)
         self._moved(record.id)
         self._show_refusals(record, now)
@@ -165,7 +165,7 @@ class Roster:
     def nack(
         self, record: WorkerRecord, nonce: int, refusals: Iterable[Refusal], now: Moment
     ) -> None:
-        """Take refusals of what was sent; the acknowledgement of the rest follows."""
+        """Record refusals of what was sent; the acknowledgement of the rest follows."""
         record.subscription.nack(nonce, refusals)
         self._show_refusals(record, now)
 
@@ -188,7 +188,7 @@ class Roster:
         return True
 
     def fence(self, lease_id: str, key: LeaseKey) -> None:
-        """Have a lease that its holder was told is lost ended, now or when its worker is back."""
+        """End a lease that its holder was told is lost, now or when its worker is back."""
         self.placements.fence(lease_id, key)
         lease = self.placements.leases.get(lease_id)
         if lease is None or lease.key != key:
@@ -303,7 +303,7 @@ class Roster:
         raise WorkerRefused(message)
 
     def _revoke_twin(self, twins: tuple[HeldLease, ...]) -> None:
-        """Have the younger of two leases with one key revoked (DESIGN §5).
+        """Revoke the younger of two leases with one key (DESIGN §5).
 
         The lease of a worker that is gone or drains is no twin: its successor took its place. If
         that worker comes back with it, the older one stands again. Nor is one that its worker was

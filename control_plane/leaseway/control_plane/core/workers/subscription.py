@@ -104,7 +104,7 @@ class Subscription:
         return self.pending
 
     def ack(self, nonce: int) -> bool:
-        """Take an acknowledgement; False where its nonce is not the pending one's."""
+        """Record an acknowledgement; False where its nonce is not the pending one's."""
         push = self.pending
         if push is None or push.nonce != nonce:
             self.stale += 1
@@ -123,7 +123,7 @@ class Subscription:
         return True
 
     def nack(self, nonce: int, refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
-        """Take refusals; the acknowledgement of the rest follows.
+        """Record refusals; the acknowledgement of the rest follows.
 
         Returns:
             Those that were taken: of a stale nonce none, else those of what was sent.
@@ -140,7 +140,7 @@ class Subscription:
         return taken
 
     def heal(self, key: VariantKey, reason: str) -> bool:
-        """Take a worker's word that what a variant failed for is mended: it has it now."""
+        """Record a worker's report that what a variant failed for is mended: it has it now."""
         refused = self.refused.get(key)
         if refused is None or (refused[0].kind, refused[0].reason) != ("failed", reason):
             return False

@@ -98,7 +98,7 @@ class EventReader:
                 raise
 
     def take(self, key: object, event: SseEvent) -> None:
-        """Take one event's message.
+        """Receive one event's message.
 
         Raises:
             Fault: It is no JSON-RPC.

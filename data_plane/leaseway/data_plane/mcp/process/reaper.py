@@ -101,7 +101,7 @@ class _Run:
         self._path = fresh.rename(folder / token)
 
     def leave(self) -> None:
-        """Take it off the list: nothing is left of it."""
+        """Remove it from the list: nothing is left of it."""
         if self._path is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink()

@@ -62,7 +62,7 @@ class StderrTail:
         self._room = self._line_bytes + max((len(s.encode()) for s in found), default=0)
 
     def feed(self, data: bytes) -> None:
-        """Take what the server wrote, in pieces of any size."""
+        """Receive what the server wrote, in pieces of any size."""
         *ended, rest = data.split(b"\n")
         for piece in ended:
             self._add(piece)

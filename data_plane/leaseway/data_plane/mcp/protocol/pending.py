@@ -58,10 +58,10 @@ class Pending(Protocol):
     written: bool
 
     def resolve(self, answer: Envelope) -> None:
-        """Take the server's answer."""
+        """Receive the server's answer."""
 
     def fail(self, fault: Fault) -> None:
-        """Learn that none will come."""
+        """Called when none will come."""
 
 
 class _Calls(Protocol):
@@ -109,13 +109,13 @@ class ToolCall:
             self._connection.cancel_call(self, reason)
 
     def resolve(self, answer: Envelope) -> None:
-        """Take the server's answer; one that wants input first is not the end."""
+        """Receive the server's answer; one that wants input first is not the end."""
         outcome = self._outcome(answer)
         if outcome is not None:
             self._end(outcome)
 
     def fail(self, fault: Fault) -> None:
-        """Learn that none will come."""
+        """Called when none will come."""
         self._end(Outcome(b"", fault=fault))
 
     def log(self, level: str, logger: str, data: bytes) -> None:
@@ -184,7 +184,7 @@ class RawRequest:
         self.written = False
 
     def resolve(self, answer: Envelope) -> None:
-        """Take the server's answer."""
+        """Receive the server's answer."""
         if self.answer.done():
             return
         if memoryview(answer.error):
@@ -193,7 +193,7 @@ class RawRequest:
             self.answer.set_result(bytes(answer.result))
 
     def fail(self, fault: Fault) -> None:
-        """Learn that none will come."""
+        """Called when none will come."""
         if self.answer.done():
             return
         if fault.reason is Reason.SERVER_ERROR:

@@ -126,7 +126,7 @@ class StreamPeer(Peer):
     # Receiving.
 
     def receive(self, messages: Sequence[bytes]) -> None:
-        """Take what the server sent (see `Receiver`)."""
+        """Receive what the server sent (see `Receiver`)."""
         self.signs.hear(self._next_id)
         for message in messages:
             self._take(message)

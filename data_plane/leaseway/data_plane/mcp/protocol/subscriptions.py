@@ -58,7 +58,7 @@ class _Follower:
             self._on_update(uri)
 
     def fail(self, fault: Fault) -> None:
-        """Learn that nothing more will come."""
+        """Called when nothing more will come."""
         if self._on_update is not None:
             self._on_update = None
             self._done(Outcome(b"", fault=fault))

@@ -38,10 +38,10 @@ class Receiver(Protocol):
     """What a transport gives all that comes to. Runs on the loop, never blocks, never raises."""
 
     def receive(self, messages: Sequence[bytes]) -> None:
-        """Take what came at once, in its order: a JSON-RPC message each."""
+        """Receive what came at once, in its order: a JSON-RPC message each."""
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:
-        """Learn that a message above `bounds.MAX_LINE` was skipped.
+        """Called when a message above `bounds.MAX_LINE` was skipped.
 
         Args:
             head: Its first 1024 bytes.
@@ -50,13 +50,13 @@ class Receiver(Protocol):
         """
 
     def failed(self, receipt: Receipt, fault: Fault) -> None:
-        """Learn that one message did not get through; the others are not concerned."""
+        """Called when one message did not get through; the others are not concerned."""
 
     def ending(self, fault: Fault) -> None:
-        """Learn that nothing can be sent any more; `lost` follows with all that is known."""
+        """Called when nothing can be sent any more; `lost` follows with all that is known."""
 
     def lost(self, fault: Fault) -> None:
-        """Learn that the connection has ended. Once; nothing is received after it."""
+        """Called when the connection has ended. Once; nothing is received after it."""
 
 
 class Transport(ABC):
@@ -102,7 +102,7 @@ class Transport(ABC):
         """
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back a message that is not written yet; say whether it was there."""
+        """Withdraw a message that is not written yet; say whether it was there."""
         return False
 
     def waiting(self) -> int:

@@ -88,7 +88,7 @@ class Pulled(Transport):
         self._wake.set()
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back what waits here."""
+        """Withdraw what waits here."""
         waiting = self._queue.pop(receipt, None)
         if waiting is None:
             return False

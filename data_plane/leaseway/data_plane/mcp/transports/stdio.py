@@ -117,7 +117,7 @@ class StdioTransport(Transport):
             self._loop.call_soon(self._flush)
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Take back what waits here."""
+        """Withdraw what waits here."""
         waiting = self._queue.pop(receipt, None)
         if waiting is None:
             return False
@@ -165,7 +165,7 @@ class StdioTransport(Transport):
     # Reading.
 
     def received(self, data: bytes) -> None:
-        """Take what the server wrote."""
+        """Receive what the server wrote."""
         try:
             lines = self._lines.feed(data)
         except LineTooLong:
