@@ -189,7 +189,11 @@ class Immortal(subprocess.Popen[bytes]):
 
     def wait(self, timeout: float | None = None) -> int:
         assert timeout is not None, "Nobody may wait for it for ever."
+        assert timeout <= 0.05, "The loop waits meanwhile."
         raise subprocess.TimeoutExpired(self.args, timeout)
+
+    def poll(self) -> int | None:
+        return None
 
     def end(self) -> None:
         super().kill()
@@ -231,7 +235,9 @@ async def test_a_server_that_can_not_be_killed_does_not_hold_up_who_refuses_it(
     launch = Launch(("sleep", "600"), dict(os.environ))
     with pytest.raises(Fault, match="could not be watched"):
         await ServerProcess.start("s", launch, StderrTail(), reaper)
-    assert f"Process {started[0].pid} of the server s survives SIGKILL" in caplog.text
+    async with asyncio.timeout(BOUND):
+        while f"Process {started[0].pid} of the server s survives SIGKILL" not in caplog.text:
+            await asyncio.sleep(0.01)
     started[0].end()
     await reaper.close()
 

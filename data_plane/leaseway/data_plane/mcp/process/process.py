@@ -26,6 +26,9 @@ from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
+_LOOKS: Final = 100
+_BETWEEN_LOOKS: Final = 0.05
+"""Seconds; what was killed and has not ended at once is looked at for 5 s."""
 PATIENCE: Final = 2.0
 """Seconds from closing standard input to SIGTERM, and from there to SIGKILL."""
 
@@ -68,6 +71,7 @@ class ServerProcess:
         self._stderr = _StderrReader(stderr, self.stderr_ended)
         self._stderr_transport: asyncio.BaseTransport | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._dying: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -192,7 +196,7 @@ class ServerProcess:
         if reap_killed(self._popen):
             self._reaper.release(self.pid, self._mark)
         else:
-            self._say_it_survives()
+            self._dying = self._loop.create_task(self._released_when_dead())
         for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             if pipe is not None:
                 pipe.close()
@@ -200,6 +204,14 @@ class ServerProcess:
             self._launch.cgroup.discard()
         if self._launch.container is not None:
             self._stopping = self._loop.create_task(self._launch.container.remove())
+
+    async def _released_when_dead(self) -> None:
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_BETWEEN_LOOKS)
+            if self._popen.poll() is not None:
+                self._reaper.release(self.pid, self._mark)
+                return
+        self._say_it_survives()
 
     def describe_exit(self) -> str:
         """Return how the process ended, as a part of a sentence; it has ended."""
