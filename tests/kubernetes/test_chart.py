@@ -31,7 +31,8 @@ _EVERYTHING = (
     '--set-json=controlPlane.config.tenants={"acme":"version: 1\\nservers: {}\\n"}',
     '--set-json=networkPolicy.clients.namespaceSelector={"matchLabels":{"team":"a"}}',
 )
-_OF_OTHERS = ("ServiceMonitor", "ScaledObject")
+_TLS = ("--set=tls.certManager.enabled=true", "--set=tls.certManager.issuerRef.name=ca")
+_OF_OTHERS = ("ServiceMonitor", "ScaledObject", "Certificate")
 """Kinds that Kubernetes itself has no schema of."""
 
 
@@ -56,7 +57,11 @@ def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
         yield pod, pod["containers"][0]
 
 
-@pytest.mark.parametrize("options", [(), _EVERYTHING], ids=["as it is", "with everything"])
+@pytest.mark.parametrize(
+    "options",
+    [(), _EVERYTHING, (*_EVERYTHING, *_TLS)],
+    ids=["as it is", "with everything", "with TLS"],
+)
 def test_all_that_the_chart_makes_is_valid_kubernetes(helm: str, options: tuple[str, ...]) -> None:
     objects = render(helm, *options)
 
@@ -78,6 +83,7 @@ def test_helm_lint_has_nothing_against_the_chart(helm: str) -> None:
         ("controlPlane.replica=3", "additional properties 'replica' not allowed"),
         ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
         ("workers.gpu.capacitty=3", "additional properties 'capacitty' not allowed"),
+        ("tls.certManager.enabled=true", "which issuer signs the certificate"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
     ],
 )
@@ -217,3 +223,34 @@ def test_only_workers_that_run_pods_have_rights(helm: str) -> None:
     assert made["serviceAccountName"] == "leaseway-images"
     names = {each["name"] for each in made["containers"][0]["env"]}
     assert {"LEASEWAY_POD_NAME", "LEASEWAY_POD_UID", "LEASEWAY_POD_NAMESPACE"} <= names
+
+
+def test_with_tls_all_of_them_show_one_certificate_and_ask_for_its_name(helm: str) -> None:
+    objects = render(helm, *_TLS, "--set=front.enabled=true", "--set=serviceMonitor.enabled=true")
+
+    (certificate,) = of_kind(objects, "Certificate")
+    name = "leaseway-control-plane.apps.svc"
+    assert {name, "leaseway-front.apps.svc"} <= set(certificate["spec"]["dnsNames"])
+    secret = certificate["spec"]["secretName"]
+    for pod, container in containers(objects):
+        environment = {each["name"]: each.get("value") for each in container["env"]}
+        assert environment["LEASEWAY_TLS_NAME"] == name
+        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        assert "subPath" not in mounts["tls"], "only a folder follows a Secret that is renewed"
+        for variable in ("CERT", "KEY", "CA"):
+            assert environment[f"LEASEWAY_TLS_{variable}"].startswith(mounts["tls"]["mountPath"])
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert volumes["tls"]["secret"]["secretName"] == secret
+        probes = [container[each] for each in container if each.endswith("Probe")]
+        assert not any("grpc" in each for each in probes), "the kubelet speaks no TLS there"
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    assert monitor["spec"]["endpoints"][0]["tlsConfig"]["serverName"] == name
+
+
+def test_a_secret_of_ones_own_takes_the_place_of_a_certificate(helm: str) -> None:
+    objects = render(helm, "--set=tls.existingSecret=mine")
+
+    assert of_kind(objects, "Certificate") == []
+    for pod, _ in containers(objects):
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert volumes["tls"]["secret"]["secretName"] == "mine"

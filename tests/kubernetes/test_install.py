@@ -18,6 +18,12 @@ from tests.kubernetes.processes import Planes
 from leaseway.sdk import AsyncClient
 
 _LEASE = "leaseway-control-plane"
+_ISSUER = ("name", "kind", "group")
+_TLS = (
+    "--set=front.enabled=true",
+    "--set=tls.certManager.enabled=true",
+    "--set=tls.certManager.issuerRef.name=ca",
+)
 
 
 def role(helm: str, namespace: str) -> list[dict[str, Any]]:
@@ -54,6 +60,85 @@ def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[
         for rule in rules
     ]
     return [rule for rule in changed if rule["verbs"]]  # the API takes no rule without any
+
+
+def install_certificates(cluster: Cluster) -> None:
+    """Give the API the part of cert-manager's definition that the chart makes use of."""
+    text = {"type": "string"}
+    texts = {"type": "array", "items": text}
+    issuer = {"type": "object", "required": ["name"], "properties": dict.fromkeys(_ISSUER, text)}
+    key = {
+        "type": "object",
+        "properties": {
+            "algorithm": {"type": "string", "enum": ["RSA", "ECDSA", "Ed25519"]},
+            "rotationPolicy": {"type": "string", "enum": ["Never", "Always"]},
+            "size": {"type": "integer"},
+        },
+    }
+    spec = {
+        "type": "object",
+        "required": ["issuerRef", "secretName"],
+        "properties": {
+            **dict.fromkeys(("secretName", "commonName", "duration", "renewBefore"), text),
+            **dict.fromkeys(("dnsNames", "usages"), texts),
+            "issuerRef": issuer,
+            "privateKey": key,
+        },
+    }
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "certificates.cert-manager.io"},
+        "spec": {
+            "group": "cert-manager.io",
+            "scope": "Namespaced",
+            "names": {"kind": "Certificate", "plural": "certificates"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    cluster.request("POST", path, definition)
+
+
+async def test_the_chart_with_tls_by_cert_manager_is_taken_by_the_api(
+    cluster: Cluster, namespace: str, helm: str, tmp_path: Path
+) -> None:
+    install_certificates(cluster)
+    certificates = f"/apis/cert-manager.io/v1/namespaces/{namespace}/certificates"
+
+    async def served() -> bool:
+        try:
+            await asyncio.to_thread(cluster.request, "GET", certificates)
+        except ApiRefused:
+            return False
+        return True
+
+    await eventually(served)
+    made = subprocess.run(
+        [helm, "template", "leaseway", str(CHART), "--namespace", namespace, *_TLS],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
+    apply = [kubectl, "apply", "--validate=strict", "-n", namespace, "-f", "-"]
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(cluster.kubeconfig()),
+        "HOME": str(tmp_path),  # what kubectl knows of the API's kinds is kept there
+    }
+
+    outcome = await asyncio.to_thread(
+        lambda: subprocess.run(
+            apply, input=made.stdout, check=False, capture_output=True, text=True, env=environment
+        )
+    )
+
+    assert outcome.returncode == 0, outcome.stderr
+    assert "Warning" not in outcome.stderr
+    (found,) = cluster.request("GET", certificates)["items"]
+    assert found["spec"]["secretName"] == "leaseway-tls"
 
 
 def test_helm_installs_the_chart_on_the_server(

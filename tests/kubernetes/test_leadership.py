@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import Part, eventually, kit
 from tests.kubernetes.cluster import ApiRefused, Cluster
 from tests.kubernetes.processes import Planes
@@ -57,6 +58,10 @@ async def leading(cluster: Cluster, namespace: str, planes: Planes) -> tuple[Par
     address = await leader_of(cluster, namespace)
     first, second = planes.planes
     return (first, second) if first.address == address else (second, first)
+
+
+_OUTAGE = 60.0
+"""Seconds that the API is down: ten times as long as the Lease lasts."""
 
 
 async def call(client: AsyncClient) -> None:
@@ -189,7 +194,7 @@ async def test_an_api_that_is_down_fails_no_call(
         await call(client)
         await asyncio.to_thread(cluster.stop_api)
         try:
-            until = asyncio.get_running_loop().time() + 9.0  # the Lease's duration and a half
+            until = asyncio.get_running_loop().time() + _OUTAGE
             while asyncio.get_running_loop().time() < until:
                 await call(client)
                 assert not (await session.call_tool("list_files", {})).is_error
@@ -204,3 +209,40 @@ async def test_an_api_that_is_down_fails_no_call(
         await leading(cluster, namespace, planes)
         await eventually(settled)
         assert not (await session.call_tool("list_files", {})).is_error
+
+
+async def test_a_leader_that_stood_still_and_was_deposed_meanwhile_changes_nothing(
+    cluster: Cluster, namespace: str, planes: Planes
+) -> None:
+    leader, other = await leading(cluster, namespace, planes)
+    async with AsyncClient(planes.address) as client, client.session("dialog") as session:
+        lease = await session.acquire("files", ttl=300, wait=20)
+        await call(client)
+        calls = Caller(client)
+        leader.process.send_signal(signal.SIGSTOP)
+        try:
+
+            async def taken_over() -> bool:
+                return await leader_of(cluster, namespace) == other.address
+
+            await eventually(taken_over, within=4 * BOUND)
+            async with AsyncClient(other.address) as fresh:
+
+                async def all_here() -> bool:
+                    return len(await fresh.workers()) == 2
+
+                await eventually(all_here, within=4 * BOUND)
+                version = (await fresh.list_tools()).registry_version
+                # It goes on with all that it was about to say and write: of an older term.
+                leader.process.send_signal(signal.SIGCONT)
+                await eventually(lambda: any("leads no more" in line for line in leader.log))
+                assert await leader_of(cluster, namespace) == other.address
+                assert len(await fresh.workers()) == 2
+                assert (await fresh.list_tools()).registry_version >= version
+                assert [one.id for one in await fresh.leases()] == [lease.id]
+        finally:
+            leader.process.send_signal(signal.SIGCONT)
+        await calls.stop()
+        assert calls.calls > 0
+        assert not (await session.call_tool("list_files", {})).is_error
+    assert leader.process.returncode is None

@@ -46,6 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
     secretKeyRef:
       name: {{ include "leaseway.keySecret" . }}
       key: {{ .Values.key.secretKey }}
+{{- include "leaseway.tlsEnv" . }}
 {{- with .Values.telemetry.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}
@@ -81,4 +82,48 @@ topologySpreadConstraints:
 {{- /* One pool: the defaults with what the pool says over them. */ -}}
 {{- define "leaseway.pool" -}}
 {{- mustMergeOverwrite (deepCopy .defaults) (deepCopy (.pool | default dict)) | toYaml -}}
+{{- end }}
+
+{{- /* TLS: a Secret of the kind kubernetes.io/tls with ca.crt, by cert-manager or your own. */ -}}
+{{- define "leaseway.tlsOn" -}}
+{{- if or .Values.tls.certManager.enabled .Values.tls.existingSecret }}yes{{ end -}}
+{{- end }}
+
+{{- define "leaseway.tlsSecret" -}}
+{{- .Values.tls.existingSecret | default (printf "%s-tls" (include "leaseway.fullname" .)) -}}
+{{- end }}
+
+{{- define "leaseway.tlsName" -}}
+{{- printf "%s-control-plane.%s.svc" (include "leaseway.fullname" .) .Release.Namespace -}}
+{{- end }}
+
+{{- define "leaseway.tlsEnv" -}}
+{{- if include "leaseway.tlsOn" . }}
+{{- range $name, $file := dict "CERT" "tls.crt" "KEY" "tls.key" "CA" "ca.crt" }}
+- { name: LEASEWAY_TLS_{{ $name }}, value: /run/tls/{{ $file }} }
+{{- end }}
+- { name: LEASEWAY_TLS_NAME, value: {{ include "leaseway.tlsName" . }} }
+{{- end }}
+{{- end }}
+
+{{- define "leaseway.tlsMount" -}}
+{{- if include "leaseway.tlsOn" . -}}
+- { name: tls, mountPath: /run/tls, readOnly: true }
+{{- end -}}
+{{- end }}
+
+{{- define "leaseway.tlsVolume" -}}
+{{- if include "leaseway.tlsOn" . -}}
+- name: tls
+  secret: { secretName: {{ include "leaseway.tlsSecret" . }}, defaultMode: 288 }
+{{- end -}}
+{{- end }}
+
+{{- /* How to ask whether a process answers: the kubelet's gRPC probes speak no TLS. */ -}}
+{{- define "leaseway.probe" -}}
+{{- if .root | include "leaseway.tlsOn" -}}
+tcpSocket: { port: {{ .port }} }
+{{- else -}}
+grpc: { port: {{ .port }}{{ with .service }}, service: {{ . }}{{ end }} }
+{{- end -}}
 {{- end }}
