@@ -5,13 +5,17 @@ Each tool returns JSON as text; what fails returns the name of its error instead
 to FILE.
 """
 
+import ctypes
+import errno
 import json
 import os
+import platform
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -60,6 +64,46 @@ class Tools:
         with socket.socket(socket.AF_UNIX) as one:
             one.connect(path)
         return "connected"
+
+    def names(self, path):
+        return sorted(os.listdir(path))  # noqa: PTH208
+
+    def kernel(self, x86_64, aarch64, arguments=()):
+        """Make a system call by its number; return what came back, or the error's name."""
+        number = x86_64 if platform.machine() == "x86_64" else aarch64
+        library = ctypes.CDLL(None, use_errno=True)
+        given = [ctypes.c_long(each) for each in arguments]
+        outcome = library.syscall(ctypes.c_long(number), *given)
+        return outcome if outcome >= 0 else errno.errorcode[ctypes.get_errno()]
+
+    def clone(self, flags):
+        """Start a child that ends at once, with flags of its own; return whether it came to be."""
+        number = 56 if platform.machine() == "x86_64" else 220
+        outcome = ctypes.CDLL(None, use_errno=True).syscall(number, flags | signal.SIGCHLD, 0, 0)
+        if outcome == 0:
+            os._exit(0)
+        return "started" if outcome > 0 else errno.errorcode[ctypes.get_errno()]
+
+    def family(self, number):
+        try:
+            socket.socket(number, socket.SOCK_DGRAM).close()
+        except OSError as error:
+            return errno.errorcode[error.errno]
+        return "opened"
+
+    def run(self, command):
+        outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+        return {"status": outcome.returncode, "words": outcome.stdout + outcome.stderr}
+
+    def threads(self, count):
+        """Run as many threads; they and processes come by clone3, which falls back."""
+        done = []
+        started = [threading.Thread(target=done.append, args=(1,)) for _ in range(count)]
+        for each in started:
+            each.start()
+        for each in started:
+            each.join()
+        return len(done)
 
     def open_files(self, count):
         kept.extend(Path("/dev/null").open() for _ in range(count))  # noqa: SIM115

@@ -102,11 +102,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a sandboxed instance may reach."""
+    """What a sandboxed instance may reach; `strict` is the stronger level of two."""
 
     enabled: bool = False
     network: bool = False
     writable_paths: tuple[str, ...] = ()
+    strict: bool = False
+
+    def launch_part(self) -> dict[str, object]:
+        """Return what a launch hash is made of: what came later, only where it is set."""
+        part = asdict(self)
+        if not self.strict:
+            del part["strict"]
+        return part
 
 
 @dataclass(frozen=True)
@@ -222,7 +230,7 @@ class ServerSpec:
                 "protocol": self.protocol,
                 "inherit_env": self.inherit_env,
                 "limits": asdict(self.limits),
-                "sandbox": asdict(self.sandbox),
+                "sandbox": self.sandbox.launch_part(),
                 # Only where it is set, as below.
                 **self._http_part(),
                 **{name: text for name in _LATER if (text := getattr(self, name))},

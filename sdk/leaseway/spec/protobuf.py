@@ -58,6 +58,7 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
             enabled=spec.sandbox.enabled,
             network=spec.sandbox.network,
             writable_paths=spec.sandbox.writable_paths,
+            strict=spec.sandbox.strict,
         ),
         instances=spec_pb2.InstancePolicy(
             start=policy.start or "",
@@ -136,6 +137,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
             enabled=message.sandbox.enabled,
             network=message.sandbox.network,
             writable_paths=tuple(message.sandbox.writable_paths),
+            strict=message.sandbox.strict,
         ),
         instances=_policy_from_wire(message.instances),
         startup_timeout=_seconds_or(message, "startup_timeout", bounds.STARTUP_TIMEOUT),

@@ -172,10 +172,15 @@ class Sandbox(_message.Message):
     ENABLED_FIELD_NUMBER: _builtins.int
     NETWORK_FIELD_NUMBER: _builtins.int
     WRITABLE_PATHS_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
     enabled: _builtins.bool
     """Whether the instance runs in a sandbox at all."""
     network: _builtins.bool
     """Whether the instance keeps its network."""
+    strict: _builtins.bool
+    """Whether it also has neither homes, namespaces of its own nor system calls
+    that ordinary programs do without.
+    """
     @_builtins.property
     def writable_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Absolute paths that stay writable; all others are read-only."""
@@ -186,10 +191,11 @@ class Sandbox(_message.Message):
         enabled: _builtins.bool = ...,
         network: _builtins.bool = ...,
         writable_paths: _abc.Iterable[_builtins.str] | None = ...,
+        strict: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "network", b"network", "writable_paths", b"writable_paths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["enabled", b"enabled", "network", b"network", "strict", b"strict", "writable_paths", b"writable_paths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

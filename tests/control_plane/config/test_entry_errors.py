@@ -130,7 +130,7 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("limits: {cpu: ▸none}", "limits.cpu", "WRONG_TYPE",
      "'servers.s.limits.cpu' must be a number from 0.01 to 1024, but it is text."),
     ("sandbox: ▸'on'", "sandbox", "WRONG_TYPE",
-     "'servers.s.sandbox' must be true, false or {network: …, writable: […]}."),
+     "'servers.s.sandbox' must be true, false, strict or {level: …, network: …, writable: […]}."),
     # Values outside of what a key allows.
     ("start: ▸eagr", "start", "BAD_VALUE",
      "'servers.s.start' can't be 'eagr': did you mean 'eager'?"),

@@ -191,6 +191,9 @@ def test_a_memory_limit_is_bytes_or_a_number_with_a_unit(written: str, size: int
         ("{}", Sandbox(enabled=True)),
         ("{network: true}", Sandbox(enabled=True, network=True)),
         ("{writable: [/a]}", Sandbox(enabled=True, writable_paths=("/a",))),
+        ("strict", Sandbox(enabled=True, strict=True)),
+        ("{level: basic}", Sandbox(enabled=True)),
+        ("{level: strict, network: true}", Sandbox(enabled=True, network=True, strict=True)),
     ],
 )
 def test_a_sandbox_is_a_switch_or_says_what_stays_open(written: str, sandbox: Sandbox) -> None:

@@ -38,6 +38,8 @@ ACCEPTED = [
     file(**STDIO, restart={"initial": 0.1, "max": "2s"}, limits={"memory": "1GiB", "cpu": 2}),
     file(**STDIO, prompts={"whitelist": ["a*"]}, resources={"blacklist": ["file:///*", "ü?"]}),
     file(**STDIO, sandbox=True, max_age="1h30m", start="lazy", warm=1),
+    file(**STDIO, sandbox="strict"),
+    file(**STDIO, sandbox={"level": "strict", "network": True}),
     file(**HTTP, headers={"A": {"file": "/b"}}, sessionId="", protocol="auto"),
     {"version": 1, "defaults": {"transform": [{"suffix": "_x"}]}, "servers": {}},
 ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.process.sandbox import try_command
+from leaseway.data_plane.mcp.process.sandbox.trial import try_command
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
 

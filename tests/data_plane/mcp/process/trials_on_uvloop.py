@@ -11,7 +11,7 @@ import sys
 import grpc
 import uvloop
 
-from leaseway.data_plane.mcp.process.sandbox import try_command
+from leaseway.data_plane.mcp.process.sandbox.trial import try_command
 
 
 async def main() -> None:

@@ -196,7 +196,17 @@ _SERVER: Final[Mapping[str, Schema]] = {
         }
     ),
     "sandbox": {
-        "anyOf": [_FLAG, _object({"network": _FLAG, "writable": {"type": "array", "items": _TEXT}})]
+        "anyOf": [
+            _FLAG,
+            _choice("strict"),
+            _object(
+                {
+                    "level": _choice("basic", "strict"),
+                    "network": _FLAG,
+                    "writable": {"type": "array", "items": _TEXT},
+                }
+            ),
+        ]
     },
     "url": {"type": "string", "minLength": 1},
     "headers": _VALUES,

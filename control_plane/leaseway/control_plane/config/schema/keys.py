@@ -51,6 +51,7 @@ _YEAR: Final = 365 * _DAY
 _INSTANT: Final = 0.001
 _MOST_INSTANCES: Final = 4_096
 _MOST_MEMORY: Final = 1024**5
+_BASIC, _STRICT = "basic", "strict"
 
 _STDIO: Final = frozenset({"stdio"})
 _PYTHON: Final = frozenset({"python"})
@@ -118,10 +119,15 @@ def _restart(node: Tree, where: Where) -> Backoff | None:
 def _sandbox(node: Tree, where: Where) -> Sandbox | None:
     if isinstance(node, Leaf) and isinstance(node.value, bool):
         return Sandbox(enabled=node.value)
+    if isinstance(node, Leaf) and node.value == _STRICT:
+        return Sandbox(enabled=True, strict=True)
     if isinstance(node, Table):
         sandbox: Sandbox | None = _SANDBOX(node, where)
         return sandbox
-    message = f"{shown(where.key)} must be true, false or {{network: …, writable: […]}}."
+    message = (
+        f"{shown(where.key)} must be true, false, strict or"
+        " {level: …, network: …, writable: […]}."
+    )
     where.error(node.at, IssueReason.WRONG_TYPE, message)
     return None
 
@@ -141,8 +147,10 @@ def _writable_path(node: Tree, where: Where) -> str | None:
     return None
 
 
-def _enabled_sandbox(network: bool = False, writable_paths: tuple[str, ...] = ()) -> Sandbox:
-    return Sandbox(enabled=True, network=network, writable_paths=writable_paths)
+def _enabled_sandbox(
+    level: str = _BASIC, network: bool = False, writable_paths: tuple[str, ...] = ()
+) -> Sandbox:
+    return Sandbox(True, network, writable_paths, strict=level == _STRICT)
 
 
 _RESTART: Final = record(
@@ -168,6 +176,7 @@ _LIMITS: Final = record(
 
 _SANDBOX: Final = record(
     (
+        Key("level", choice(_BASIC, _STRICT), "level"),
         Key("network", boolean, "network"),
         Key("writable", list_of(_writable_path, 100), "writable_paths"),
     ),

@@ -166,6 +166,8 @@ def _confine(spec: ServerSpec, container: Manifest, volumes: list[Manifest]) -> 
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+    if spec.sandbox.strict:
+        container["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
     mounts = list(container.get("volumeMounts") or [])
     there = {each.get("mountPath") for each in mounts}
     wanted = ("/tmp", *spec.sandbox.writable_paths)  # noqa: S108 - inside of it

@@ -14,7 +14,8 @@ from typing import Final
 from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
 from leaseway.data_plane.mcp.process.containers import Container
 from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
-from leaseway.data_plane.mcp.process.sandbox import TRIAL_TIMEOUT, disk, look_around, sandboxed
+from leaseway.data_plane.mcp.process.sandbox.bubblewrap import look_around, sandboxed
+from leaseway.data_plane.mcp.process.sandbox.trial import TRIAL_TIMEOUT, disk
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault, Reason
 

@@ -1,5 +1,7 @@
 """What a limited server's process runs first: it takes its limits on, then becomes the server.
 
+Before a strict sandbox it opens the filter of system calls, from which bubblewrap reads it.
+
 Started with `python -I -S` on this very file, so it imports the standard library only. Limits
 hold so from the server's first instruction, and for everything that it starts. A shell would be
 smaller, but drops variables from the environment whose names it does not like.
@@ -8,6 +10,7 @@ smaller, but drops variables from the environment whose names it does not like.
 
 - `join=PATH`: be in the cgroup that has this file of processes.
 - `nofile=N`, `data=N`: have no more open files, bytes of private memory a process.
+- `seccomp=HEX`: have these bytes to read at `FILTER_DESCRIPTOR`.
 - `nproc=N`: let the user have at most N processes and threads more than it has now.
 
 The environment is that of the server. What fails here ends the process with status 125 and a
@@ -22,6 +25,9 @@ import signal
 import sys
 from pathlib import Path
 
+FILTER_DESCRIPTOR = 3
+"""Where bubblewrap finds the filter of system calls; it closes it."""
+
 _PROC = Path("/proc")
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # as subprocess restores
 
@@ -34,7 +40,8 @@ def main(arguments: list[str]) -> None:
         try:
             _STEPS[name](value)
         except (OSError, ValueError) as error:
-            sys.exit(_say(f"could not take on the limit {step}: {error}", 125))
+            shown = name if name == "seccomp" else step  # its value is long and says nothing
+            sys.exit(_say(f"could not take on the limit {shown}: {error}", 125))
     for name in _IGNORED_BY_PYTHON:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -75,7 +82,24 @@ def _processes(value: str) -> None:
     _bound(resource.RLIMIT_NPROC, _tasks_of_user() + int(value))
 
 
-_STEPS = {"join": _join, "nofile": _open_files, "data": _data, "nproc": _processes}
+def _filter(value: str) -> None:
+    descriptor = os.memfd_create("seccomp")
+    os.write(descriptor, bytes.fromhex(value))
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    if descriptor == FILTER_DESCRIPTOR:
+        os.set_inheritable(descriptor, True)
+    else:
+        os.dup2(descriptor, FILTER_DESCRIPTOR)
+        os.close(descriptor)
+
+
+_STEPS = {
+    "join": _join,
+    "nofile": _open_files,
+    "data": _data,
+    "nproc": _processes,
+    "seccomp": _filter,
+}
 
 
 def _tasks_of_user() -> int:

@@ -1,0 +1,133 @@
+"""Which of the machine's files a sandboxed server sees: bubblewrap's arguments for them.
+
+/run is private: through the sockets there (a container engine's, say) it could leave. Leaseway's
+own folder and key files are masked, whatever may be written. What the command line names below a
+private place stays visible there, read-only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from leaseway.spec.model import Sandbox
+
+_PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108
+_HOMES: Final = (Path("/home"), Path("/root"))
+_NAME_SERVERS: Final = Path("/etc/resolv.conf")
+_BINARIES: Final = ("bin", ".bin", "sbin")
+_OWN_FILES: Final = ("KEY", "VAULT")
+"""In the names of variables that say where Leaseway's own secrets are."""
+
+
+class Paths(NamedTuple):
+    """Absolute paths that a sandbox treats otherwise than its level does.
+
+    What is not there is passed over. `hidden` wins over the others, and Leaseway's own files stay
+    masked whatever is named.
+
+    Attributes:
+        readable: Shown, read-only.
+        writable: Shown, and may be written.
+        hidden: Shown as an empty folder or file.
+    """
+
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+NOTHING_MORE: Final = Paths()
+
+
+def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> list[str]:
+    """Return bubblewrap's arguments for files; looks at files, which is not for the loop.
+
+    Args:
+        sandbox: Its level, and what may be written.
+        command: The command, its program as a path.
+        cwd: The folder that it starts in; empty for the worker's own.
+        more: What is shown or hidden besides.
+    """
+    arguments = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    private = _private(sandbox)
+    for place in private:
+        arguments += ["--tmpfs", str(place)]
+    shown = [str(path) for path in _visible(command, cwd, private, sandbox.strict)]
+    for name in dict.fromkeys((*shown, *more.readable)):
+        arguments += ["--ro-bind-try", name, name]
+    for name in sandbox.writable_paths:
+        arguments += ["--bind", name, name]
+    for name in more.writable:
+        arguments += ["--bind-try", name, name]
+    for path in dict.fromkeys((*map(Path, more.hidden), *_own_files(os.environ))):
+        arguments += _mask(path)
+    # The trial of the sandbox begins elsewhere.
+    return [*arguments, *(("--chdir", cwd) if cwd else ())]
+
+
+def _private(sandbox: Sandbox) -> tuple[Path, ...]:
+    """Return the places that are empty in the sandbox, the outer ones first."""
+    places = list(_PRIVATE)
+    if sandbox.strict:
+        home = Path.home()
+        places += [*_HOMES, *(() if home.parent == home else (home, home.resolve()))]
+    there = {place for place in places if place.is_dir() and not place.is_symlink()}
+    return tuple(sorted(there, key=lambda place: len(place.parts)))
+
+
+def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
+    """Yield Leaseway's own folder and key files."""
+    yield Path.home() / ".leaseway"
+    for name, value in environment.items():
+        if name.startswith("LEASEWAY_") and any(word in name for word in _OWN_FILES):
+            path = Path(value)
+            with contextlib.suppress(OSError, ValueError):  # a key itself, not the path of one
+                if path.is_absolute() and path.is_file():
+                    yield path
+
+
+def _mask(path: Path) -> Sequence[str]:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        path = path.resolve()
+        if path.is_dir():
+            return ("--tmpfs", str(path))
+        if path.exists():
+            return ("--ro-bind", os.devnull, str(path))
+    return ()
+
+
+def _visible(
+    command: Sequence[str], cwd: str, private: Sequence[Path], strict: bool
+) -> Iterable[Path]:
+    """Yield what the command needs of the private places: it was named by the operator."""
+    program = Path(command[0])
+    named = [_NAME_SERVERS.resolve()]
+    named += [_surroundings(path, private) for path in (program, program.resolve())]
+    with contextlib.suppress(OSError):  # it was removed
+        if cwd or not strict:
+            named.append(Path(cwd) if cwd else Path.cwd())
+    for argument in command[1:]:
+        path = Path(argument)
+        with contextlib.suppress(OSError, ValueError):  # too long for a path, for instance
+            if path.is_absolute() and path.exists():
+                named.append(path if path.is_dir() else _surroundings(path, private))
+    for path in named:
+        if path not in private and any(place in path.parents for place in private):
+            yield path
+
+
+def _surroundings(program: Path, private: Sequence[Path]) -> Path:
+    """Return the folder that a program or script needs to run: its own, or its installation."""
+    folder = program.parent
+    folder = folder.parent if folder.name in _BINARIES else folder
+    return program if _holds_all(folder, private) else folder
+
+
+def _holds_all(folder: Path, private: Sequence[Path]) -> bool:
+    """Return whether showing a folder would show a whole private place, such as a home."""
+    below_home = folder.name == ".local" or folder.parent in _HOMES
+    return below_home or any(folder == place or folder in place.parents for place in private)

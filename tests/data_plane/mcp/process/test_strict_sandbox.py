@@ -1,0 +1,206 @@
+"""What a server cannot do under `sandbox: strict`, tried with the real bubblewrap."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leaseway.data_plane.mcp.process.sandbox.bubblewrap import look_around
+from leaseway.data_plane.mcp.process.sandbox.mounts import Paths
+from leaseway.data_plane.mcp.process.sandbox.seccomp import ARCHITECTURES, denying_filter
+from leaseway.data_plane.mcp.process.sandbox.trial import try_command
+from leaseway.spec.model import Limits, Sandbox, ServerSpec
+from leaseway.wire.errors import Fault
+
+if TYPE_CHECKING:
+    from tests.data_plane.mcp.conftest import Bench
+
+pytestmark = pytest.mark.usefixtures("leak_guard")
+NEW_USER, NEW_PROCESSES, NEW_FILES = 0x1000_0000, 0x2000_0000, 0x0002_0000
+TERMINAL_INPUT = 0x5412
+ESCAPES = {
+    "unshare": (272, 97, (NEW_USER,)),
+    "setns": (308, 268, (0, 0)),
+    "mount": (165, 40, (0, 0, 0, 0, 0)),
+    "open_tree": (428, 428, (0, 0, 0)),
+    "ptrace": (101, 117, (0, 0, 0, 0)),
+    "process_vm_readv": (310, 270, (1, 0, 0, 0, 0, 0)),
+    "bpf": (321, 280, (0, 0, 0)),
+    "keyctl": (250, 219, (0, 0, 0)),
+    "io_uring_setup": (425, 425, (1, 0)),
+    "userfaultfd": (323, 282, (0,)),
+    "perf_event_open": (298, 241, (0, 0, 0, 0, 0)),
+}
+"""Calls by their numbers on x86_64 and aarch64, which would not fail with EPERM for any other
+reason alike, or would succeed."""
+
+
+def strict(bench: Bench, **sandbox: Any) -> ServerSpec:
+    return bench.stdio("nosy", sandbox=Sandbox(enabled=True, strict=True, **sandbox))
+
+
+class Nosy:
+    """A running server that looks around."""
+
+    def __init__(self, bench: Bench, spec: ServerSpec) -> None:
+        self._bench, self._spec = bench, spec
+
+    async def __aenter__(self) -> Nosy:
+        self._instance = await self._bench.start(self._spec)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._instance.close()
+
+    async def ask(self, tool: str, **arguments: Any) -> Any:
+        return json.loads(await self._bench.text(self._instance, tool, arguments))
+
+
+@pytest.mark.usefixtures("bwrap")
+class TestWithBubblewrap:
+    """A sandbox can be made here."""
+
+    @pytest.mark.parametrize("network", [False, True])
+    async def test_no_way_out_by_system_calls(self, bench: Bench, network: bool) -> None:
+        async with Nosy(bench, strict(bench, network=network)) as nosy:
+            for name, (x86_64, aarch64, arguments) in ESCAPES.items():
+                found = await nosy.ask(
+                    "kernel", x86_64=x86_64, aarch64=aarch64, arguments=arguments
+                )
+                assert found == "EPERM", name
+            for flag in (NEW_USER, NEW_PROCESSES, NEW_FILES):
+                assert await nosy.ask("clone", flags=flag) == "EPERM"
+            assert await nosy.ask("clone", flags=0) == "started"
+            clone3 = await nosy.ask("kernel", x86_64=435, aarch64=435, arguments=[0, 0])
+            typing = await nosy.ask("kernel", x86_64=16, aarch64=29, arguments=[0, TERMINAL_INPUT])
+            assert (clone3, typing) == ("ENOSYS", "EPERM")
+            assert await nosy.ask("family", number=socket.AF_INET) == "opened"
+            assert await nosy.ask("family", number=38) == "EAFNOSUPPORT"  # the kernel's ciphers
+            assert (await nosy.ask("status"))["Seccomp"] == "2"
+
+    @pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 is a second set on x86_64.")
+    async def test_the_second_set_of_calls_is_no_way_round(self, bench: Bench) -> None:
+        async with Nosy(bench, strict(bench)) as nosy:
+            number = 0x4000_0000 + 272
+            assert await nosy.ask("kernel", x86_64=number, aarch64=0, arguments=[0]) == "ENOSYS"
+
+    async def test_a_sandbox_in_the_sandbox_cannot_be_made(self, bench: Bench) -> None:
+        inner = ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
+        async with Nosy(bench, strict(bench)) as nosy:
+            found = await nosy.ask("run", command=inner)
+        assert found["status"] != 0
+        assert "namespace" in found["words"]
+
+    async def test_homes_are_empty_but_for_what_the_command_needs(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        home = tmp_path / "home"  # below /tmp, so its own emptiness is shown further below
+        (home / "server").mkdir(parents=True)
+        (home / ".ssh").mkdir()
+        script = home / "server" / "nosy.py"
+        shutil.copy(bench.stdio("nosy").args[0], script)
+        monkeypatch.setattr(Path, "home", lambda: home)
+        spec = replace(strict(bench), args=(str(script),))
+        async with Nosy(bench, spec) as nosy:
+            assert await nosy.ask("names", path=str(home)) == ["server"]
+            assert await nosy.ask("write", path=str(script)) == "OSError"
+            assert await nosy.ask("write", path=str(home / "note")) == len("written")
+            for place in ("/home", "/root"):
+                held = await nosy.ask("names", path=place) if Path(place).is_dir() else []
+                assert not [
+                    name for name in held if not sys.base_prefix.startswith(f"{place}/{name}")
+                ]
+        assert not (home / "note").exists()
+
+    async def test_a_script_in_the_home_itself_does_not_show_the_home(
+        self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script = tmp_path / "nosy.py"
+        shutil.copy(bench.stdio("nosy").args[0], script)
+        (tmp_path / "diary").write_text("x")
+        monkeypatch.setattr(Path, "home", lambda: tmp_path)
+        async with Nosy(bench, replace(strict(bench), args=(str(script),))) as nosy:
+            assert await nosy.ask("names", path=str(tmp_path)) == ["nosy.py"]
+
+    async def test_only_its_own_processes_are_in_proc(self, bench: Bench) -> None:
+        async with Nosy(bench, strict(bench, network=True)) as nosy:
+            assert len(await nosy.ask("processes")) <= 3
+
+    async def test_it_has_three_descriptors_and_its_limits_hold(self, bench: Bench) -> None:
+        async with Nosy(bench, replace(strict(bench), limits=Limits(open_files=40))) as nosy:
+            assert await nosy.ask("descriptors") == [0, 1, 2]
+            assert await nosy.ask("open_files", count=50) == "OSError"
+
+    async def test_threads_and_children_run_as_ever(self, bench: Bench) -> None:
+        async with Nosy(bench, strict(bench)) as nosy:
+            assert await nosy.ask("threads", count=8) == 8
+            assert await nosy.ask("run", command=["sh", "-c", "echo a | cat"]) == {
+                "status": 0,
+                "words": "a\n",
+            }
+
+    async def test_node_runs(self, bench: Bench) -> None:
+        if shutil.which("node") is None:
+            pytest.skip("Node is not installed.")
+        script = (
+            "require('fs').readdir('/', () => require('dns').lookup('localhost', () =>"
+            " new (require('worker_threads').Worker)('1', {eval: true})"
+            ".on('exit', status => console.log('ran', status))))"
+        )
+        async with Nosy(bench, strict(bench)) as nosy:
+            found = await nosy.ask("run", command=["node", "-e", script])
+        assert found == {"status": 0, "words": "ran 0\n"}
+
+    async def test_listed_paths_can_be_written(self, bench: Bench, tmp_path: Path) -> None:
+        async with Nosy(bench, strict(bench, writable_paths=(str(tmp_path),))) as nosy:
+            assert await nosy.ask("write", path=str(tmp_path / "a")) == len("written")
+        assert (tmp_path / "a").read_text() == "written"
+
+    async def test_paths_are_shown_written_and_hidden_beyond_the_level(
+        self, tmp_path: Path
+    ) -> None:
+        folders = {name: tmp_path / name for name in ("read", "write", "hide")}
+        for folder in folders.values():
+            folder.mkdir()
+            (folder / "a").write_text("x")
+        read, write, hide = map(str, folders.values())
+        more = Paths(readable=(read, hide), writable=(write, "/no/such"), hidden=(hide,))
+        look = look_around("x", Sandbox(enabled=True, strict=True), ["sh"], "", more)
+        script = f"test -e {read}/a && ! touch {read}/b && touch {write}/b && ! test -e {hide}/a"
+        tried = await try_command((*look.prefix, shutil.which("sh") or "sh", "-c", script))
+        assert tried.status == 0, tried.words
+        assert (folders["write"] / "b").exists()
+
+
+def test_each_architecture_has_a_filter_that_the_kernel_could_take() -> None:
+    for machine in ARCHITECTURES:
+        program = denying_filter(machine)
+        assert len(program) % 8 == 0
+        assert len(program) // 8 < 4_096
+
+
+@pytest.mark.parametrize("machine", ARCHITECTURES)
+def test_no_jump_of_a_filter_leads_behind_its_end(machine: str) -> None:
+    program = denying_filter(machine)
+    steps = [program[at : at + 8] for at in range(0, len(program), 8)]
+    for index, step in enumerate(steps):
+        if step[0] & 7 == 5:
+            assert index + 1 + max(step[2], step[3]) < len(steps)
+    assert steps[-1][0] == 6
+
+
+def test_an_architecture_without_a_table_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(Fault, match="knows no system calls of this worker's architecture"):
+        look_around("x", Sandbox(enabled=True, strict=True), ["sh"])
