@@ -63,7 +63,7 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("restart: {▸maximum: 1}", "restart.maximum", "UNKNOWN_KEY",
      "'maximum' is no key of 'restart': did you mean 'max'?"),
     ("sandbox: {▸zzz: 1}", "sandbox.zzz", "UNKNOWN_KEY",
-     "'zzz' is no key of 'sandbox': known are network, writable."),
+     "'zzz' is no key of 'sandbox': known are level, network, writable."),
     ("env: {A: {▸envv: B}}", "env.A.envv", "UNKNOWN_KEY",
      "'envv' under 'servers.s.env.A' is no reference: did you mean 'env'?"),
     ("transform: [{▸prefx: a}]", "transform[0].prefx", "UNKNOWN_KEY",

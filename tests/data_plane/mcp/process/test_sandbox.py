@@ -306,7 +306,7 @@ async def test_no_trial_runs_what_grpc_registered_for_a_fork() -> None:
         # With its handlers on and its words let through, each of its forks would show.
         env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "INFO"},
     )
-    assert done.stdout == "{Tried(status=7, words='')}\n", done.stderr
+    assert done.stdout == "{CheckResult(status=7, words='')}\n", done.stderr
     assert "fork" not in done.stderr
 
 
