@@ -184,3 +184,9 @@ def test_what_is_in_the_image_is_listed_with_its_versions(image: str) -> None:
     found = {each["name"]: each["version"] for each in json.loads(listed)["components"]}
     assert "leaseway" in found
     assert "grpcio" in found
+
+
+def test_the_image_is_no_larger_than_is_said(image: str) -> None:
+    size = int(docker("image", "inspect", "--format", "{{.Size}}", image).stdout)
+
+    assert size <= 180 * 1024 * 1024
