@@ -17,6 +17,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from tests.conftest import BOUND
 
 from leaseway.telemetry.trace_file import (
+    SPAN_HEADER,
     SpanRecord,
     TraceCollector,
     format_tree,
@@ -26,9 +27,11 @@ from leaseway.telemetry.trace_file import (
 from leaseway.wire.endpoint import Endpoint
 
 
-def _export(endpoint: Endpoint, times: int = 1) -> None:
+def _export(endpoint: Endpoint, times: int = 1, token: str = "") -> None:
     provider = TracerProvider(resource=Resource({"service.name": "unit"}), shutdown_on_exit=False)
-    exporter = OTLPSpanExporter(endpoint=f"http://{endpoint}", insecure=True)
+    exporter = OTLPSpanExporter(
+        endpoint=f"http://{endpoint}", insecure=True, headers={SPAN_HEADER: token}
+    )
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("t")
     for _ in range(times):
@@ -59,6 +62,16 @@ async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None
     ]
     assert (inner.status, inner.status_message) == ("error", "it broke")
     assert 0 <= inner.duration <= outer.duration
+
+
+async def test_spans_without_the_collectors_token_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    async with asyncio.timeout(BOUND), TraceCollector(path, token="right") as collector:
+        for token in ("", "wrong"):
+            await asyncio.to_thread(_export, collector.endpoint, 1, token)
+        assert path.stat().st_size == 0
+        await asyncio.to_thread(_export, collector.endpoint, 1, "right")
+    assert len(list(read_spans(path))) == 2
 
 
 async def test_a_full_file_takes_no_more_and_says_so_once(

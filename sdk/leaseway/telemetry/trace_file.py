@@ -8,6 +8,7 @@ spans of MCP servers, which send OTLP to where their environment says.
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import os
@@ -25,6 +26,9 @@ from leaseway.wire.serving import bind, make_server
 
 MAX_TRACE_FILE: Final = 256 * bounds.MIB
 """Bytes after which a trace file takes no more spans."""
+
+SPAN_HEADER: Final = "x-leaseway-trace"
+"""Carries the token of a collector that asks for one."""
 
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES: Final = ("unset", "ok", "error")
@@ -85,13 +89,17 @@ class TraceCollector:
     """Receives OTLP over gRPC on loopback and appends spans to a file while it is entered.
 
     `endpoint` says where; `otlp_environment` gives the variables that send a process's spans
-    there. A file beyond `max_bytes` takes no more, which is said once in the log.
+    there. A file beyond `max_bytes` takes no more, which is said once in the log. With a token,
+    spans without it are refused: a stranger on this machine could else fill the file.
     """
 
     endpoint: Endpoint
 
-    def __init__(self, path: str | Path, *, max_bytes: int = MAX_TRACE_FILE) -> None:
+    def __init__(
+        self, path: str | Path, *, max_bytes: int = MAX_TRACE_FILE, token: str = ""
+    ) -> None:
         self._path = Path(path)
+        self._token = token
         self._max_bytes = max_bytes
         self._full = False
         self._torn = False
@@ -116,11 +124,18 @@ class TraceCollector:
             self._file = None
 
     async def Export(  # noqa: N802 - the name that OTLP's service gives it
-        self, request: Any, _context: grpc.aio.ServicerContext[Any, Any]
+        self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
         """Receive one batch of spans."""
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
+        if self._token:
+            given = dict(context.invocation_metadata() or ()).get(SPAN_HEADER, "")
+            if not hmac.compare_digest(str(given).encode(), self._token.encode()):
+                await context.abort(
+                    grpc.StatusCode.UNAUTHENTICATED,
+                    f"Spans need the header {SPAN_HEADER} that `leaseway up` printed.",
+                )
         lines = b"".join(_as_json(vars(span)).encode() + b"\n" for span in _records(request))
         self._append(lines)
         return trace_service_pb2.ExportTraceServiceResponse()
@@ -169,9 +184,11 @@ def _is_torn(path: Path) -> bool:
         return file.read(1) != b"\n"
 
 
-def otlp_environment(endpoint: Endpoint) -> dict[str, str]:
+def otlp_environment(endpoint: Endpoint, token: str = "") -> dict[str, str]:
     """Return the variables that make a process send its spans to a collector, soon."""
+    headers = {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": f"{SPAN_HEADER}={token}"} if token else {}
     return {
+        **headers,
         "OTEL_TRACES_EXPORTER": "otlp",
         # Of traces only: where metrics go, and whether they do, is not this collector's business.
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",

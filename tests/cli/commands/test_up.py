@@ -130,10 +130,16 @@ def test_spans_of_all_processes_meet_in_the_trace_file(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
     trace = tmp_path / "trace.jsonl"
     up = start("--config", str(config), "--trace-file", str(trace))
-    endpoint = up.err.read_text().partition("OTEL_EXPORTER_OTLP_ENDPOINT=")[2].split()[0]
+    said = up.err.read_text()
+    endpoint = said.partition("OTEL_EXPORTER_OTLP_ENDPOINT=")[2].split()[0]
+    headers = said.partition("OTEL_EXPORTER_OTLP_HEADERS=")[2].split()[0]
     done = subprocess.run(
         [*LEASEWAY, "--address", up.address, "call", "current_time"],
-        env={**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint},
+        env={
+            **os.environ,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_HEADERS": headers,
+        },
         capture_output=True,
         timeout=BOUND,
         check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -348,18 +349,21 @@ class _Up:
         return [*options.as_arguments(), *pages]
 
     async def _collect_traces(self, stack: AsyncExitStack, path: Path) -> None:
-        from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
+        from leaseway.telemetry.trace_file import SPAN_HEADER, TraceCollector, otlp_environment
+
+        token = secrets.token_urlsafe(24)
 
         try:
-            collector = await stack.enter_async_context(TraceCollector(path))
+            collector = await stack.enter_async_context(TraceCollector(path, token=token))
         except OSError as error:
             raise CliFailure(
                 f"The trace file {path} cannot be written: {error.strerror}.", USAGE
             ) from None
-        self._environment.update(otlp_environment(collector.endpoint))
+        self._environment.update(otlp_environment(collector.endpoint, token))
         click.echo(
             f"leaseway: Spans go to {path}. Your own process adds its spans with "
-            f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint}",
+            f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint} "
+            f"OTEL_EXPORTER_OTLP_HEADERS={SPAN_HEADER}={token}",
             err=True,
         )
 
