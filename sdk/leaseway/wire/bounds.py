@@ -64,7 +64,10 @@ MAX_SUBSCRIPTIONS: Final = 256
 """Resources that one exchange stream follows at once."""
 
 MAX_HELD: Final = 512 * MIB
-"""Bytes of unread results and unfinished arguments that a worker holds for all its streams."""
+"""Bytes of unread results and arguments (of calls under way, too) that a worker holds for all its
+streams."""
+MAX_STREAMS: Final = 64
+"""Exchange streams of one connection."""
 BATCH_SIZE: Final = 256 * KIB
 """A batch of exchange frames is closed at this size; also the size of one chunk."""
 MAX_MESSAGE: Final = 1 * MIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -190,18 +191,82 @@ async def test_unfinished_arguments_count_for_what_streams_hold(
     stream = bench.execution.Exchange()
     chunk = b"x" * bounds.BATCH_SIZE
 
-    async def send_and_read() -> None:
+    await asyncio.wait_for(stream.read(), BOUND)
+    (open_stream,) = bench.worker.execution._exchanges._streams
+
+    async def send() -> None:
         for number in range(20):
             chunks = [execution_pb2.Chunk(call_id=number + 1, data=chunk)]
             await stream.write(execution_pb2.ExchangeRequest(chunks=chunks))
-        await read_all(stream)
 
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(send_and_read(), BOUND)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
-    assert fault.reason is Reason.OVERLOADED
-    assert "arguments that are not finished" in fault.message
+    # Its caller may see another status, as its writes race with the end.
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await asyncio.wait_for(send(), BOUND)
+    replies_of = open_stream._replies
+    await bench.until(lambda: replies_of.breach is not None)
+    assert replies_of.breach.reason is Reason.OVERLOADED
+    assert "arguments that are not finished" in replies_of.breach.message
+
+
+async def test_arguments_of_calls_under_way_count_for_what_streams_hold(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until their calls end: a stream that has them all answered holds nothing."""
+    monkeypatch.setattr(bounds, "MAX_HELD", 4 * bounds.MIB)
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.opened)
+    bench.servers.holds = True
+    stream = bench.execution.Exchange()
+    text = b'{"text": "' + b"x" * bounds.BATCH_SIZE + b'"}'
+    exchanges = bench.worker.execution._exchanges
+    instance = bench.servers.opened[0]
+
+    async def send(numbers: range) -> None:
+        for number in numbers:
+            call = execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=text)
+            await stream.write(execution_pb2.ExchangeRequest(calls=[call]))
+
+    await send(range(1, 11))
+    await bench.until(lambda: len(instance.calls) == 10)
+    (open_stream,) = exchanges._streams
+    assert open_stream.held_bytes >= 10 * len(text)
+    for call in tuple(instance.calls):
+        call.answer(b"{}")
+    await bench.until(lambda: open_stream.held_bytes == 0)
+
+    # Its caller may see another status, as its writes race with the end.
+    with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await asyncio.wait_for(send(range(11, 31)), BOUND)
+    replies_of = open_stream._replies
+    await bench.until(lambda: replies_of.breach is not None)
+    assert replies_of.breach.reason is Reason.OVERLOADED
+    assert "calls under way" in replies_of.breach.message
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)
+
+
+async def test_a_connection_has_a_bounded_number_of_streams(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connection still gets its own."""
+    monkeypatch.setattr(bounds, "MAX_STREAMS", 3)
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with (
+        grpc.aio.insecure_channel(bench.address, options=options) as greedy,
+        grpc.aio.insecure_channel(bench.address, options=options) as modest,
+    ):
+        stub = execution_pb2_grpc.ExecutionServiceStub(greedy)
+        kept = [stub.Exchange() for _ in range(3)]
+        for stream in kept:
+            first: Any = await asyncio.wait_for(stream.read(), BOUND)
+            assert first.HasField("worker")
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await asyncio.wait_for(stub.Exchange().read(), BOUND)
+        fault = fault_from_rpc_error(error.value)
+        assert fault is not None
+        assert fault.reason is Reason.OVERLOADED
+        other = execution_pb2_grpc.ExecutionServiceStub(modest).Exchange()
+        first = await asyncio.wait_for(other.read(), BOUND)
+        assert first.HasField("worker")
 
 
 async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(

@@ -32,6 +32,8 @@ from leaseway.wire.version import check_client_version
 _logger = logging.getLogger(__name__)
 _MOST_CHUNKED: Final = 32
 """Arguments in chunks that may be under way on one stream."""
+_COUNTED: Final = 4 * bounds.KIB
+"""Arguments of calls under way that are longer count for what their stream holds."""
 
 
 class ExchangeStream:
@@ -55,6 +57,7 @@ class ExchangeStream:
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
         self._refused_chunks: set[int] = set()
+        self._long_arguments: dict[int, int] = {}  # bytes by call; forgotten when next counted
         self._caller = caller()
         self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
 
@@ -81,8 +84,13 @@ class ExchangeStream:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held for its caller: what it has not read, and not finished sending."""
-        return self._replies.queued_bytes + self._chunks.held_bytes
+        """How much is held for its caller: unread results, and arguments until their call ends."""
+        held = self._replies.queued_bytes + self._chunks.held_bytes
+        if self._long_arguments:
+            calls, long = self._calls, self._long_arguments
+            self._long_arguments = {each: size for each, size in long.items() if each in calls}
+            held += sum(self._long_arguments.values())
+        return held
 
     @property
     def is_given_up(self) -> bool:
@@ -91,9 +99,15 @@ class ExchangeStream:
 
     @property
     def client(self) -> object:
-        """Whose it is: who the caller proved to be, else the connection that it came on."""
-        known = (self._caller.tenant, self._caller.agent)
-        return known if self._is_bound else self._context.peer()
+        """Whose it is: the tenant that the caller proved to be, else the connection it came on."""
+        if self._caller.tenant is not None:
+            return (self._caller.tenant,)  # of all its agents: tenants are to be fair to others
+        return (None, self._caller.agent) if self._is_bound else self.connection
+
+    @property
+    def connection(self) -> str:
+        """The connection that it came on."""
+        return str(self._context.peer())
 
     def give_up(self, why: str) -> None:
         """End it at once, as it holds too much."""
@@ -185,8 +199,14 @@ class ExchangeStream:
             self._replies.refuse(call_id, self._why_not())
             return
         active = self._executor.begin(call, arguments, self._replies)
-        if not active.over:
-            self._calls[call_id] = active
+        if active.over:
+            return
+        self._calls[call_id] = active
+        if len(arguments) > _COUNTED:
+            self._long_arguments[call_id] = len(arguments)
+            self._on_growth()
+        elif self._long_arguments:
+            self._long_arguments.pop(call_id, None)  # of an earlier call with this id
 
     def _arguments(self, call: execution_pb2.Call) -> bytes:
         if self._refused_chunks and call.id in self._refused_chunks:
@@ -245,6 +265,17 @@ class Exchanges:
         stream = ExchangeStream(
             context, self._executor, self._leases, self._lease_message, self._worker, self._relieve
         )
+        alike = sum(other.connection == stream.connection for other in self._streams)
+        if alike >= bounds.MAX_STREAMS:
+            fault = Fault(
+                Reason.OVERLOADED,
+                f"This connection has {bounds.MAX_STREAMS} exchange streams, as many as it may; "
+                "one stream carries any number of calls. End some of them.",
+                retry_delay=1.0,
+            )
+            if self._executor.meters is not None:
+                self._executor.meters.call_refused(fault.reason)
+            await abort(context, fault)
         self._streams.add(stream)
         try:
             if self._leaving is not None:
@@ -270,8 +301,9 @@ class Exchanges:
             streams.remove(worst)
             worst.give_up(
                 f"The streams of all clients hold more than {bounds.MAX_HELD} bytes of results "
-                "that are not read and arguments that are not finished, and this client's hold "
-                "the most; the stream ends and its calls are cancelled. Read results as they come."
+                "that are not read, arguments that are not finished and those of calls under way, "
+                "and this client's hold the most; the stream ends and its calls are "
+                "cancelled. Read results as they come."
             )
 
     @property
