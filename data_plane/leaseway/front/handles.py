@@ -137,7 +137,7 @@ async def acquire(
         raise RpcError(INVALID_PARAMS, f"At this address only server '{scope}' can be leased.")
     live = carried or table.begin_handle(scope)
     try:
-        await live.sdk.acquire(server)
+        await live.sdk.acquire(server, live.lease_ttl)
     except BaseException:
         if carried is None:
             await table.end_handle(live)

@@ -277,6 +277,7 @@ class HttpFront:
         """Answer a request in a session."""
         listener = Listener(reply.send)
         listener.log_level = live.log_level
+        listener.lease_ttl = live.lease_ttl
         if live.answers and reply.streams:
             listener.answers = live.answers
             listener.ask = lambda question: live.ask(question, reply.ask)
@@ -336,6 +337,8 @@ class HttpFront:
         listener = Listener(reply.send)
         listener.answers = answers
         listener.passes_input = True
+        if live is not None:
+            listener.lease_ttl = live.lease_ttl
         request = Request(message, listener, True, scope, live, handles=self)
         try:
             if message.method == "tools/call":

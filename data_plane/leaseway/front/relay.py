@@ -19,7 +19,7 @@ from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.v1 import execution_pb2
-from leaseway.wire.bounds import MAX_ASKS
+from leaseway.wire.bounds import LEASE_TTL, MAX_ASKS
 from leaseway.wire.errors import Fault
 
 
@@ -36,12 +36,14 @@ class Listener:
         passes_input: Whether `input_required` results are passed on to the client.
         input: Its answers to one of them, as a JSON object; empty without.
         meta: What of its `_meta` is for the server, as a JSON object; empty without.
+        lease_ttl: Seconds that a lease lives which the request acquires.
     """
 
     __slots__ = (
         "answers",
         "ask",
         "input",
+        "lease_ttl",
         "log_level",
         "meta",
         "passes_input",
@@ -60,6 +62,7 @@ class Listener:
         self.passes_input = False
         self.input = b""
         self.meta = b""
+        self.lease_ttl = LEASE_TTL
 
 
 class Relayed(CallEvents):
@@ -77,6 +80,7 @@ class Relayed(CallEvents):
         self.passes_input = listener.passes_input
         self.input = listener.input
         self.meta = listener.meta
+        self.lease_ttl = listener.lease_ttl
         self._listener = listener
         self._open: dict[int, Question] = {}
 

@@ -21,6 +21,7 @@ from leaseway.front.sealing import BrokenSeal, SealedSession, Sealer, known_capa
 from leaseway.front.subscriptions import FollowedResource
 from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.transport.server_requests import Question
+from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
@@ -81,6 +82,7 @@ class LiveSession:
         sealed: What its id says.
         session_id: The id, as its client sends it; empty on a connection that needs none.
         sdk: The session of the SDK behind it.
+        lease_ttl: Seconds that its leases live after they were renewed last.
 
     Attributes:
         log_level: The least level of log messages that its client asked for, or empty.
@@ -89,8 +91,15 @@ class LiveSession:
         push: Takes a notification that belongs to no request; returns whether it found a stream.
     """
 
-    def __init__(self, sealed: SealedSession, session_id: str, sdk: AsyncSession) -> None:
+    def __init__(
+        self,
+        sealed: SealedSession,
+        session_id: str,
+        sdk: AsyncSession,
+        lease_ttl: float = LEASE_TTL,
+    ) -> None:
         self.sealed = sealed
+        self.lease_ttl = lease_ttl
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
@@ -319,7 +328,10 @@ class SessionTable:
                     forget_leases(live.sdk)
 
     def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
-        live = LiveSession(sealed, session_id, self._client.session(sealed.key, idle=math.inf))
+        # Where sessions end sooner than leases usually do, their leases do so, too.
+        ttl = min(LEASE_TTL, max(MIN_LEASE_TTL, self._idle))
+        sdk = self._client.session(sealed.key, idle=math.inf)
+        live = LiveSession(sealed, session_id, sdk, ttl)
         self._live[session_id] = live
         return live
 

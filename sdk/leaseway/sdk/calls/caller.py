@@ -311,8 +311,10 @@ def _rest(state: CallState, lease_id: str) -> bytes:
         rest = trace.SerializeToString()
     else:
         rest = b""
-    if lease_id or state.acquirer:
-        rest += _lease_part(lease_id, state.acquirer)
+    if lease_id:
+        rest += _lease_part(lease_id)
+    elif state.acquirer:
+        rest += _acquirer_part(state.acquirer, events.lease_ttl if events is not None else 0.0)
     if events is not None:
         rest += _events_part(
             events.wants_progress,
@@ -328,8 +330,16 @@ def _rest(state: CallState, lease_id: str) -> bytes:
 
 
 @lru_cache(_MAX_HEADS)
-def _lease_part(lease_id: str, acquirer: str) -> bytes:
-    return execution_pb2.Call(lease_id=lease_id, acquirer=acquirer).SerializeToString()
+def _lease_part(lease_id: str) -> bytes:
+    return execution_pb2.Call(lease_id=lease_id).SerializeToString()
+
+
+@lru_cache(_MAX_HEADS)
+def _acquirer_part(acquirer: str, ttl: float) -> bytes:
+    call = execution_pb2.Call(acquirer=acquirer)
+    if ttl:
+        call.lease_ttl.FromMilliseconds(int(ttl * 1000))
+    return call.SerializeToString()
 
 
 @lru_cache(64)

@@ -70,12 +70,14 @@ class CallEvents:
         passes_input: Whether `input_required` results are taken as they are.
         input: The answers to one of them, as a JSON object; empty without.
         meta: What the request's `_meta` is to have, as a JSON object; empty without.
+        lease_ttl: Seconds that a lease lives which the call acquires; 0 means as usual.
     """
 
     passes_input = False
     input = b""
     meta = b""
     deadline = 0.0
+    lease_ttl = 0.0
 
     def __init__(
         self,
