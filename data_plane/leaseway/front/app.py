@@ -12,6 +12,7 @@ from leaseway.front.admission import Admission
 from leaseway.front.callers import Callers
 from leaseway.front.catalog import Catalog
 from leaseway.front.door import Door
+from leaseway.front.greeting import Greeter
 from leaseway.front.http import HttpFront
 from leaseway.front.methods import Methods
 from leaseway.front.sealing import Sealer
@@ -102,21 +103,19 @@ async def run_http(
     return 0
 
 
-async def run_stdio(options: FrontOptions, scope: str, output: int) -> int:
+async def run_stdio(options: FrontOptions, scope: str, greeter: Greeter) -> int:
     """Serve one MCP client over stdin and stdout until it hangs up, or SIGINT or SIGTERM.
 
     Args:
         options: Which Leaseway it sees.
         scope: The server that it sees; empty means all.
-        output: The descriptor that carries the protocol.
+        greeter: Has its first lines, and where it is answered.
     """
     stopped = _stop_signal()
     async with _client(options) as client:
         catalog = Catalog(client)
         methods = Methods(client, catalog, search=options.search)
-        front = StdioFront(
-            client, catalog, methods, options.tenant, scope=scope, descriptors=(0, output)
-        )
+        front = StdioFront(client, catalog, methods, options.tenant, scope=scope, greeter=greeter)
         serving = asyncio.create_task(front.serve(), name="front stdio")
         waiting = asyncio.create_task(stopped.wait(), name="front signals")
         try:

@@ -11,14 +11,11 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
-from mcp_types import PROTOCOL_VERSION_META_KEY
 
+from leaseway.front.greeting import MODERN_MARK
 from leaseway.front.messages import ABSENT, Message, RpcError, read_message
 from leaseway.front.sessions import LiveSession
 from leaseway.front.streams import Reply
-
-MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
-"""What the body of a modern client's request has in it."""
 
 
 class Front(Protocol):

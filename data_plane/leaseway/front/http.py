@@ -35,8 +35,9 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from leaseway.front.catalog import Catalog
 from leaseway.front.connection import Known
 from leaseway.front.definitions import wants_headers
+from leaseway.front.greeting import MODERN_MARK, initialize_result, negotiated
 from leaseway.front.handles import HANDLE_HEADER, carried_in_meta
-from leaseway.front.heads import MODERN_MARK, Enveloped, InSession, envelope_of
+from leaseway.front.heads import Enveloped, InSession, envelope_of
 from leaseway.front.messages import (
     Message,
     RpcError,
@@ -50,8 +51,6 @@ from leaseway.front.methods import (
     Methods,
     Request,
     changed_notification,
-    initialize_result,
-    negotiated,
 )
 from leaseway.front.relay import Listener
 from leaseway.front.sessions import LiveSession, SessionTable, TooManySessions, answered

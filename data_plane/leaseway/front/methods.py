@@ -16,11 +16,7 @@ from typing import Any, Final
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_types.version import (
-    HANDSHAKE_PROTOCOL_VERSIONS,
-    LATEST_HANDSHAKE_VERSION,
-    MODERN_PROTOCOL_VERSIONS,
-)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import structs
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -28,6 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from leaseway.front import approvals
 from leaseway.front.catalog import Catalog
 from leaseway.front.failures import failed_call, rpc_error
+from leaseway.front.greeting import CAPABILITIES, SERVER_INFO
 from leaseway.front.handles import (
     ACQUIRE,
     HandleListing,
@@ -67,16 +64,7 @@ from leaseway.sdk.calls.results import ToolResult
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.errors import Fault
 from leaseway.wire.mcp import LOG_LEVELS, is_reserved_meta
-from leaseway.wire.version import PACKAGE_VERSION
 
-SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
-_CAPABILITIES: Final = {
-    "tools": {"listChanged": True},
-    "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
-    "completions": {},
-    "logging": {},
-}
 _EMPTY: Final = b"{}"
 _CHANGED: Final = {
     "tools": "tools",
@@ -116,18 +104,6 @@ class Request:
 
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
-
-
-def negotiated(requested: object) -> str:
-    if isinstance(requested, str) and requested in HANDSHAKE_PROTOCOL_VERSIONS:
-        return requested
-    return LATEST_HANDSHAKE_VERSION
-
-
-def initialize_result(version: str) -> bytes:
-    return encode(
-        {"protocolVersion": version, "capabilities": _CAPABILITIES, "serverInfo": SERVER_INFO}
-    )
 
 
 def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
@@ -181,7 +157,7 @@ class Methods:
         return encode(
             {
                 "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-                "capabilities": _CAPABILITIES,
+                "capabilities": CAPABILITIES,
                 "resultType": "complete",
                 **CACHE_HINTS,
                 "_meta": {SERVER_INFO_META_KEY: SERVER_INFO},

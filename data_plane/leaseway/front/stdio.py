@@ -13,16 +13,15 @@ import math
 import os
 import secrets
 import threading
-from concurrent.futures import CancelledError
 from queue import SimpleQueue
 from typing import Any, Final
 
 import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
-from mcp_types import PROTOCOL_VERSION_META_KEY
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.catalog import Catalog
+from leaseway.front.greeting import MAX_LINE, MODERN_MARK, Greeter, initialize_result, negotiated
 from leaseway.front.messages import (
     Message,
     RpcError,
@@ -36,25 +35,19 @@ from leaseway.front.methods import (
     Methods,
     Request,
     changed_notification,
-    initialize_result,
-    negotiated,
 )
 from leaseway.front.relay import Listener
 from leaseway.front.sealing import SealedSession
 from leaseway.front.sessions import LiveSession, answered
 from leaseway.sdk import AsyncClient
-from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+from leaseway.wire.bounds import MIB
 
-_MAX_LINE: Final = MAX_ARGUMENTS + MIB
 _MOST_AT_ONCE: Final = 256
 """Requests under way; a client that sends more is read no further until one has ended."""
 _MOST_WAITING: Final = 16 * MIB
 """Bytes that wait for a client which does not read; beyond it progress and logs are dropped."""
-_READ: Final = 256 * 1024
 _LAST: Final = 1.0
 """Seconds in which what runs when the client hangs up may still end."""
-_MODERN_MARK: Final = PROTOCOL_VERSION_META_KEY.encode()
-
 _UNFINISHED: Final = RpcError(
     INTERNAL_ERROR,
     "The input ended before this was answered. If nothing is ever answered, check that a control "
@@ -73,7 +66,7 @@ class StdioFront:
         methods: Answers its requests.
         tenant: Whose client it is.
         scope: The server that it sees; empty means all.
-        descriptors: Where it reads and writes.
+        greeter: Reads its lines, and may have answered the first of them.
     """
 
     def __init__(
@@ -84,7 +77,7 @@ class StdioFront:
         tenant: str,
         *,
         scope: str = "",
-        descriptors: tuple[int, int] = (0, 1),
+        greeter: Greeter,
     ) -> None:
         self._client = client
         self._catalog = catalog
@@ -92,9 +85,9 @@ class StdioFront:
         self._scope = scope
         self._tenant = tenant
         self._key = f"mcp-{secrets.token_hex(12)}"
-        self._input, output = descriptors
+        self._greeter = greeter
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
-        self._writer = _Writer(output)
+        self._writer = _Writer(greeter.target)
         self._live = self._session({})
         self._initialized = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,9 +97,13 @@ class StdioFront:
         """Serve until the client hangs up; then nothing of it runs any more."""
         unfollow = self._catalog.follow(self._list_changed)
         loop = asyncio.get_running_loop()
-        threading.Thread(
-            target=_read_lines, args=(self._input, self._lines, loop), name="stdin", daemon=True
-        ).start()
+
+        def take(line: bytes | None) -> None:
+            asyncio.run_coroutine_threadsafe(self._lines.put(line), loop).result()
+
+        greeted = self._greeter.hand_over(take)
+        if greeted is not None:
+            await self._initialize(read_message(greeted), is_answered=True)
         try:
             while (line := await self._lines.get()) is not None:
                 if line.strip():
@@ -129,8 +126,8 @@ class StdioFront:
 
     async def _take(self, line: bytes) -> None:
         try:
-            if len(line) > _MAX_LINE:
-                raise RpcError(INVALID_REQUEST, f"A message has at most {_MAX_LINE} bytes.")
+            if len(line) > MAX_LINE:
+                raise RpcError(INVALID_REQUEST, f"A message has at most {MAX_LINE} bytes.")
             message = read_message(line)
         except RpcError as error:
             self._writer.write(error_message(b"", error))
@@ -141,11 +138,11 @@ class StdioFront:
         elif not message.request_id:
             if message.method == "notifications/cancelled":
                 self._live.cancel(cancelled_request(message))
-        elif message.method == "initialize" and _MODERN_MARK not in line:
+        elif message.method == "initialize" and MODERN_MARK not in line:
             await self._initialize(message)
         else:
             await self._room.acquire()
-            task = asyncio.create_task(self._answer(message, _MODERN_MARK in line))
+            task = asyncio.create_task(self._answer(message, MODERN_MARK in line))
             self._tasks.add(task)
             task.add_done_callback(self._answered)
 
@@ -153,15 +150,16 @@ class StdioFront:
         self._tasks.discard(task)
         self._room.release()
 
-    async def _initialize(self, message: Message) -> None:
+    async def _initialize(self, message: Message, *, is_answered: bool = False) -> None:
         with contextlib.suppress(msgspec.DecodeError):
             params = decode(message.params)
             capabilities = params.get("capabilities") if isinstance(params, dict) else None
             await self._live.end()
             self._live = self._session(capabilities if isinstance(capabilities, dict) else {})
             self._initialized = True
-            version = negotiated(params.get("protocolVersion"))
-            self._writer.write(result_message(message.request_id, initialize_result(version)))
+            if not is_answered:
+                result = initialize_result(negotiated(params.get("protocolVersion")))
+                self._writer.write(result_message(message.request_id, result))
             return
         error = RpcError(INVALID_PARAMS, "The params of initialize are a JSON object.")
         self._writer.write(error_message(message.request_id, error))
@@ -257,24 +255,6 @@ class _Writer:
 
     def _written(self, size: int) -> None:
         self._size -= size
-
-
-def _read_lines(
-    descriptor: int, lines: asyncio.Queue[bytes | None], loop: asyncio.AbstractEventLoop
-) -> None:
-    """Hand lines to the loop until the end; the rest of one that is too long is skipped."""
-
-    def hand_over(line: bytes | None) -> None:
-        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
-
-    with contextlib.suppress(RuntimeError, OSError, CancelledError):  # the loop has ended
-        with open(descriptor, "rb", closefd=False) as stream:
-            while line := stream.readline(_MAX_LINE + 1):
-                whole = line
-                while not line.endswith(b"\n") and (line := stream.readline(_READ)):
-                    pass
-                hand_over(whole)
-        hand_over(None)
 
 
 def _capabilities(message: Message) -> dict[str, Any]:

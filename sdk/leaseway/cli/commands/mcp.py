@@ -171,6 +171,9 @@ def mcp(
     # Whatever else this process prints must not come between the messages.
     output = os.dup(1)
     os.dup2(2, 1)
+    from leaseway.front.greeting import Greeter
+
+    greeter = Greeter(0, output)  # what comes next takes longer than some clients wait
     key = shared_key()
     own = _Planes(config, prefix, vault, connection.log) if config else None
 
@@ -182,7 +185,7 @@ def mcp(
             if own is not None:
                 address = await stack.enter_async_context(own.running())
             options = FrontOptions(address, connection.tenant, key, search=tools == "search")
-            return await run_stdio(options, server, output)
+            return await run_stdio(options, server, greeter)
 
     return serve("mcp", "", connection.log, run, False)
 
