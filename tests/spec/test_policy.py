@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import (
     NO_POLICY,
     RISKS,
@@ -91,6 +92,13 @@ _POLICIES = st.builds(
     rules=st.lists(
         st.builds(ArgumentRule, _NAMES, st.lists(_NAMES, max_size=2).map(tuple)), max_size=2
     ).map(tuple),
+    permissions=st.builds(
+        Permissions,
+        st.booleans(),
+        st.booleans(),
+        st.none() | st.lists(_NAMES, max_size=2).map(tuple),
+        st.lists(_NAMES, max_size=2).map(tuple),
+    ),
 )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
+from leaseway.spec.permissions import EVERYTHING, Permissions
 
 Risk = Literal["read_only", "mutating", "external", "financial"]
 RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
@@ -77,6 +78,7 @@ class ServerPolicy:
         risks: (pattern over original names, risk); the first that matches decides.
         rate: Calls of external tools, for each tenant by itself.
         rules: What is denied.
+        permissions: What tools may do and which paths they may name.
     """
 
     grants: Mapping[str, Grant] | None = None
@@ -84,6 +86,7 @@ class ServerPolicy:
     risks: tuple[tuple[str, Risk], ...] = ()
     rate: Rate | None = None
     rules: tuple[ArgumentRule, ...] = ()
+    permissions: Permissions = EVERYTHING
 
     def __bool__(self) -> bool:
         return self != NO_POLICY

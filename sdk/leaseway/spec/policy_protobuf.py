@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.permissions import EVERYTHING, Permissions
 from leaseway.spec.policy import (
     RISKS,
     ArgumentRule,
@@ -25,6 +26,8 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
             for rule in policy.rules
         ],
     )
+    if policy.permissions != EVERYTHING:
+        message.permissions.CopyFrom(_permissions_to_wire(policy.permissions))
     for tenant, grant in (policy.grants or {}).items():
         entry = message.grants[tenant]
         entry.tools.CopyFrom(_filter_to_wire(grant.tools))
@@ -63,6 +66,26 @@ def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
         risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),
         rate=_rate_from_wire(message.rate),
         rules=tuple(ArgumentRule(rule.expression, tuple(rule.tools)) for rule in message.rules),
+        permissions=_permissions_from_wire(message.permissions),
+    )
+
+
+def _permissions_to_wire(permissions: Permissions) -> spec_pb2.Permissions:
+    return spec_pb2.Permissions(
+        no_read=not permissions.read,
+        no_write=not permissions.write,
+        restricted=permissions.allowed_paths is not None,
+        allowed_paths=permissions.allowed_paths or (),
+        denied_paths=permissions.denied_paths,
+    )
+
+
+def _permissions_from_wire(message: spec_pb2.Permissions) -> Permissions:
+    return Permissions(
+        read=not message.no_read,
+        write=not message.no_write,
+        allowed_paths=tuple(message.allowed_paths) if message.restricted else None,
+        denied_paths=tuple(message.denied_paths),
     )
 
 

@@ -996,6 +996,48 @@ class ArgumentRule(_message.Message):
 Global___ArgumentRule: _TypeAlias = ArgumentRule  # noqa: Y015
 
 @_typing.final
+class Permissions(_message.Message):
+    """What tools of a server may do, and which paths they may name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NO_READ_FIELD_NUMBER: _builtins.int
+    NO_WRITE_FIELD_NUMBER: _builtins.int
+    RESTRICTED_FIELD_NUMBER: _builtins.int
+    ALLOWED_PATHS_FIELD_NUMBER: _builtins.int
+    DENIED_PATHS_FIELD_NUMBER: _builtins.int
+    no_read: _builtins.bool
+    """Whether tools that only read are denied."""
+    no_write: _builtins.bool
+    """Whether other tools are."""
+    restricted: _builtins.bool
+    """Whether paths must be in `allowed_paths`."""
+    @_builtins.property
+    def allowed_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What paths may be, or be below."""
+
+    @_builtins.property
+    def denied_paths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What they may not."""
+
+    def __init__(
+        self,
+        *,
+        no_read: _builtins.bool = ...,
+        no_write: _builtins.bool = ...,
+        restricted: _builtins.bool = ...,
+        allowed_paths: _abc.Iterable[_builtins.str] | None = ...,
+        denied_paths: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_paths", b"allowed_paths", "denied_paths", b"denied_paths", "no_read", b"no_read", "no_write", b"no_write", "restricted", b"restricted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Permissions: _TypeAlias = Permissions  # noqa: Y015
+
+@_typing.final
 class ServerPolicy(_message.Message):
     """Who may call what of a server, and how much."""
 
@@ -1049,6 +1091,7 @@ class ServerPolicy(_message.Message):
     RISKS_FIELD_NUMBER: _builtins.int
     RATE_FIELD_NUMBER: _builtins.int
     RULES_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
     restricted: _builtins.bool
     """Whether only those in `grants` may use it."""
     @_builtins.property
@@ -1071,6 +1114,10 @@ class ServerPolicy(_message.Message):
     def rules(self) -> _containers.RepeatedCompositeFieldContainer[Global___ArgumentRule]:
         """What is denied, in order."""
 
+    @_builtins.property
+    def permissions(self) -> Global___Permissions:
+        """What is denied of tools by what they do and the paths that they name."""
+
     def __init__(
         self,
         *,
@@ -1080,10 +1127,11 @@ class ServerPolicy(_message.Message):
         risks: _abc.Iterable[Global___RiskPattern] | None = ...,
         rate: Global___CallRate | None = ...,
         rules: _abc.Iterable[Global___ArgumentRule] | None = ...,
+        permissions: Global___Permissions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["rate", b"rate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["permissions", b"permissions", "rate", b"rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "limits", b"limits", "rate", b"rate", "restricted", b"restricted", "risks", b"risks", "rules", b"rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grants", b"grants", "limits", b"limits", "permissions", b"permissions", "rate", b"rate", "restricted", b"restricted", "risks", b"risks", "rules", b"rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ import pytest
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import VariantKey
+from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import NO_POLICY, ArgumentRule, Rate, ServerPolicy, TenantLimits
 
 SERVERS = """
@@ -111,9 +112,31 @@ servers:
     )
 
 
+def test_permissions_are_read() -> None:
+    parsed = parse(
+        """
+version: 1
+servers:
+  files:
+    transport: stdio
+    command: x
+    permissions:
+      write: false
+      allowed_paths: [reports/, /data]
+      denied_paths: [.env]
+"""
+    )
+    assert not parsed.issues
+    expected = Permissions(True, False, ("reports/", "/data"), (".env",))
+    assert policy(parsed, "files") == ServerPolicy(permissions=expected)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
+        ("permissions: { allowed_paths: [../x] }", "without '..'"),
+        ("permissions: { denied_paths: ['*.pem'] }", "is no pattern"),
+        ("permissions: { wirte: false }", "'write'"),
         ("rules: [ 'args.path +' ]", "is no rule: "),
         ("rules: [ 'tennant == \"a\"' ]", "undeclared reference to 'tennant'"),
         ("rules: [ { tools: [a] } ]", "needs 'deny'"),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import ArgumentRule, Grant, Rate, ServerPolicy, TenantLimits
 from leaseway.wire.errors import Reason
 
@@ -105,8 +106,30 @@ async def test_a_rule_denies_by_arguments_and_repeats_none_of_them(bench: Bench)
     assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "no")
     assert fault.metadata["rule"] == "1"
     assert "shadow" not in fault.message
+    fault = await caller.refused("time", arguments=rb'{"text": "a\u0000/etc/shadow"}')
+    assert "has the character 0" in fault.message
     assert (await caller.call("time", tenant="acme", arguments=b'{"text": "/home"}')).payload
     assert (await caller.call("time", tenant="rival", arguments=b'{"text": "/etc"}')).payload
+
+
+async def test_permissions_deny_by_paths_and_by_what_a_tool_does(bench: Bench) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    reads = {"annotations": {"readOnlyHint": True}, "inputSchema": schema}
+    bench.servers.tools = {
+        "read": msgspec.json.encode({"name": "read", **reads}),
+        "change": msgspec.json.encode({"name": "change", "inputSchema": schema}),
+    }
+    permissions = Permissions(write=False, allowed_paths=("/data",), denied_paths=("secrets",))
+    await bench.serve("files", policy=ServerPolicy(permissions=permissions))
+    caller = bench.caller()
+    assert (await caller.call("files", "read", arguments=b'{"path": "/data/a"}')).payload
+    for path in (b"/etc/shadow", b"/data/secrets/a", b"/data/../etc/shadow"):
+        fault = await caller.refused("files", "read", arguments=b'{"path": "%b"}' % path)
+        assert (fault.reason, fault.started) == (Reason.PERMISSION_DENIED, "no")
+        assert "a path in its arguments is not permitted" in fault.message
+        assert "shadow" not in fault.message
+    fault = await caller.refused("files", "change", arguments=b'{"path": "/data/a"}')
+    assert "has write: false" in fault.message
 
 
 async def test_external_tools_are_limited_for_each_tenant_by_itself(bench: Bench) -> None:

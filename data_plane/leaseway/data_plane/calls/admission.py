@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.arguments import parse_arguments
-from leaseway.data_plane.core.policy import Counts, ToolPolicy, check_rules
+from leaseway.data_plane.core.policy import Counts, ToolPolicy, check_rules, reads_only
 from leaseway.data_plane.core.prompts_resources import AdmittedRequest, admit
 from leaseway.data_plane.core.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, check_caller_names
+
+_NUL: Final = rb"\u0000"
+"""CEL's library reads a text up to its first NUL; what is behind that would go unjudged."""
 
 
 class Admission:
@@ -62,8 +65,7 @@ class Admission:
         if active.audit is not None and active.policy is not None:
             active.audit.plan = plan
             active.audit.risk = risk = active.policy.risk
-            reads = risk == "read_only" or (risk == "external" and plan.read_only)
-            active.audit.writes_first = not reads
+            active.audit.writes_first = not reads_only(risk, plan)
         parsed = check_arguments(active, plan)
         if active.audit is not None:
             active.audit.parsed = True
@@ -75,6 +77,12 @@ class Admission:
                 "session": call.session,
                 "args": parsed,
             }
+            if _NUL in active.arguments:
+                raise Fault(
+                    Reason.PERMISSION_DENIED,
+                    f"The rules of server {call.server_id} can't judge this call of {call.tool}: a "
+                    "text in its arguments has the character 0. Leave that out.",
+                )
             check_rules(active.policy, facts, call.server_id)
         return generation, plan
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from leaseway.data_plane.core.policy import Judge
 from leaseway.data_plane.core.toolset import CompiledToolset
@@ -41,7 +42,14 @@ class HeldVariant:
     @cached_property
     def judge(self) -> Judge:
         """What decides whether a call of it may run."""
-        return Judge(self.spec.policy, self.toolset.tools)
+        return Judge(self.spec.policy, self.toolset.tools, starts_in(self.spec))
+
+
+def starts_in(spec: ServerSpec) -> str:
+    """Return the folder that a server's process starts in; empty where that is not known yet."""
+    if not spec.is_process or spec.image or "$" in spec.cwd:
+        return ""
+    return spec.cwd or str(Path.cwd())
 
 
 @dataclass(frozen=True)

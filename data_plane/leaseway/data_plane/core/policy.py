@@ -6,13 +6,14 @@ Pure: time is a parameter. Of a server without a policy nothing is asked here.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.spec.permissions import expressions
 from leaseway.spec.policy import Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression
 from leaseway.wire.errors import Fault, Reason
@@ -24,10 +25,17 @@ _BUSY_RETRY: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """One rule, with its number in the configuration."""
+    """One rule, with its number in the configuration.
+
+    Attributes:
+        number: Its number; 0 for one that `permissions` makes.
+        expression: What is true of a call that is denied.
+        why: What is said of such a call, where no number says it.
+    """
 
     number: int
     expression: Expression
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +70,12 @@ class Judge:
     Args:
         policy: The policy.
         tools: The tools that are exposed, by original name.
+        base: The folder that relative paths start from; empty where that is not known.
     """
 
-    def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan]) -> None:
+    def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan], base: str = "") -> None:
         self.is_needed = bool(policy)
+        self._base = base
         self._policy = policy
         self._tools = tools
         self._rules: dict[str, tuple[CompiledRule, ...]] = {}
@@ -96,16 +106,31 @@ class Judge:
             return None
         risk = self._policy.risk_of(tool, _annotations(plan))
         rate = self._policy.rate if risk == "external" else None
-        return ToolPolicy(risk, self._rules_of(tool), rate, self._policy.limits_of(tenant))
+        rules = self._rules_of(tool, plan, risk)
+        return ToolPolicy(risk, rules, rate, self._policy.limits_of(tenant))
 
-    def _rules_of(self, tool: str) -> tuple[CompiledRule, ...]:
+    def _rules_of(self, tool: str, plan: ToolPlan, risk: Risk) -> tuple[CompiledRule, ...]:
         if tool not in self._rules:
-            self._rules[tool] = tuple(
-                CompiledRule(number, _expression(rule.expression))
-                for number, rule in enumerate(self._policy.rules, start=1)
-                if rule.is_for(tool)
-            )
+            self._rules[tool] = (*self._permissions_of(plan, risk), *self._configured_of(tool))
         return self._rules[tool]
+
+    def _configured_of(self, tool: str) -> Iterable[CompiledRule]:
+        return (
+            CompiledRule(number, _expression(rule.expression))
+            for number, rule in enumerate(self._policy.rules, start=1)
+            if rule.is_for(tool)
+        )
+
+    def _permissions_of(self, plan: ToolPlan, risk: Risk) -> Iterable[CompiledRule]:
+        schema = msgspec.json.decode(plan.definition).get("inputSchema")
+        reads = reads_only(risk, plan)
+        for why, rule in expressions(self._policy.permissions, self._base, schema, reads):
+            yield CompiledRule(0, _expression(rule), why)
+
+
+def reads_only(risk: Risk, plan: ToolPlan) -> bool:
+    """Return whether calls of a tool change nothing."""
+    return risk == "read_only" or (risk == "external" and plan.read_only)
 
 
 def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
@@ -133,6 +158,13 @@ def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) ->
     """
     for rule in policy.rules:
         if rule.expression.denies(facts):
+            if rule.why:
+                raise Fault(
+                    Reason.PERMISSION_DENIED,
+                    f"The permissions of server {server_id} deny this call of {facts['tool']}: "
+                    f"{rule.why}. Its operator says in 'permissions' what may be done.",
+                    metadata={"rule": "0"},
+                )
             raise Fault(
                 Reason.PERMISSION_DENIED,
                 f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "

@@ -7,6 +7,7 @@ from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.spec.model import Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
+from leaseway.spec.permissions import Permissions
 
 LAYERS = Path(__file__).resolve().parents[3] / "corpus" / "layers"
 HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
@@ -47,10 +48,10 @@ def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others
     assert files.config == ""
 
 
-def test_permissions_are_a_warning_until_something_enforces_them() -> None:
+def test_permissions_are_kept_as_they_stand() -> None:
     parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
-    warned = [one.server_id for one in parsed.issues if one.reason == "PERMISSIONS_NOT_ENFORCED"]
-    assert warned == ["knowledge", "files"]
+    kept = [parsed.servers[VariantKey(name)].policy.permissions for name in ("knowledge", "files")]
+    assert kept == [Permissions(write=False), Permissions()]
 
 
 def test_a_domain_overrides_parameters_enables_and_declares_nothing() -> None:

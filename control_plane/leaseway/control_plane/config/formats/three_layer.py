@@ -137,12 +137,6 @@ def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
             yield entry
         case "module" | "class" | "config" | "override":
             return
-        case "permissions":
-            message = (
-                f"The permissions of the server {shown(where.server_id or '')} are not enforced by"
-                " this version: use 'tools' to say which of its tools exist."
-            )
-            place.warning(entry.at, IssueReason.PERMISSIONS_NOT_ENFORCED, message)
         case "tools" | "prompts" | "resources" if isinstance(node, Items):
             yield replace(entry, value=Table(node.at, (Entry("whitelist", entry.at, node),)))
         case "transport" if isinstance(node, Leaf) and node.value in _TRANSPORTS:

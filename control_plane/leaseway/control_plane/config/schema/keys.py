@@ -239,6 +239,7 @@ _KEYS: Final = (
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
     Key("rules", policy.rules, "policy.rules"),
+    Key("permissions", policy.permissions, "policy.permissions"),
     Key("domain_may", list_of(_opened, 100), "domain_may"),
 )
 

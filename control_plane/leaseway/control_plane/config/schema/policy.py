@@ -10,9 +10,17 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema import filters
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import choice, integer, list_of, plain_text, size
+from leaseway.control_plane.config.schema.values import (
+    boolean,
+    choice,
+    integer,
+    list_of,
+    plain_text,
+    size,
+)
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.permissions import EVERYTHING, Permissions
 from leaseway.spec.policy import OTHERS, RISKS, ArgumentRule, Rate, TenantLimits
 from leaseway.spec.rules import RuleNotCompiled, compile_expression
 from leaseway.wire.names import is_valid_key
@@ -22,6 +30,8 @@ MAX_AGENTS: Final = 1_000
 MAX_RULES: Final = 100
 TIB: Final = 1 << 40
 _LONGEST_RULE: Final = 4_096
+_LONGEST_PATH: Final = 1_024
+_MOST_PATHS: Final = 100
 _MOST_CALLS: Final = 1_000_000_000
 _RATE: Final = re.compile(r"(\d{1,9})\s*(?:/|per)\s*(s|second|m|minute|h|hour|d|day)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -118,6 +128,45 @@ def _expression(node: Tree, where: Where) -> str | None:
     return text
 
 
+def permissions(node: Tree, where: Where) -> Permissions | None:
+    """Read what tools may do, and which paths they may name."""
+    table = mapping(node, where)
+    if table is None:
+        return None
+    values = read_table(unique_entries(table, where), _PERMISSION_KEYS, where, "'permissions'")
+    found = Permissions(**values)
+    if found != EVERYTHING:
+        try:
+            compile_expression("true")
+        except RuleNotCompiled as error:
+            where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)}: {error}.")
+            return None
+    return found
+
+
+def _path(node: Tree, where: Where) -> str | None:
+    text: str | None = plain_text(longest=_LONGEST_PATH, empty=False)(node, where)
+    if text is None:
+        return None
+    fault = _path_fault(text)
+    if fault:
+        message = f"{shown(where.key)} can't be a permitted or denied path: {fault}."
+        where.error(node.at, IssueReason.BAD_VALUE, message)
+        return None
+    return text
+
+
+def _path_fault(text: str) -> str:
+    parts = text.split("/")
+    if ".." in parts or text.startswith("~"):
+        return "write it without '..' and '~'"
+    if "*" in text:
+        return "it is no pattern; name the folder"
+    if "\\" in text or not text.isprintable():
+        return "it has a backslash or a control character"
+    return ""
+
+
 def _pattern(node: Tree, where: Where) -> str | None:
     text: str | None = plain_text(longest=filters.MAX_PATTERN, empty=False)(node, where)
     fault = filters.name_pattern_fault(text) if text is not None else ""
@@ -128,6 +177,12 @@ def _pattern(node: Tree, where: Where) -> str | None:
     return text
 
 
+_PERMISSION_KEYS: Final = {
+    "read": Key("read", boolean, "read"),
+    "write": Key("write", boolean, "write"),
+    "allowed_paths": Key("allowed_paths", list_of(_path, _MOST_PATHS), "allowed_paths"),
+    "denied_paths": Key("denied_paths", list_of(_path, _MOST_PATHS), "denied_paths"),
+}
 _RULE_KEYS: Final = {
     "deny": Key("deny", _expression, "expression"),
     "tools": Key("tools", list_of(_pattern, filters.MAX_PATTERNS), "tools"),
@@ -213,4 +268,4 @@ _TENANT_KEYS: Final = {
     "agents": Key("agents", _agents, "agents"),
 }
 
-__all__ = ["OTHERS", "TenantConfig", "Tenants", "rate", "risks", "rules", "tenants"]
+__all__ = ["OTHERS", "TenantConfig", "Tenants", "permissions", "rate", "risks", "rules", "tenants"]
