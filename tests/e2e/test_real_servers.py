@@ -16,6 +16,8 @@ import pytest
 from tests.conftest import BOUND, ServerCommand
 from tests.e2e.system import SERVERS, eventually, free_port, python_server, running
 
+from leaseway.sdk import PermissionDenied
+
 PREFIX = [{"prefix": "{server}_"}]
 
 
@@ -100,6 +102,31 @@ async def test_server_filesystem_with_structured_results(
         assert result.structured == {"content": "kept"}
         refused = await client.call_tool("files:read_text_file", {"path": "/etc/passwd"})
         assert refused.is_error
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
+async def test_server_filesystem_by_permissions(tmp_path: Path, npm_server: ServerCommand) -> None:
+    root = tmp_path / "files"
+    (root / "secrets").mkdir(parents=True)
+    for place in (root, root / "secrets"):
+        (place / "note.txt").write_text("kept")
+    permissions = {"write": False, "allowed_paths": [str(root)], "denied_paths": ["secrets/"]}
+    options = {"truely-stateless": True, "permissions": permissions}
+    servers = {"files": entry(npm_server("mcp-server-filesystem"), str(root), **options)}
+    async with running(tmp_path, servers) as (_, client):
+        read = "files:read_text_file"
+        assert (await client.call_tool(read, {"path": str(root / "note.txt")})).text == "kept"
+        several = [str(root / "note.txt"), str(root / "secrets/note.txt")]
+        for tool, arguments in (
+            (read, {"path": "/etc/passwd"}),
+            (read, {"path": several[1]}),
+            ("files:read_multiple_files", {"paths": several}),
+            ("files:write_file", {"path": str(root / "new.txt"), "content": "x"}),
+        ):
+            with pytest.raises(PermissionDenied):
+                await client.call_tool(tool, arguments)
+        assert not (root / "new.txt").exists()
 
 
 @pytest.mark.legacy_servers

@@ -234,15 +234,9 @@ class ServerSpec:
                 # Only where it is set, as below.
                 **self._http_part(),
                 **{name: text for name in _LATER if (text := getattr(self, name))},
-                **self._paths_part(),
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
             }
         )
-
-    def _paths_part(self) -> dict[str, object]:
-        """Return what becomes roots and mounts of an instance."""
-        permissions = self.policy.permissions
-        return {"permissions": asdict(permissions)} if permissions.names_paths else {}
 
     def _http_part(self) -> dict[str, object]:
         if self.transport != "http_api":
