@@ -39,6 +39,9 @@ ACCEPTED = [
     file(**STDIO, prompts={"whitelist": ["a*"]}, resources={"blacklist": ["file:///*", "ü?"]}),
     file(**STDIO, sandbox=True, max_age="1h30m", start="lazy", warm=1),
     file(**STDIO, sandbox="strict"),
+    file(
+        **STDIO, permissions={"write": False, "allowed_paths": ["/data"], "denied_paths": [".git"]}
+    ),
     file(**STDIO, sandbox={"level": "strict", "network": True}),
     file(**HTTP, headers={"A": {"file": "/b"}}, sessionId="", protocol="auto"),
     {"version": 1, "defaults": {"transform": [{"suffix": "_x"}]}, "servers": {}},

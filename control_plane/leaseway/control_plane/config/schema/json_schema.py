@@ -208,6 +208,14 @@ _SERVER: Final[Mapping[str, Schema]] = {
             ),
         ]
     },
+    "permissions": _object(
+        {
+            "read": _FLAG,
+            "write": _FLAG,
+            "allowed_paths": {"type": "array", "items": _TEXT},
+            "denied_paths": {"type": "array", "items": _TEXT},
+        }
+    ),
     "url": {"type": "string", "minLength": 1},
     "headers": _VALUES,
     "base_url": {"type": "string", "minLength": 1},
