@@ -40,6 +40,7 @@ TOOLS = [
 ]
 
 OUT = "outside the allowed folders"
+ROOT_LINK = "root"  # what a process has of the file system, by its folder in /proc
 NO_FILE = "no regular file"
 NO_COMMAND = "is not allowed; allowed is:"
 NO_HOST = "is not allowed; allowed is:"
@@ -71,7 +72,7 @@ PATHS = (
     ("{base}/allowed-too/x", OUT),
     ("{base}/./allowed/../secret.txt", OUT),
     ("/proc/self/environ", OUT),
-    ("/proc/self/root/etc/passwd", OUT),
+    (f"/proc/self/{ROOT_LINK}/etc/passwd", OUT),
     ("/dev/fd/0", OUT),
     ("~/secret.txt", "There is no"),
     ("file://{base}/secret.txt", "There is no"),
@@ -81,7 +82,7 @@ PATHS = (
     ("link_to_parent/secret.txt", OUT),
     ("link_chain", OUT),
     ("link_to_root/etc/passwd", OUT),
-    ("link_to_proc/root/etc/passwd", OUT),
+    (f"link_to_proc/{ROOT_LINK}/etc/passwd", OUT),
     ("link_dots/secret.txt", OUT),
     ("link_loop", "links"),
     ("link_dangling_out", OUT),

@@ -265,7 +265,8 @@ class Exchanges:
         stream = ExchangeStream(
             context, self._executor, self._leases, self._lease_message, self._worker, self._relieve
         )
-        alike = sum(other.connection == stream.connection for other in self._streams)
+        connection = stream.connection
+        alike = sum(other.connection == connection for other in self._streams)
         if alike >= bounds.MAX_STREAMS:
             fault = Fault(
                 Reason.OVERLOADED,
