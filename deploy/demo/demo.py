@@ -45,8 +45,8 @@ def say(text: str = "") -> None:
 
 
 @asynccontextmanager
-async def system(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """Run `leaseway up` in a folder; give its address and where it takes spans."""
+async def system(folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
+    """Run `leaseway up` in a folder; give its address and the variables that send it spans."""
     environment = {**os.environ, "DEMO_PYTHON": sys.executable, "DEMO_FILES": str(folder / "files")}
     words = ["up", "--config", "mcp.yaml", "--listen", "127.0.0.1:0"]
     words += ["--trace-file", "trace.jsonl", "--log-file", "leaseway.log"]
@@ -67,7 +67,8 @@ async def system(folder: Path) -> AsyncIterator[tuple[str, str]]:
         if not ready.startswith("ready "):
             raise DemoFailed(f"The system did not start: {told}{(await up.stderr.read()).decode()}")
         say(f"  {ready.strip()}")
-        yield ready.split()[1], told.rpartition("OTEL_EXPORTER_OTLP_ENDPOINT=")[2].strip()
+        settings = (word.partition("=") for word in told.split() if word.startswith("OTEL_"))
+        yield ready.split()[1], {name: text for name, _, text in settings}
     finally:
         if up.returncode is None:
             up.terminate()
@@ -75,10 +76,9 @@ async def system(folder: Path) -> AsyncIterator[tuple[str, str]]:
             await up.communicate()
 
 
-def export_spans(endpoint: str) -> Telemetry:
+def export_spans(settings: dict[str, str]) -> Telemetry:
     """Send this process's spans to the system's collector, as a service of yours would."""
-    os.environ["OTEL_TRACES_EXPORTER"] = "otlp"
-    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+    os.environ.update(settings)
     return configure_telemetry("demo")
 
 

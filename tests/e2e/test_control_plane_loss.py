@@ -26,10 +26,12 @@ async def kill_control_plane(system: System) -> None:
 
 
 async def instances(client: AsyncClient) -> set[tuple[str, int | None]]:
+    """Return the instances in use; a spare that a probe left may be anywhere, and ends alone."""
     return {
         (server.id, instance.pid)
         for server in await client.servers()
         for instance in server.instances
+        if instance.role != "spare"
     }
 
 
