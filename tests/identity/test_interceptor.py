@@ -97,6 +97,8 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         "acme": {"roles": [Role.CALLER], "tenant": "acme", "agent": "billing"},
         "rival": {"roles": [Role.CALLER], "tenant": "rival"},
         "operator": {"roles": [Role.OPERATOR], "tenant": None},
+        "viewer": {"roles": [Role.VIEWER], "tenant": None},
+        "approver": {"roles": [Role.APPROVER], "tenant": None},
         "worker": {"roles": [Role.PLANE], "tenant": None},
         "expired": {"roles": [Role.CALLER], "tenant": "acme", "expires_at": 1.0},
         "revoked": {"roles": [Role.CALLER], "tenant": "acme"},
@@ -175,16 +177,39 @@ async def test_without_a_good_credential_nothing_is_answered(
     assert not system.heard
 
 
+READS = ("Find", "Get", "List", "Read", "Resolve", "Watch")
+"""What the names of RPCs begin with that change nothing."""
+ROLE_OF = {
+    "acme": Role.CALLER,
+    "operator": Role.OPERATOR,
+    "viewer": Role.VIEWER,
+    "approver": Role.APPROVER,
+    "worker": Role.PLANE,
+}
+
+
+@pytest.mark.parametrize("full", sorted(METHODS))
+def test_every_rpc_reads_or_changes_and_a_viewer_sends_what_operators_read(full: str) -> None:
+    rule, name = RULES[full], METHODS[full].name
+    assert rule.changes != name.startswith(READS)
+    if rule.changes:
+        assert Role.VIEWER not in rule.roles
+    else:
+        assert (Role.VIEWER in rule.roles) == (Role.OPERATOR in rule.roles)
+
+
 def roles_of(full: str) -> frozenset[Role]:
     return RULES[full].roles
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
-@pytest.mark.parametrize("credential", ["acme", "operator", "worker", "shared"])
+@pytest.mark.parametrize(
+    "credential", ["acme", "operator", "viewer", "approver", "worker", "shared"]
+)
 async def test_each_role_sends_what_is_its_and_nothing_else(
     system: System, full: str, credential: str
 ) -> None:
-    role = {"acme": Role.CALLER, "operator": Role.OPERATOR, "worker": Role.PLANE}.get(credential)
+    role = ROLE_OF.get(credential)
     error = await send(system, full, credential)
     if role is None or role in roles_of(full):
         assert error is None

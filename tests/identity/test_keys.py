@@ -85,6 +85,7 @@ def test_revoking_what_is_not_there_says_so(tmp_path: Path) -> None:
     [
         ([Role.CALLER], None, "needs a tenant"),
         ([Role.OPERATOR], "acme", "of no tenant"),
+        ([Role.VIEWER], "acme", "of no tenant"),
         ([], "acme", "needs a role"),
         ([Role.CALLER], "a\nb", "control characters"),
     ],

@@ -140,8 +140,8 @@ class Authenticator:
             )
         raise unauthenticated(f"This address wants {self._wanted()}. {_HOW}")
 
-    def for_role(self, role: Role) -> Callable[[str | None], Awaitable[Principal]]:
-        """Return the check of a listener for HTTP that only one role may use.
+    def for_role(self, *roles: Role) -> Callable[[str | None], Awaitable[Principal]]:
+        """Return the check of a listener for HTTP that only some roles may use.
 
         What it returns takes an `Authorization` header and raises a `Fault`: UNAUTHENTICATED or
         PERMISSION_DENIED.
@@ -149,11 +149,11 @@ class Authenticator:
 
         async def admit(authorization: str | None) -> Principal:
             who = await self.principal(authorization)
-            if not who.has({role}):
+            if not who.has(roles):
                 raise Fault(
                     Reason.PERMISSION_DENIED,
-                    f"This address is for the role {role}; this credential ({who.name}) has "
-                    f"{', '.join(sorted(who.roles))}.",
+                    f"This address is for the role {' or '.join(sorted(roles))}; this "
+                    f"credential ({who.name}) has {', '.join(sorted(who.roles))}.",
                 )
             return who
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from leaseway.identity.principal import Principal, Role, check_name, parse_roles
+from leaseway.identity.principal import SEES_ALL, Principal, Role, check_name, parse_roles
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
 
@@ -102,8 +102,9 @@ def make_key(
         raise ValueError("A key needs a role.")
     if tenant is None and Role.CALLER in kept:
         raise ValueError("A key of the role caller needs a tenant: add --tenant.")
-    if tenant is not None and kept & {Role.OPERATOR, Role.PLANE}:
-        raise ValueError("A key of the role operator or plane is of no tenant: leave it out.")
+    if tenant is not None and kept & {*SEES_ALL, Role.PLANE}:
+        message = "A key of the role operator, viewer or plane is of no tenant: leave it out."
+        raise ValueError(message)
     if tenant is not None:
         check_name("tenant", tenant)
     if agent is not None:

@@ -18,6 +18,8 @@ class Role(StrEnum):
     """Lists, calls and leases for its tenant."""
     OPERATOR = "operator"
     """Sees and steers the system: workers, leases, problems and logs of all tenants."""
+    VIEWER = "viewer"
+    """Sees what an operator sees, and changes nothing."""
     APPROVER = "approver"
     """Agrees to calls that wait for a person, of its tenant or, without one, of all."""
     PLANE = "plane"
@@ -25,6 +27,8 @@ class Role(StrEnum):
 
 
 ALL_ROLES: Final = frozenset(Role)
+SEES_ALL: Final = frozenset({Role.OPERATOR, Role.VIEWER})
+"""Who looks at the whole system, whatever tenants it serves."""
 
 
 @dataclass(frozen=True, slots=True)

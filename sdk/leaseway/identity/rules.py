@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from leaseway.identity.principal import Principal, Role
+from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.wire.errors import Fault, Reason
 
 Scope = Literal["own", "filter", "calls", "none"]
@@ -18,20 +18,28 @@ Scope = Literal["own", "filter", "calls", "none"]
 names none and its caller may see all, `calls` names one in each frame, `none` has none."""
 
 _CALLS: Final = frozenset({Role.CALLER})
-_LISTS: Final = frozenset({Role.CALLER, Role.OPERATOR})
+_REPORTS: Final = frozenset({Role.CALLER, Role.OPERATOR})
 _OPERATES: Final = frozenset({Role.OPERATOR})
 _JOINS: Final = frozenset({Role.PLANE})
 _APPROVES: Final = frozenset({Role.APPROVER})
-_SEES_APPROVALS: Final = frozenset({Role.APPROVER, Role.OPERATOR})
+_LISTS: Final = _CALLS | SEES_ALL
+_SEES_APPROVALS: Final = _APPROVES | SEES_ALL
 _ANY: Final = frozenset(Role)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may send an RPC, and how its tenant is checked."""
+    """Who may send an RPC, and how its tenant is checked.
+
+    Attributes:
+        roles: Any of them may.
+        tenant: What it does with the tenant that it names.
+        changes: Whether it may change something: calls, grants and ends leases, steers, reports.
+    """
 
     roles: frozenset[Role]
     tenant: Scope = "none"
+    changes: bool = False
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -43,29 +51,29 @@ RULES: Final[Mapping[str, Rule]] = {
         "CatalogService/ResolveTools": Rule(_LISTS, "own"),
         "CatalogService/WatchTools": Rule(_LISTS, "own"),
         "CatalogService/ListServers": Rule(_LISTS, "own"),
-        "PlacementService/Place": Rule(_CALLS, "own"),
+        "PlacementService/Place": Rule(_CALLS, "own", changes=True),
         "PlacementService/FindLease": Rule(_CALLS, "own"),
         "AdminService/GetStatus": Rule(_LISTS),
         "AdminService/ListWorkers": Rule(_LISTS),
         "AdminService/ListHeldLeases": Rule(_LISTS, "filter"),
-        "AdminService/ListProblems": Rule(_OPERATES),
-        "AdminService/ReportProblem": Rule(_LISTS),
-        "AdminService/DrainWorker": Rule(_OPERATES),
-        "AdminService/RevokeLease": Rule(_OPERATES),
-        "AdminService/WatchEvents": Rule(_OPERATES),
-        "AdminService/ListCalls": Rule(_OPERATES),
-        "AdminService/GetTraffic": Rule(_OPERATES),
+        "AdminService/ListProblems": Rule(SEES_ALL),
+        "AdminService/ReportProblem": Rule(_REPORTS, changes=True),
+        "AdminService/DrainWorker": Rule(_OPERATES, changes=True),
+        "AdminService/RevokeLease": Rule(_OPERATES, changes=True),
+        "AdminService/WatchEvents": Rule(SEES_ALL),
+        "AdminService/ListCalls": Rule(SEES_ALL),
+        "AdminService/GetTraffic": Rule(SEES_ALL),
         "AdminService/ListApprovals": Rule(_SEES_APPROVALS, "filter"),
-        "AdminService/DecideApproval": Rule(_APPROVES, "filter"),
-        "SyncService/Sync": Rule(_JOINS),
-        "ExecutionService/Exchange": Rule(_CALLS, "calls"),
-        "ExecutionService/CallTool": Rule(_CALLS, "own"),
-        "ExecutionService/CallToolStreaming": Rule(_CALLS, "own"),
+        "AdminService/DecideApproval": Rule(_APPROVES, "filter", changes=True),
+        "SyncService/Sync": Rule(_JOINS, changes=True),
+        "ExecutionService/Exchange": Rule(_CALLS, "calls", changes=True),
+        "ExecutionService/CallTool": Rule(_CALLS, "own", changes=True),
+        "ExecutionService/CallToolStreaming": Rule(_CALLS, "own", changes=True),
         "ExecutionService/ReadArtifact": Rule(_CALLS, "own"),
-        "ExecutionService/ReadLogs": Rule(_OPERATES, "own"),
-        "LeaseService/AcquireLease": Rule(_CALLS, "own"),
-        "LeaseService/ReleaseLease": Rule(_CALLS, "own"),
-        "LeaseService/KeepAlive": Rule(_CALLS),
+        "ExecutionService/ReadLogs": Rule(SEES_ALL, "own"),
+        "LeaseService/AcquireLease": Rule(_CALLS, "own", changes=True),
+        "LeaseService/ReleaseLease": Rule(_CALLS, "own", changes=True),
+        "LeaseService/KeepAlive": Rule(_CALLS, changes=True),
         "LeaseService/ResolveLeased": Rule(_CALLS, "own"),
         "LeaseService/ListLeases": Rule(_LISTS, "filter"),
     }.items()

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,9 @@ from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
-from leaseway.identity.principal import Principal, Role
+from leaseway.identity.authenticator import authenticator_for
+from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.spec.model import VariantKey
 from leaseway.wire.endpoint import Endpoint
 from leaseway.wire.events import Event
@@ -182,6 +185,38 @@ async def test_who_operates_sees_what_waits_and_may_not_agree_without_that_role(
             assert (len(shown["items"]), shown["approver"]) == (1, False)
             body = {"approval": approval, "approve": True}
             assert (await asker.post("api/decide", body, **bearer))[0] == 403
+    assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
+
+
+async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(roles=[Role.VIEWER], tenant=None, agent=None, now=0.0)
+    add_key(path, record)
+    plane = Plane(epoch=1)
+    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    approval = waiting(plane)
+    admit = authenticator_for(None, keys=path).for_role(*SEES_ALL)
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    jar = aiohttp.CookieJar(unsafe=True)
+    with closing(listener):
+        async with (
+            serve_console(listener, plane),
+            aiohttp.ClientSession(cookie_jar=jar) as session,
+        ):
+            asker = Asker(listener.url, session)
+            assert await asker.post("api/session", {"key": key}) == (200, {"operator": False})
+            assert await asker.get("api/session") == (200, {"operator": False})
+            assert (await asker.get("api/logs?id=nothing"))[0] == 409
+            for page in ("overview", "servers", "tools", "leases", "workers", "problems", "calls"):
+                assert (await asker.get(f"api/{page}"))[0] == 200
+            for page, body in {
+                "drain": {"worker": "w1"},
+                "revoke": {"lease": "one"},
+                "try": {"server": "kit", "tool": "echo", "tenant": ""},
+                "decide": {"approval": approval, "approve": True},
+            }.items():
+                assert (await asker.post(f"api/{page}", body))[0] == 403
+    assert not plane.state.workers["w1"].draining
     assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
 
 

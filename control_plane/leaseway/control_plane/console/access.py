@@ -1,8 +1,8 @@
 """Who may look at the console, and who may steer from it.
 
 Without credentials the console listens on loopback only, and whoever reaches it may do what the
-command line may do there. With credentials, a page signs in with one of an operator and holds a
-session in a cookie that scripts cannot read; programs send `Authorization: Bearer`. The credential
+command line may do there. With credentials, a page signs in with one of an operator or a viewer and
+holds a session in a cookie that scripts cannot read; programs send `Authorization: Bearer`. It
 is checked again at each request, so that one that was revoked ends its sessions. What changes
 something is only taken from the page itself.
 """
@@ -35,7 +35,7 @@ class Access:
     """Checks requests.
 
     Args:
-        admit: Says who sent an operator's credential, or refuses it; None where none is wanted.
+        admit: Says who sent a credential and may look, or refuses; None where none is wanted.
         clock: Seconds, monotonic.
     """
 
@@ -63,21 +63,21 @@ class Access:
                 raise web.HTTPForbidden(text=fault.message) from None
             raise web.HTTPUnauthorized(text=fault.message) from None
 
-    async def sign_in(self, credential: str) -> str | None:
-        """Return a new session for an operator's credential; None where none is wanted.
+    async def sign_in(self, credential: str) -> tuple[str | None, Principal]:
+        """Return a new session and whose it is; no session where no credential is wanted.
 
         Raises:
             web.HTTPException: It is not good enough, or too many were not.
         """
         if self._admit is None:
-            return None
+            return None, LOOPBACK
         now = self._clock()
         self._wrong = [at for at in self._wrong if now - at < _WRONG_FOR]
         if len(self._wrong) >= _MOST_WRONG:
             raise web.HTTPTooManyRequests(text="Too many wrong credentials. Wait a minute.")
         authorization = f"Bearer {credential}"
         try:
-            await self._who(authorization)
+            who = await self._who(authorization)
         except Fault as fault:
             self._wrong.append(now)
             raise web.HTTPForbidden(text=fault.message) from None
@@ -85,7 +85,7 @@ class Access:
         self._sessions[session] = now + _SESSION_LASTS, authorization
         while len(self._sessions) > _MOST_SESSIONS:
             self._sessions.popitem(last=False)
-        return session
+        return session, who
 
     async def _who(self, authorization: str | None) -> Principal:
         assert self._admit is not None

@@ -175,8 +175,8 @@ class _Site:
     async def _sign_in(self, request: web.Request) -> web.Response:
         check_origin(request)
         body = await _body(request, _LARGEST_KEY)
-        session = await self._access.sign_in(_text(body, "key", _LARGEST_KEY))
-        response = _json({"operator": True})
+        session, who = await self._access.sign_in(_text(body, "key", _LARGEST_KEY))
+        response = _json({"operator": _may_operate(who)})
         if session is not None:
             response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
         return response
@@ -260,7 +260,6 @@ class _Site:
         return _json({"items": items, "silent": list(answer.silent_workers)})
 
     async def _logs(self, request: web.Request) -> web.Response:
-        _check_operator()
         query = _query(request)
         return _json(await self._actions.logs(query.get("id", ""), query.get("tenant", "")))
 

@@ -17,7 +17,7 @@ from leaseway.control_plane.services import pages
 from leaseway.control_plane.services.requests import check_client, page_of, time_left
 from leaseway.control_plane.sync.convert import problem_from_wire
 from leaseway.identity.interceptor import caller
-from leaseway.identity.principal import Role
+from leaseway.identity.principal import SEES_ALL
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -55,7 +55,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             ready=state.ready,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending if caller().has({Role.OPERATOR}) else [],
+            pending=state.pending if caller().has(SEES_ALL) else [],
             workers=sum(record.connected for record in state.workers.values()),
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,
@@ -72,7 +72,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await check_client(request.client, context)
         start = await page_of("ListWorkers", request, context)
         workers, token = pages.workers(self._plane.state, start)
-        if not caller().has({Role.OPERATOR}):
+        if not caller().has(SEES_ALL):
             workers = [_where_only(worker) for worker in workers]
         return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
 

@@ -24,7 +24,7 @@ from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services.requests import check_client, page_of, tenant_of, time_left
 from leaseway.identity.interceptor import caller
-from leaseway.identity.principal import Role
+from leaseway.identity.principal import SEES_ALL
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
@@ -178,7 +178,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             else set(variants_of(state, tenant).values())
         )
         known = {key.server_id for key in keys}
-        if not state.visible.is_restricted or caller().has({Role.OPERATOR}):
+        if not state.visible.is_restricted or caller().has(SEES_ALL):
             # Whose they are to be is not known: an entry that is refused grants nothing.
             keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         servers, token = pages.servers(state, sorted(keys), now, start)

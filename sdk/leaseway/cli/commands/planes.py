@@ -372,10 +372,10 @@ def _metrics_listener(
     if endpoint is None:
         yield None
         return
-    from leaseway.identity.principal import Role
+    from leaseway.identity.principal import SEES_ALL
     from leaseway.telemetry.prometheus_http import MetricsListener
 
-    with _listening(MetricsListener, endpoint, credentials, Role.OPERATOR) as listener:
+    with _listening(MetricsListener, endpoint, credentials, *SEES_ALL) as listener:
         yield listener
 
 
@@ -387,9 +387,9 @@ def _console_listener(
         yield None
         return
     from leaseway.control_plane.console.server import ConsoleListener
-    from leaseway.identity.principal import Role
+    from leaseway.identity.principal import SEES_ALL
 
-    with _listening(ConsoleListener, endpoint, credentials, Role.OPERATOR) as listener:
+    with _listening(ConsoleListener, endpoint, credentials, *SEES_ALL) as listener:
         yield listener
 
 
@@ -412,12 +412,12 @@ def _listening(
     kind: Callable[[Endpoint, Admit | None], ListenerT],
     endpoint: Endpoint,
     credentials: Credentials,
-    role: Role,
+    *roles: Role,
 ) -> Iterator[ListenerT]:
     credentials.require_for(endpoint)
     authenticator = credentials.authenticator
     try:
-        listener = kind(endpoint, None if authenticator.is_open else authenticator.for_role(role))
+        listener = kind(endpoint, None if authenticator.is_open else authenticator.for_role(*roles))
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     with closing(listener):

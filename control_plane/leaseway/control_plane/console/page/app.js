@@ -135,7 +135,7 @@ function Login({ onDone }) {
     <h1>Leaseway</h1>
     <label>Credential <input type="password" autocomplete="current-password" value=${key}
       onInput=${(event) => setKey(event.target.value)} autofocus required /></label>
-    <p class="quiet">An API key or a token with the role operator, or the shared key (LEASEWAY_KEY).</p>
+    <p class="quiet">An API key or a token with the role operator or viewer, or the shared key (LEASEWAY_KEY).</p>
     <${Failure} error=${error} />
     <button class="primary">Sign in</button>
   </form></main>`;

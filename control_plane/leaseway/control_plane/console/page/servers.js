@@ -34,7 +34,7 @@ export function Servers({ live }) {
     ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
 
-export function ServerPage({ live, words, runbook, overview }) {
+export function ServerPage({ live, words, runbook }) {
   const [id, tenant = ""] = words;
   const path = `api/server?${query({ id, tenant })}`;
   const { data, error } = useFetched(path, `${live.revisions.servers}/${live.revisions.problems}`);
@@ -71,7 +71,7 @@ export function ServerPage({ live, words, runbook, overview }) {
       ${log ? html`<${Failure} error=${log.error} />${log.instances.map(
         (one) => html`<h3 class="name">${one.instance} on ${one.worker}</h3><pre class="log">${one.lines.join("\n") || "(silent)"}</pre>`)}${
           !log.error && !log.instances.length ? html`<${Empty}>No instance has written to stderr.<//>` : ""}`
-        : html`<button onClick=${readLog} disabled=${!overview.operator}>Read the last stderr lines</button>`}</section>
+        : html`<button onClick=${readLog}>Read the last stderr lines</button>`}</section>
     <section><h2>Tools</h2>${data.tools.length
       ? html`<ul class="plain">${data.tools.map((tool) => html`<li><a href=${`#/tool/${encodeURIComponent(tool.name)}/${encodeURIComponent(tenant)}`}>${tool.name}</a>
           <span class="quiet words"> ${tool.title || tool.description}</span></li>`)}</ul>`
