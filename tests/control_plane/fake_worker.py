@@ -47,6 +47,7 @@ class FakeWorker:
         self.incarnation = incarnation
         self.held: dict[str, sync_pb2.Upsert] = {}
         self.parts = 0
+        self.operated: list[sync_pb2.OperatorAction] = []
 
     async def join(self, **hello: object) -> sync_pb2.Welcome:
         """Say hello and return the welcome."""
@@ -76,16 +77,21 @@ class FakeWorker:
             await self._call.write(sync_pb2.SyncRequest(part=part))
 
     async def hear(self, kind: str) -> sync_pb2.SyncResponse:
-        """Return the next message, which must be of this kind; deltas are acknowledged."""
+        """Return the next message, which must be of this kind.
+
+        Deltas are acknowledged, and what is for the audit is kept in `operated`.
+        """
         async with asyncio.timeout(BOUND):
             while True:
                 message = await self._next()
                 heard = message.WhichOneof("message")
                 if heard == "delta":
                     await self._apply(message.delta)
+                if heard == "operator_action":
+                    self.operated.append(message.operator_action)
                 if heard == kind:
                     return message
-                assert heard == "delta", f"heard {heard}, not {kind}"
+                assert heard in ("delta", "operator_action"), f"heard {heard}, not {kind}"
 
     async def serve(
         self,

@@ -22,6 +22,7 @@ from leaseway.sdk import (
     Client,
     ConfirmationRequired,
     InvalidRequest,
+    LeaseLost,
     PermissionDenied,
 )
 
@@ -143,6 +144,8 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
         with pytest.raises(ConfirmationRequired):
             await clients["ann"].call_tool("add", {"by": 200}, on_approval=lambda _: None)
         assert [json.loads(each.arguments) for each in asked] == [{"by": 2}, {"by": 100}]
+        with pytest.raises(LeaseLost):
+            await clients["ops"].revoke_lease("nothing")
         for client in clients.values():
             await client.close()
 
@@ -162,6 +165,13 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
     assert decisions.count((first.confirmation_id, "approved")) == 1
     # By eve, who is of another tenant, and by the second of ann and bob.
     assert decisions.count((first.confirmation_id, "INVALID_REQUEST")) == 2
+    [tried] = [one for one in records if one["event"] == "operator"]
+    assert (tried["action"], tried["lease"], tried["outcome"]) == (
+        "revoke", "nothing", "LEASE_LOST",
+    )  # fmt: skip
+    assert tried["by"] == f"key {keys['ops'][4:12]}"
+    listed = await asyncio.to_thread(leaseway, "audit", "query", str(tmp_path / "audit"))
+    assert f"revoke nothing, by {tried['by']}" in listed
     calls: dict[int, dict[str, Any]] = {}
     for record in records:
         if record["event"] in ("begin", "call"):

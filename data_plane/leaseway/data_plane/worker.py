@@ -238,12 +238,16 @@ class Worker:
             self.leases,
             lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
             Inspection(me, self.executor.recent, self.executor, self.leases).answer,
-            self._decided,
+            self._record,
         )
 
-    def _decided(self, decision: sync_pb2.ApprovalDecision) -> None:
-        if self._recorder is not None:
-            self._recorder.decided(decision)
+    def _record(self, what: sync_pb2.ApprovalDecision | sync_pb2.OperatorAction) -> None:
+        if self._recorder is None:
+            return
+        if isinstance(what, sync_pb2.OperatorAction):
+            self._recorder.operated(what)
+        else:
+            self._recorder.decided(what)
 
     def _state_readers(self) -> StateReaders:
         pool, leases = self.pool, self.leases

@@ -121,6 +121,7 @@ class SyncResponse(_message.Message):
     INSPECT_FIELD_NUMBER: _builtins.int
     APPROVAL_ANSWER_FIELD_NUMBER: _builtins.int
     APPROVAL_DECISION_FIELD_NUMBER: _builtins.int
+    OPERATOR_ACTION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -165,6 +166,12 @@ class SyncResponse(_message.Message):
     def approval_decision(self) -> Global___ApprovalDecision:
         """What a person has decided, for the worker's audit."""
 
+    @_builtins.property
+    def operator_action(self) -> Global___OperatorAction:
+        """What an operator does, for the worker's audit. It comes before what it
+        is about. A worker of before ignores it.
+        """
+
     def __init__(
         self,
         *,
@@ -179,12 +186,13 @@ class SyncResponse(_message.Message):
         inspect: Global___Inspect | None = ...,
         approval_answer: Global___ApprovalAnswer | None = ...,
         approval_decision: Global___ApprovalDecision | None = ...,
+        operator_action: Global___OperatorAction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1330,3 +1338,61 @@ class ApprovalDecision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015
+
+@_typing.final
+class OperatorAction(_message.Message):
+    """What an operator does, or was not able to do."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ACTION_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    LEASE_ID_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    TOOL_FIELD_NUMBER: _builtins.int
+    action: _builtins.str
+    """`drain`, `revoke` or `try`: a tool, in the console."""
+    by: _builtins.str
+    """The credential."""
+    outcome: _builtins.str
+    """`ok`, or why it was refused, as a reason."""
+    reason: _builtins.str
+    """Why, in the operator's words."""
+    worker_id: _builtins.str
+    """The worker that it is about, as it was named. Empty means none."""
+    lease_id: _builtins.str
+    """The lease that it is about, as it was named. Empty means none."""
+    tenant: _builtins.str
+    """Whose lease or call it is. Empty where that is not known."""
+    session: _builtins.str
+    """The session of the lease."""
+    server_id: _builtins.str
+    """The server of the lease or the tool."""
+    tool: _builtins.str
+    """The tool by its original name."""
+    def __init__(
+        self,
+        *,
+        action: _builtins.str = ...,
+        by: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        worker_id: _builtins.str = ...,
+        lease_id: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        session: _builtins.str = ...,
+        server_id: _builtins.str = ...,
+        tool: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "by", b"by", "lease_id", b"lease_id", "outcome", b"outcome", "reason", b"reason", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OperatorAction: _TypeAlias = OperatorAction  # noqa: Y015

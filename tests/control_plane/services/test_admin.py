@@ -12,6 +12,7 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
+from leaseway.identity.principal import LOOPBACK
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
@@ -86,6 +87,42 @@ async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Runn
         place = leases_pb2.PlaceRequest(session="s", server_id="desk")
         fault = await fault_of(running.placement.Place(place, timeout=60))
         assert fault.reason is Reason.SERVER_NOT_READY
+
+
+async def test_what_operators_do_is_recorded_by_the_worker_before_it_does_it(
+    running: Running,
+) -> None:
+    running.load()
+    nobody = LOOPBACK.name
+    async with worker(running.address) as w1:
+        await hold(running, w1)
+        for lease in ("L9", "L1"):
+            request = admin_pb2.RevokeLeaseRequest(lease_id=lease, reason="it is stuck")
+            asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=60))
+            if lease == "L9":
+                assert (await fault_of(asked)).reason is Reason.LEASE_LOST
+        await w1.hear("revoke")
+        refused, revoked = w1.operated
+        assert (refused.action, refused.lease_id, refused.by) == ("revoke", "L9", nobody)
+        assert refused.outcome == "LEASE_LOST"
+        assert (revoked.lease_id, revoked.outcome, revoked.by) == ("L1", "ok", nobody)
+        assert (revoked.server_id, revoked.session, revoked.reason) == ("desk", "s", "it is stuck")
+        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        assert (await asked).ended
+        w1.operated.clear()
+        await fault_of(running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w9")))
+        await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
+        await w1.hear("drain")
+        told = [(each.action, each.worker_id, each.outcome, each.by) for each in w1.operated]
+        assert told == [
+            ("drain", "w9", "INVALID_REQUEST", nobody),
+            ("drain", "w1", "ok", nobody),
+        ]
+        history = running.plane.events.history.select(kinds=("operator",))
+        assert [(each.action, each.lease_id, each.worker_id) for each in history] == [
+            ("revoked", "L1", "w1"),
+            ("drained", "", "w1"),
+        ]
 
 
 async def test_a_drain_of_an_unknown_worker_names_those_that_are_there(running: Running) -> None:

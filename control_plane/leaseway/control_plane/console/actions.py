@@ -18,12 +18,12 @@ from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.queries.place import ask_for_room, variants_of, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
+from leaseway.control_plane.operators.steering import Steering
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.auth import bearer_metadata
 from leaseway.wire.errors import Fault
-from leaseway.wire.events import Event
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_rpc_error
@@ -53,17 +53,19 @@ class Actions:
     def __init__(self, plane: Plane, key: str | None) -> None:
         self._plane = plane
         self._key = key
+        self._steering = Steering(plane)
 
-    async def revoke(self, lease_id: str) -> Json:
+    async def revoke(self, lease_id: str, who: Principal) -> Json:
         """End a lease.
 
         Raises:
-            Refused: There is no such lease.
+            Refused: There is no such lease, or its worker is away.
         """
         plane = self._plane
-        if not plane.act(lambda state, _: state.revoke_lease(lease_id, "an operator revoked it")):
-            raise Refused("No worker holds this lease any more.")
-        self._note("revoked a lease", f"Lease {lease_id} was revoked in the console.")
+        try:
+            self._steering.revoke(lease_id, who.name)
+        except Fault as fault:
+            raise Refused(fault.message) from None
         until = plane.clock().mono + _CONFIRMED_WITHIN
         while lease_id in plane.state.placements.leases:
             left = until - plane.clock().mono
@@ -72,15 +74,16 @@ class Actions:
             await plane.changed(left)
         return {"message": "It has ended."}
 
-    def drain(self, worker_id: str) -> Json:
+    def drain(self, worker_id: str, who: Principal) -> Json:
         """Have a worker finish and end.
 
         Raises:
             Refused: No such worker is connected.
         """
-        if not self._plane.act(lambda state, now: state.drain_worker(worker_id, now)):
-            raise Refused("No such worker is connected.")
-        self._note("drained a worker", f"Worker {worker_id} was told to end in the console.")
+        try:
+            self._steering.drain(worker_id, who.name)
+        except Fault as fault:
+            raise Refused(fault.message) from None
         return {"message": "It takes no more work and ends."}
 
     def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
@@ -95,7 +98,9 @@ class Actions:
             raise Refused(fault.message) from None
         return {"message": "It may run once." if approve else "It is refused."}
 
-    async def try_tool(self, server_id: str, tool: str, tenant: str, arguments: Json) -> Json:
+    async def try_tool(
+        self, server_id: str, tool: str, tenant: str, arguments: Json, who: Principal
+    ) -> Json:
         """Call a tool and return its result; a leased server's lease is given back at once.
 
         Raises:
@@ -120,7 +125,7 @@ class Actions:
             ParseDict(arguments, request.arguments)
         except ParseError as error:
             raise Refused(f"The arguments are not a JSON object: {error}") from None
-        self._note("tried a tool", f"{server_id}:{tool} was called in the console.", server_id)
+        self._steering.tries(server_id, tool, tenant, record.id, who.name)
         began = time.perf_counter()
         async with self._channel(record) as channel:
             response = await self._call(
@@ -213,7 +218,3 @@ class Actions:
         address = record.hello.address.address
         async with open_channel(address, CHANNEL_OPTIONS) as channel:
             yield channel
-
-    def _note(self, action: str, message: str, server_id: str = "") -> None:
-        at = self._plane.clock().unix
-        self._plane.events.note(Event("operator", action, message, at, server_id=server_id))

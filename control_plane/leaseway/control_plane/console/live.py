@@ -14,7 +14,7 @@ from typing import Final
 
 from leaseway.control_plane.console import records
 from leaseway.control_plane.console.records import Json
-from leaseway.control_plane.inspector import Inspector
+from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 
 MAX_PAGES: Final = 64

@@ -18,7 +18,7 @@ from leaseway.control_plane.console.access import COOKIE, Access, check_origin
 from leaseway.control_plane.console.actions import Actions, Refused
 from leaseway.control_plane.console.live import Live, TooManyPages
 from leaseway.control_plane.console.records import Json
-from leaseway.control_plane.inspector import Inspector
+from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal, Role
 from leaseway.runbook import entries
@@ -265,11 +265,11 @@ class _Site:
 
     async def _revoke(self, request: web.Request) -> web.Response:
         _check_operator()
-        return _json(await self._actions.revoke(_text(await _body(request), "lease")))
+        return _json(await self._actions.revoke(_text(await _body(request), "lease"), _who.get()))
 
     async def _drain(self, request: web.Request) -> web.Response:
         _check_operator()
-        return _json(self._actions.drain(_text(await _body(request), "worker")))
+        return _json(self._actions.drain(_text(await _body(request), "worker"), _who.get()))
 
     async def _try(self, request: web.Request) -> web.Response:
         _check_operator()
@@ -286,6 +286,7 @@ class _Site:
                 _text(body, "tool"),
                 _tenant(who, _text(body, "tenant")),
                 arguments,
+                who,
             )
         )
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 import grpc
 
 from leaseway.control_plane.core.queries.standing import servers_up
-from leaseway.control_plane.inspector import Inspector
+from leaseway.control_plane.operators.inspector import Inspector
+from leaseway.control_plane.operators.steering import Steering
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import pages
@@ -19,7 +20,6 @@ from leaseway.control_plane.sync.convert import problem_from_wire
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
-from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.events import Event, concerns, event_to_wire
 from leaseway.wire.status import abort
@@ -29,9 +29,6 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 _CONFIRMED_WITHIN: Final = 5.0
 """Seconds that a worker is given to say that a lease has ended."""
 _REASON: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-_LONGEST_REASON: Final = 512
-_SHOWN: Final = 128
-_LISTED: Final = 20
 _EVENTS_A_MESSAGE: Final = 200
 _CALLS: Final = 50
 _MOST_CALLS: Final = 200
@@ -43,6 +40,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._inspector = Inspector(plane)
+        self._steering = Steering(plane)
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
@@ -132,9 +130,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self, request: admin_pb2.DrainWorkerRequest, context: _Context
     ) -> admin_pb2.DrainWorkerResponse:
         """Tell a worker to take no more work and to end."""
-        worker_id = request.worker_id
-        if not self._plane.act(lambda state, now: state.drain_worker(worker_id, now)):
-            await abort(context, Fault(Reason.INVALID_REQUEST, self._no_worker(worker_id)))
+        try:
+            self._steering.drain(request.worker_id, caller().name)
+        except Fault as fault:
+            await abort(context, fault)
         return admin_pb2.DrainWorkerResponse()
 
     async def RevokeLease(  # noqa: N802
@@ -142,20 +141,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.RevokeLeaseResponse:
         """End a lease against its holder's will, and wait for its worker to say that it ended."""
         lease_id = request.lease_id
-        held = self._plane.state.placements.leases.get(lease_id)
-        if held is None:
-            message = f"No worker holds lease '{lease_id[:_SHOWN]}'. Look at `leaseway leases`."
-            metadata = {"lease": lease_id[:_SHOWN]}
-            await abort(context, Fault(Reason.LEASE_LOST, message, metadata=metadata))
-        if held.worker_id not in self._plane.streams:
-            message = (
-                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"
-                " cannot be told. Its leases are forgotten when it has been gone for"
-                f" {bounds.WORKER_LOST_AFTER:g} s."
-            )
-            await abort(context, Fault(Reason.WORKER_LOST, message, metadata={"lease": lease_id}))
-        reason = request.reason[:_LONGEST_REASON] or "an operator revoked it"
-        self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
+        try:
+            self._steering.revoke(lease_id, caller().name, request.reason)
+        except Fault as fault:
+            await abort(context, fault)
         return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
 
     async def WatchEvents(  # noqa: N802
@@ -232,14 +221,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 return False
             await self._plane.changed(left)
         return True
-
-    def _no_worker(self, worker_id: str) -> str:
-        state = self._plane.state
-        known = [record.id for _, record in sorted(state.workers.items()) if record.connected]
-        if not known:
-            return "No worker is connected."
-        listed = ", ".join(known[:_LISTED]) + (" and more" if len(known) > _LISTED else "")
-        return f"No worker '{worker_id[:_SHOWN]}' is connected. Connected are: {listed}."
 
 
 def _where_only(worker: admin_pb2.WorkerStatus) -> admin_pb2.WorkerStatus:

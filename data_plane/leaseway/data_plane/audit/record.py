@@ -132,8 +132,27 @@ class Recorder:
             "decided_by": decision.decided_by,
             "outcome": decision.outcome,
         }
+        self._add(b"approval", members)
+
+    def operated(self, action: Any) -> None:
+        """Record what an operator does to this worker, to a lease or for a tenant."""
+        members = {
+            "action": action.action,
+            "by": action.by,
+            "reason": _name(action.reason),
+            "target": _name(action.worker_id),
+            "lease": _name(action.lease_id),
+            "tenant": action.tenant,
+            "session": _name(action.session),
+            "server": action.server_id,
+            "tool": action.tool,
+            "outcome": action.outcome,
+        }
+        self._add(b"operator", {name: text for name, text in members.items() if text})
+
+    def _add(self, event: bytes, members: dict[str, str]) -> None:
         now = timestamp(self._now()).encode()
-        head = b'{"time":"%b","event":"approval",%b,' % (now, self._where)
+        head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._where)
         self._log.add(head + _encode(members)[1:])
 
     def _head(self, event: bytes, number: int) -> bytes:

@@ -60,6 +60,9 @@ def _nothing_to_see(question: sync_pb2.Inspect) -> sync_pb2.Inspected:
     return sync_pb2.Inspected(id=question.id)
 
 
+Recorded = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction
+
+
 class SyncClient:
     """Keeps a worker joined.
 
@@ -70,7 +73,7 @@ class SyncClient:
         leases: What is held.
         on_drain: Called with a reason when the control plane wants the worker to end.
         inspect: Answers what operators want to see.
-        on_decision: Told what a person has decided about a call.
+        on_record: Told what a person has decided about a call, and what an operator does.
 
     Attributes:
         joined: Set once a control plane has welcomed this worker.
@@ -85,7 +88,7 @@ class SyncClient:
         leases: LeaseManager,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected] = _nothing_to_see,
-        on_decision: Callable[[sync_pb2.ApprovalDecision], None] = lambda _decision: None,
+        on_record: Callable[[Recorded], None] = lambda _recorded: None,
     ) -> None:
         self._me = introduction
         self._status = status
@@ -93,7 +96,7 @@ class SyncClient:
         self._leases = leases
         self._on_drain = on_drain
         self._inspect = inspect
-        self._on_decision = on_decision
+        self._on_record = on_record
         self._reports = pool.context.reports
         self._prober = Prober(pool, self._send_probe_result)
         self._highest_epoch = 0
@@ -325,7 +328,9 @@ class SyncClient:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message.approval_answer)
             case "approval_decision":
-                self._on_decision(message.approval_decision)
+                self._on_record(message.approval_decision)
+            case "operator_action":
+                self._on_record(message.operator_action)
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

@@ -148,8 +148,8 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _take(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
     """Put the two records of a call that was recorded first into one."""
-    if record.get("event") == "approval":
-        calls[record.get("run"), f"approval {record.get('seq')}"] = record
+    if record.get("event") in ("approval", "operator"):
+        calls[record.get("run"), f"{record['event']} {record.get('seq')}"] = record
         return
     if record.get("event") not in ("begin", "call"):
         return
@@ -189,7 +189,7 @@ def _show(records: list[dict[str, Any]], as_json: bool) -> None:
             record.get("tenant", "-"),
             record.get("agent") or "-",
             record.get("session") or "-",
-            f"{record.get('server')}:{record.get('tool')}",
+            _what(record),
             json.dumps(record.get("arguments", {}), ensure_ascii=False)[:80],
             record.get("outcome", "-"),
             f"{record['duration_ms']} ms" if "duration_ms" in record else "-",
@@ -198,6 +198,17 @@ def _show(records: list[dict[str, Any]], as_json: bool) -> None:
     ]
     names = ("TIME", "TENANT", "AGENT", "SESSION", "TOOL", "ARGUMENTS", "OUTCOME", "TOOK")
     print_table(names, rows, "No recorded call fits.")
+
+
+def _what(record: dict[str, Any]) -> str:
+    tool = f"{record.get('server')}:{record.get('tool')}"
+    match record.get("event"), record.get("action"):
+        case "operator", "try":
+            return f"try {tool}, by {record.get('by')}"
+        case "operator", action:
+            return f"{action} {record.get('lease') or record.get('target')}, by {record.get('by')}"
+        case _:
+            return tool
 
 
 def _followed(folder: Path, seen: dict[Path, int]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,124 @@
+"""What operators do to a running system: done, noted in the history, recorded in an audit.
+
+The record goes to the worker that it is about, or to another one, and ahead of what is done, so
+that it is recorded before a worker ends or a lease does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leaseway.control_plane.plane import Plane
+from leaseway.v1 import sync_pb2
+from leaseway.wire import bounds
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.events import Event
+
+_OK: Final = "ok"
+_SHOWN: Final = 128
+_LISTED: Final = 20
+_LONGEST_REASON: Final = 512
+
+
+class Steering:
+    """Drains workers and revokes leases for operators.
+
+    Args:
+        plane: What is steered.
+    """
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def drain(self, worker_id: str, by: str) -> None:
+        """Tell a worker to take no more work and to end.
+
+        Args:
+            worker_id: Which.
+            by: The operator's credential.
+
+        Raises:
+            Fault: INVALID_REQUEST: it is not connected.
+        """
+        action = sync_pb2.OperatorAction(action="drain", worker_id=worker_id[:_SHOWN], by=by)
+        record = self._plane.state.workers.get(worker_id)
+        if record is None or not record.connected:
+            raise self._refused(action, Fault(Reason.INVALID_REQUEST, self._no_worker(worker_id)))
+        self._record(action, worker_id)
+        message = f"Worker {worker_id} was told to end, by {by}."
+        at = self._plane.clock().unix
+        self._plane.events.note(Event("operator", "drained", message, at, worker_id=worker_id))
+        self._plane.act(lambda state, now: state.drain_worker(worker_id, now))
+
+    def revoke(self, lease_id: str, by: str, reason: str = "") -> None:
+        """Tell a lease's worker to end it against its holder's will.
+
+        Args:
+            lease_id: Which.
+            by: The operator's credential.
+            reason: For its holder.
+
+        Raises:
+            Fault: LEASE_LOST: nobody holds it; WORKER_LOST: its worker is not connected.
+        """
+        shown = lease_id[:_SHOWN]
+        reason = reason[:_LONGEST_REASON] or "an operator revoked it"
+        action = sync_pb2.OperatorAction(action="revoke", lease_id=shown, by=by, reason=reason)
+        held = self._plane.state.placements.leases.get(lease_id)
+        metadata = {"lease": shown}
+        if held is None:
+            message = f"No worker holds lease '{shown}'. Look at `leaseway leases`."
+            raise self._refused(action, Fault(Reason.LEASE_LOST, message, metadata=metadata))
+        key = held.key
+        action.tenant, action.session, action.server_id = key.tenant, key.session, key.server_id
+        if held.worker_id not in self._plane.streams:
+            message = (
+                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"
+                " cannot be told. Its leases are forgotten when it has been gone for"
+                f" {bounds.WORKER_LOST_AFTER:g} s."
+            )
+            raise self._refused(action, Fault(Reason.WORKER_LOST, message, metadata=metadata))
+        self._record(action, held.worker_id)
+        self._plane.events.note(
+            Event(
+                "operator",
+                "revoked",
+                f"Lease {lease_id} of {key.server_id} was revoked by {by}: {reason}",
+                self._plane.clock().unix,
+                server_id=key.server_id,
+                tenant=key.tenant,
+                worker_id=held.worker_id,
+                lease_id=lease_id,
+                session=key.session,
+            )
+        )
+        self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
+
+    def tries(self, server_id: str, tool: str, tenant: str, worker_id: str, by: str) -> None:
+        """Note that an operator calls a tool for a tenant, which that worker runs."""
+        action = sync_pb2.OperatorAction(
+            action="try", server_id=server_id, tool=tool, tenant=tenant, by=by
+        )
+        self._record(action, worker_id)
+        message = f"{server_id}:{tool} was called in the console for {tenant}, by {by}."
+        at = self._plane.clock().unix
+        self._plane.events.note(Event("operator", "tried", message, at, server_id=server_id))
+
+    def _refused(self, action: sync_pb2.OperatorAction, fault: Fault) -> Fault:
+        self._record(action, action.worker_id, fault.reason.value)
+        return fault
+
+    def _record(self, action: sync_pb2.OperatorAction, worker_id: str, outcome: str = _OK) -> None:
+        action.outcome = outcome
+        streams = self._plane.streams
+        stream = streams.get(worker_id) or next(iter(streams.values()), None)
+        if stream is not None:
+            stream.say(sync_pb2.SyncResponse(operator_action=action))
+
+    def _no_worker(self, worker_id: str) -> str:
+        state = self._plane.state
+        known = [record.id for _, record in sorted(state.workers.items()) if record.connected]
+        if not known:
+            return "No worker is connected."
+        listed = ", ".join(known[:_LISTED]) + (" and more" if len(known) > _LISTED else "")
+        return f"No worker '{worker_id[:_SHOWN]}' is connected. Connected are: {listed}."
