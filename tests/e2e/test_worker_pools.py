@@ -23,6 +23,13 @@ async def problems(client: AsyncClient, count: int) -> list[str]:
     return found
 
 
+async def listed(client: AsyncClient, *names: str) -> None:
+    """Wait until the tools are listed: their servers were tried on a worker."""
+    async with asyncio.timeout(2 * BOUND):
+        while not {tool.name for tool in await client.list_tools()}.issuperset(names):
+            await asyncio.sleep(0.05)
+
+
 async def workers_of_leases(client: AsyncClient, count: int) -> set[str]:
     """Return where the leases are once so many were reported."""
     async with asyncio.timeout(BOUND):
@@ -56,6 +63,7 @@ async def test_calls_and_leases_go_to_the_pool_that_a_server_asks_for(tmp_path: 
             await client.session("early").acquire("leased")
         await system.start_worker("worker-2", "--label", "pool=b")
         assert await problems(client, 0) == []
+        await listed(client, "pooled_current_time", "leased_current_time")
         for _ in range(4):
             await client.call_tool("pooled_current_time", timeout=2 * BOUND)
             await client.call_tool("common_current_time", timeout=2 * BOUND)
