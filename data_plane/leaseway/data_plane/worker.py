@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from leaseway.data_plane.instances.stderr_history import StderrHistory
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.gauges import StateMeters, StateReaders
 from leaseway.data_plane.metrics.instruments import WorkerMeters
+from leaseway.data_plane.metrics.quotas import Quota, QuotaMeters, QuotaReaders
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
@@ -205,6 +206,7 @@ class Worker:
             self.executor.record_in(self._recorder)
         if meters is not None:
             StateMeters(meters, self._state_readers())
+            QuotaMeters(meters.meter, self._quota_readers())
         self.execution = ExecutionService(
             self._exchanges,
             self.executor,
@@ -271,6 +273,25 @@ class Worker:
                 "leaseway.artifacts.size": lambda: self.artifacts.space,
                 "leaseway.registry.version": lambda: pool.registry_version,
             },
+        )
+
+    def _quota_readers(self) -> QuotaReaders:
+        counts, leases = self.executor.counts, self.leases
+
+        def refused() -> Iterator[tuple[str, Quota, int]]:
+            for (tenant, quota), count in counts.refused.items():
+                yield tenant, quota, count
+            for tenant, count in leases.refused.items():
+                yield tenant, "leases", count
+
+        return QuotaReaders(
+            limits=lambda: (each.variant.spec.policy.limits for each in self.pool.generations),
+            used={
+                "concurrent": lambda: counts.under_way,
+                "leases": lambda: leases.held_by_tenants,
+                "artifact_bytes": lambda: self.artifacts.space_of_tenants,
+            },
+            refused=refused,
         )
 
     def _artifact_space(self, server_id: str, tenant: str) -> int | None:

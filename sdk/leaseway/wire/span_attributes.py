@@ -37,6 +37,7 @@ class Attr:
     SCOPE: Final = "leaseway.scope"
     SEVERITY: Final = "leaseway.severity"
     FRAME: Final = "leaseway.frame"
+    QUOTA: Final = "leaseway.quota"
     LEASE_START: Final = "leaseway.lease.start"
 
     EXECUTE_TOOL: Final = "execute_tool"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -69,6 +73,7 @@ async def test_a_tool_whose_name_another_server_has_is_called_by_its_own(bench: 
     assert (await bench.caller().call("time")).payload
 
 
+NOTHING = Grant(NameFilter(whitelist=("other",)))
 ACME = Grant(NameFilter(whitelist=("echo",)), {"guest": None})
 
 
@@ -84,6 +89,45 @@ async def test_what_is_not_granted_is_refused_like_what_was_never_there(bench: B
         assert there.metadata.get("nearest") == never.metadata.get("nearest")
         assert there.message.replace("server time", "") == never.message.replace("server tine", "")
     assert "mine" not in (await caller.refused("nine", tenant="acme")).message
+
+
+@contextmanager
+def noting_calls() -> Iterator[list[str]]:
+    """Note which functions of what decides about calls are called, in their order."""
+    called: list[str] = []
+    decides = ("calls/admission.py", "core/policy.py", "instances/pool.py", "spec/policy.py")
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.endswith(decides):
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+
+
+async def test_what_is_not_granted_takes_the_way_of_what_was_never_there(bench: Bench) -> None:
+    await bench.serve("time", policy=ServerPolicy(grants={"acme": ACME, "rival": Grant()}))
+    await bench.serve("mine", policy=ServerPolicy(grants={"rival": Grant()}))
+    await bench.serve("some", policy=ServerPolicy(grants={"acme": NOTHING, "rival": Grant()}))
+    caller = bench.caller()
+    for server in ("time", "mine", "some"):
+        assert (await caller.call(server, tenant="rival")).payload  # compiles its policy
+    pairs = [
+        (("mine", "echo"), ("nine", "echo")),  # a server
+        (("some", "echo"), ("some", "ecko")),  # a tool
+    ]
+    for there, never in pairs:
+        for _ in range(2):  # the second time from what is remembered
+            with noting_calls() as taken:
+                first = await caller.refused(*there, tenant="acme")
+            with noting_calls() as expected:
+                second = await caller.refused(*never, tenant="acme")
+            assert taken == expected
+            assert "find" in taken
+            assert first.reason is second.reason is Reason.TOOL_NOT_FOUND
 
 
 async def test_a_change_of_grants_counts_at_once_and_starts_no_instance(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.policy import Rate, ServerPolicy, TenantLimits
 from leaseway.telemetry.metrics import Buckets, Meter
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire import bounds
@@ -122,6 +123,54 @@ async def test_calls_that_no_server_had_are_counted_by_reason(
         ("TOOL_NOT_FOUND",): 1,
     }
     assert read(meter, "mcp.client.operation.duration") == {}
+
+
+async def test_what_tenants_use_of_their_limits_is_read_and_what_they_are_refused_counted(
+    measured: Bench, meter: Meter
+) -> None:
+    limits = {
+        "acme": TenantLimits(concurrent=1, leases=1, calls=Rate(50, 10.0)),
+        "*": TenantLimits(concurrent=2, artifact_bytes=1_000),
+    }
+    await measured.serve("files", policy=ServerPolicy(limits=limits))
+    await measured.serve("kept", shared=False, policy=ServerPolicy(limits=limits))
+    assert read(meter, "leaseway.tenant.limit") == {
+        ("acme", "calls"): 5.0,
+        ("acme", "concurrent"): 1.0,
+        ("acme", "leases"): 1.0,
+        ("*", "concurrent"): 2.0,
+        ("*", "artifact_bytes"): 1_000.0,
+    }
+    caller = measured.caller()
+    measured.servers.holds = True
+    held = [await caller.begin("files", tenant=name) for name in ("acme", "one", "two", "two")]
+    [instance] = measured.servers.live
+    await measured.until(lambda: len(instance.calls) == len(held))
+    for tenant in ("acme", "two"):
+        assert (await caller.refused("files", tenant=tenant)).reason is Reason.RATE_LIMITED
+    for session in ("first", "second"):
+        request = leases_pb2.AcquireLeaseRequest(server_id="kept", session=session, tenant="acme")
+        if session == "second":
+            with pytest.raises(Exception, match="as many as it may"):
+                await measured.leases.AcquireLease(request)
+        else:
+            await measured.leases.AcquireLease(request)
+    assert read(meter, "leaseway.tenant.used") == {
+        ("acme", "concurrent"): 1.0,
+        ("acme", "leases"): 1.0,
+        ("*", "concurrent"): 2.0,
+        ("*", "artifact_bytes"): 0.0,
+    }
+    assert totals(read(meter, "leaseway.tenant.refused")) == {
+        ("acme", "concurrent"): 1,
+        ("acme", "leases"): 1,
+        ("*", "concurrent"): 1,
+    }
+    for call in list(instance.calls):
+        call.answer(b"{}")
+    for call_id in held:
+        await caller.result(call_id)
+    assert read(meter, "leaseway.tenant.used")["acme", "concurrent"] == 0.0
 
 
 async def test_a_lease_is_measured_from_its_wait_to_its_end(measured: Bench, meter: Meter) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import BinaryIO, Final, Protocol
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
@@ -99,6 +99,11 @@ class ArtifactStore:
     @property
     def space(self) -> int:
         return self._index.space
+
+    @property
+    def space_of_tenants(self) -> Mapping[str, int]:
+        """Bytes that are kept of each tenant that has any."""
+        return self._index.space_of_tenants
 
     # Keeping.
 

@@ -28,11 +28,12 @@ class Admission:
 
     Attributes:
         recorder: Records calls, or None where nothing is recorded.
+        counts: How much tenants use, and what they were refused.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._counts = Counts()
+        self.counts = Counts()
         self.recorder: Recorder | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -106,10 +107,10 @@ class Admission:
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
-        active.is_counted = self._counts.take(tenant, call.server_id, policy, now)
+        active.is_counted = self.counts.take(tenant, call.server_id, policy, now)
 
     def ended(self, active: ActiveCall) -> None:
-        self._counts.ended(active.call.tenant or DEFAULT_TENANT)
+        self.counts.ended(active.call.tenant or DEFAULT_TENANT)
 
     def may_know(self, active: ActiveCall, uri: str) -> bool:
         """Return whether a resource passes its server's filter as it is now."""

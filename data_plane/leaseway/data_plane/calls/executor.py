@@ -24,6 +24,7 @@ from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
+from leaseway.data_plane.core.policy import Counts
 from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, AdmittedRequest, has_only_tools
 from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
 from leaseway.data_plane.instances.generation import Generation
@@ -88,6 +89,11 @@ class Executor:
     @property
     def in_flight(self) -> int:
         return len(self._active)
+
+    @property
+    def counts(self) -> Counts:
+        """How much tenants use, and what they were refused."""
+        return self._admission.counts
 
     def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> ActiveCall:
         """Start a call; how it ends goes to the sink, perhaps before this returns."""

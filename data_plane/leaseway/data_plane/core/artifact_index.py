@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from leaseway.wire import bounds
@@ -66,6 +66,11 @@ class ArtifactIndex:
     @property
     def space(self) -> int:
         return self._space
+
+    @property
+    def space_of_tenants(self) -> Mapping[str, int]:
+        """Bytes that are kept of each tenant that has any."""
+        return self._space_of
 
     def find(self, ref: str, tenant: str, session: str, now: float) -> Artifact | None:
         """Return an artifact of a tenant's session; None where there is none that is theirs."""

@@ -8,6 +8,7 @@ ended.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -93,11 +94,13 @@ class NoRoom(Exception):
 
     Attributes:
         everywhere: Whether no other server or tenant has room either.
+        of_tenant: Whether it is the tenant that has as many as it may.
     """
 
-    def __init__(self, why: str, *, everywhere: bool = False) -> None:
+    def __init__(self, why: str, *, everywhere: bool = False, of_tenant: bool = False) -> None:
         super().__init__(why)
         self.everywhere = everywhere
+        self.of_tenant = of_tenant
 
 
 class LeaseTable:
@@ -201,12 +204,18 @@ class LeaseTable:
         most = min(tenant_limit, bounds.MAX_TENANT_LEASES)
         if self._per_tenant[key.tenant] >= most:
             raise NoRoom(
-                f"tenant {key.tenant} holds {most} leases on this worker alone, as many as it may"
+                f"tenant {key.tenant} holds {most} leases on this worker alone, as many as it may",
+                of_tenant=True,
             )
 
     def held_by(self, tenant: str) -> int:
         """Return how many leases a tenant holds."""
         return self._per_tenant[tenant]
+
+    @property
+    def held_by_tenants(self) -> Mapping[str, int]:
+        """How many leases each tenant holds that holds any."""
+        return self._per_tenant
 
     def renew(self, lease_id: str, now: float) -> Lease | None:
         """Renew a lease for the time to live granted; None where it is not held."""

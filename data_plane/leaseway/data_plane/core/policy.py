@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from leaseway.data_plane.core.toolset import ToolPlan
 from leaseway.spec.permissions import expressions
-from leaseway.spec.policy import Rate, Risk, ServerPolicy, TenantLimits
+from leaseway.spec.policy import OTHERS, Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression
 from leaseway.wire.errors import Fault, Reason
+
+Quota = Literal["calls", "concurrent", "external"]
+"""Of `limits` of a tenant, and of `rate_limit` of a server."""
 
 _MOST_BUCKETS: Final = 10_000
 _MOST_REMEMBERED: Final = 20_000
@@ -101,8 +104,8 @@ class Judge:
         return found
 
     def _compiled(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
-        plan = self._tools.get(tool)
-        if plan is None or not self._policy.allows(tenant, agent, tool):
+        plan, allowed = self._tools.get(tool), self._policy.allows(tenant, agent, tool)
+        if plan is None or not allowed:  # what was never there takes as long as what is not granted
             return None
         risk = self._policy.risk_of(tool, _annotations(plan))
         rate = self._policy.rate if risk == "external" else None
@@ -174,11 +177,17 @@ def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) ->
 
 
 class Counts:
-    """How much each tenant uses of this worker."""
+    """How much each tenant uses of this worker.
+
+    Attributes:
+        under_way: The calls of each tenant that has a limit of them.
+        refused: How often each (tenant, limit) was the reason of a refusal.
+    """
 
     def __init__(self) -> None:
         self._buckets = TokenBuckets()
-        self._under_way: Counter[str] = Counter()
+        self.under_way: Counter[str] = Counter()
+        self.refused: Counter[tuple[str, Quota]] = Counter()
 
     def take(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
         """Count a call that is about to run; say whether `ended` must be told of its end.
@@ -188,7 +197,8 @@ class Counts:
         """
         limits = policy.limits
         most = limits.concurrent if limits is not None else None
-        if most is not None and self._under_way[tenant] >= most:
+        if most is not None and self.under_way[tenant] >= most:
+            self._refuse(tenant, "concurrent")
             raise Fault(
                 Reason.RATE_LIMITED,
                 f"{most} calls of tenant {tenant} are under way on this worker, as many as it may "
@@ -196,28 +206,33 @@ class Counts:
                 retry_delay=_BUSY_RETRY,
             )
         if limits is not None and limits.calls is not None:
-            self._take((tenant,), limits.calls, f"Tools of tenant {tenant}", now)
+            self._take((tenant,), "calls", limits.calls, f"Tools of tenant {tenant}", now)
         if policy.rate is not None:
             what = f"External tools of server {server_id}"
-            self._take((tenant, server_id), policy.rate, what, now)
+            self._take((tenant, server_id), "external", policy.rate, what, now)
         if most is not None:
-            self._under_way[tenant] += 1
+            self.under_way[tenant] += 1
         return most is not None
 
     def ended(self, tenant: str) -> None:
-        self._under_way[tenant] -= 1
-        if not self._under_way[tenant]:
-            del self._under_way[tenant]
+        self.under_way[tenant] -= 1
+        if not self.under_way[tenant]:
+            del self.under_way[tenant]
 
-    def _take(self, key: tuple[str, ...], rate: Rate, what: str, now: float) -> None:
+    def _take(self, key: tuple[str, ...], quota: Quota, rate: Rate, what: str, now: float) -> None:
         wait = self._buckets.take(key, rate, now)
         if wait > 0:
+            self._refuse(key[0], quota)
             raise Fault(
                 Reason.RATE_LIMITED,
                 f"{what} may be called {rate.calls} times in {rate.seconds:g} s, and were. The "
                 f"next call may come in {wait:.2f} s.",
                 retry_delay=wait,
             )
+
+    def _refuse(self, tenant: str, quota: Quota) -> None:
+        counted = len(self.refused) < _MOST_BUCKETS
+        self.refused[tenant if counted else OTHERS, quota] += 1
 
 
 class TokenBuckets:

@@ -14,6 +14,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.stderr_history import KeptLog
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
@@ -21,6 +22,7 @@ from leaseway.wire.names import nearest
 _PROBED_FOR: Final = 60.0
 """How long a probe's instance waits for the delta that wants it, in seconds."""
 _TRIED_AGAIN: Final = 0.5
+_FOR_NOBODY: Final = ServerPolicy(grants={})
 """Seconds after which callers of a server that is being tried may ask again."""
 
 
@@ -122,18 +124,19 @@ class Pool:
             own = self._own.get(server_id)
             if own is not None and tenant in own:
                 return self._granted(own[tenant], server_id, tenant, agent)
-        generation = self._common.get(server_id)
-        if generation is None:
-            raise self._server_missing(server_id, tenant, agent)
-        return self._granted(generation, server_id, tenant, agent)
+        return self._granted(self._common.get(server_id), server_id, tenant, agent)
 
     def _granted(
-        self, generation: Generation, server_id: str, tenant: str, agent: str
+        self, generation: Generation | None, server_id: str, tenant: str, agent: str
     ) -> Generation:
-        """Return a generation to callers for whom it exists."""
-        policy = generation.variant.spec.policy
+        """Return a generation to callers for whom it exists.
+
+        One that never was takes the way of one that is granted to nobody: time tells nothing.
+        """
+        policy = generation.variant.spec.policy if generation is not None else _FOR_NOBODY
         if policy.grants is not None and not policy.sees(tenant, agent):
             raise self._server_missing(server_id, tenant, agent)
+        assert generation is not None
         return generation
 
     def _server_missing(self, server_id: str, tenant: str, agent: str) -> Fault:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from leaseway.data_plane.core.lease_errors import lease_ended, no_room, not_leasable, not_theirs
 from leaseway.data_plane.core.lease_table import How, Lease, LeaseKey, LeaseTable, NoRoom
@@ -14,10 +16,13 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
 from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.data_plane.metrics.instruments import lease_wait
+from leaseway.spec.policy import OTHERS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.lease_ttl import check_lease_ttl
 from leaseway.wire.names import check_caller_names
+
+_MOST_COUNTED: Final = 10_000
 
 
 class LeaseManager:
@@ -27,6 +32,9 @@ class LeaseManager:
         pool: Where instances come from.
         table: What is held; nobody else writes it.
         clock: Seconds, monotonic; the event loop's own.
+
+    Attributes:
+        refused: How often tenants were refused a lease because they have as many as they may.
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
@@ -38,6 +46,7 @@ class LeaseManager:
         self._lives = self._instances.up
         self._line = WaitQueue(table.held_by)
         self._leaving: Fault | None = None
+        self.refused: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._context.hooks.leased_ended = self._instance_ended
         self._context.hooks.taken_over = self._follow_soon
@@ -52,6 +61,11 @@ class LeaseManager:
     def leases(self) -> Iterable[Lease]:
         """The leases held, the oldest first."""
         return self._table.leases
+
+    @property
+    def held_by_tenants(self) -> Mapping[str, int]:
+        """How many leases each tenant holds that holds any."""
+        return self._table.held_by_tenants
 
     def get(self, lease_id: str) -> Lease | None:
         return self._table.get(lease_id)
@@ -150,6 +164,8 @@ class LeaseManager:
         try:
             return await self._line.wait(key, attempt, why, wait)
         except NoRoom as full:
+            if full.of_tenant:
+                self.refused[key.tenant if len(self.refused) < _MOST_COUNTED else OTHERS] += 1
             raise no_room(key.server_id, full) from None
 
     def _take_room(self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
