@@ -109,11 +109,14 @@ async def test_server_filesystem_with_structured_results(
 async def test_server_filesystem_by_permissions(tmp_path: Path, npm_server: ServerCommand) -> None:
     root = tmp_path / "files"
     (root / "secrets").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
     for place in (root, root / "secrets"):
         (place / "note.txt").write_text("kept")
     permissions = {"write": False, "allowed_paths": [str(root)], "denied_paths": ["secrets/"]}
     options = {"truely-stateless": True, "permissions": permissions}
-    servers = {"files": entry(npm_server("mcp-server-filesystem"), str(root), **options)}
+    servers = {
+        "files": entry(npm_server("mcp-server-filesystem"), str(tmp_path / "other"), **options)
+    }
     async with running(tmp_path, servers) as (_, client):
         read = "files:read_text_file"
         assert (await client.call_tool(read, {"path": str(root / "note.txt")})).text == "kept"
@@ -127,6 +130,10 @@ async def test_server_filesystem_by_permissions(tmp_path: Path, npm_server: Serv
             with pytest.raises(PermissionDenied):
                 await client.call_tool(tool, arguments)
         assert not (root / "new.txt").exists()
+        # It is started for another folder, and told its roots.
+        told = (await client.call_tool("files:list_allowed_directories", {})).text
+        assert str(root) in told
+        assert str(tmp_path / "other") not in told
 
 
 @pytest.mark.legacy_servers

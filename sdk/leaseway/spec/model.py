@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.permissions import EVERYTHING
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.backoff import Backoff
@@ -235,8 +236,17 @@ class ServerSpec:
                 **self._http_part(),
                 **{name: text for name in _LATER if (text := getattr(self, name))},
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
+                **self._permitted_part(),
             }
         )
+
+    def _permitted_part(self) -> dict[str, object]:
+        """Return the permissions, where the server is told of them or its sandbox has them."""
+        permissions = self.policy.permissions
+        mounted = self.sandbox.enabled and permissions != EVERYTHING
+        if permissions.allowed_paths is None and not mounted:
+            return {}
+        return {"permissions": asdict(permissions)}
 
     def _http_part(self) -> dict[str, object]:
         if self.transport != "http_api":

@@ -40,6 +40,17 @@ class Permissions:
 EVERYTHING: Final = Permissions()
 
 
+def folders(permissions: Permissions, base: str) -> tuple[str, ...]:
+    """Return what may be named, as absolute paths; what is relative to no known folder is left out.
+
+    Args:
+        permissions: Of the server.
+        base: The folder that relative paths start from; empty where that is not known.
+    """
+    allowed = (_absolute(path, base) for path in permissions.allowed_paths or ())
+    return tuple(dict.fromkeys(path for path in allowed if path))
+
+
 def expressions(
     permissions: Permissions, base: str, schema: object, reads_only: bool
 ) -> Iterable[tuple[str, str]]:

@@ -18,6 +18,7 @@ from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.desired_state import starts_in
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.connect import Host, Wanted, connect
@@ -29,10 +30,12 @@ from leaseway.data_plane.mcp.protocol.health import PATIENCE, Patience, until_mu
 from leaseway.data_plane.mcp.protocol.list_changes import listen_to_changes
 from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_prompts_resources
 from leaseway.data_plane.mcp.protocol.pending import refuse
+from leaseway.data_plane.mcp.protocol.server_requests import roots_result
 from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
 from leaseway.data_plane.mcp.start_errors import Phase, start_fault
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.model import ServerSpec
+from leaseway.spec.permissions import folders
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
@@ -260,6 +263,9 @@ class Instance:
         # From here on the owner's end closes it, also if opening it fails.
         self._peer = connected.peer
         self._peer.leased = not self.spec.truely_stateless
+        permissions = self.spec.policy.permissions
+        if permissions.allowed_paths is not None:
+            self._peer.offer_roots(roots_result(folders(permissions, starts_in(self.spec))))
         self._peer.on_warning = partial(self._opener.instance_warned, self)
         self._peer.on_mended = partial(self._opener.instance_mended, self)
         self.pid, self.warnings = connected.pid, connected.warnings
@@ -288,7 +294,7 @@ class Instance:
             session, self.spec.protocol, self.spec.startup_timeout, self._known_version
         )
         self.protocol_version = session.protocol_version or ""
-        peer.era = handshake.era_of(self.protocol_version)
+        peer.era = handshake.era_of(self.protocol_version, has_roots=peer.roots is not None)
         self._phase = "list"
         self._capabilities = capabilities = session.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.mcp.process.sandbox.mounts import Paths, permitted
 from leaseway.data_plane.mcp.process.sandbox.trial import try_command
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
+from leaseway.spec.permissions import Permissions
+from leaseway.spec.policy import ServerPolicy
 
 if TYPE_CHECKING:
     from tests.data_plane.mcp.conftest import Bench
@@ -64,6 +67,31 @@ class TestWithBubblewrap:
         spec = confined(bench, writable_paths=(str(tmp_path),))
         assert await ask(bench, spec, "write", path=str(tmp_path / "a")) == len("written")
         assert (tmp_path / "a").read_text() == "written"
+
+    async def test_permissions_say_what_can_be_read_and_written(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        allowed, other = tmp_path / "allowed", tmp_path / "other"
+        for folder in (allowed, allowed / "secrets", other):
+            folder.mkdir()
+            (folder / "note").write_text("kept")
+        inside, outside = str(allowed / "note"), str(other / "note")
+        hidden = str(allowed / "secrets" / "note")
+
+        async def answers(write: bool) -> list[Any]:
+            permissions = Permissions(
+                write=write, allowed_paths=(str(allowed),), denied_paths=("secrets",)
+            )
+            spec = confined(bench, writable_paths=(str(allowed), str(other)) if not write else ())
+            spec = replace(spec, policy=ServerPolicy(permissions=permissions))
+            asked = [("read", inside), ("read", hidden), ("write", inside), ("write", outside)]
+            return [await ask(bench, spec, tool, path=path) for tool, path in asked]
+
+        assert await answers(False) == ["kept", "FileNotFoundError", "OSError", "FileNotFoundError"]
+        written = len("written")
+        assert await answers(True) == ["kept", "FileNotFoundError", written, "FileNotFoundError"]
+        assert (allowed / "note").read_text() == "written"
+        assert (other / "note").read_text() == "kept"
 
     async def test_it_starts_in_its_folder_wherever_that_is(
         self, bench: Bench, tmp_path: Path
@@ -356,3 +384,17 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_with_allowed_paths_the_places_of_data_are_empty_but_for_these() -> None:
+    permissions = Permissions(
+        allowed_paths=("/srv/files", "reports", "/mnt", "/", "/tmp"),
+        denied_paths=("/srv/files/private", ".env"),
+    )
+    found = permitted(permissions, "/home/ann")
+    assert found.writable == ("/srv/files", "/home/ann/reports", "/mnt")
+    assert found.private == ("/home", "/root", "/srv", "/media", "/data")
+    assert {"/srv/files/private", "/srv/files/.env", "/home/ann/.env"} <= set(found.hidden)
+    readable = permitted(replace(permissions, write=False), "/home/ann")
+    assert (readable.readable, readable.writable) == (found.writable, ())
+    assert permitted(Permissions(denied_paths=(".env",)), "/work") == Paths(hidden=("/work/.env",))

@@ -12,6 +12,7 @@ from leaseway.data_plane.mcp.protocol.codec import decode
 from leaseway.data_plane.mcp.protocol.era import LEGACY
 from leaseway.data_plane.mcp.protocol.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.server_requests import roots_result
 from leaseway.wire.errors import Fault
 
 
@@ -23,6 +24,7 @@ class Said:
     def __init__(self) -> None:
         self.progress: list[str] = []
         self.logs: list[tuple[str, str, bytes]] = []
+        self.answers: list[bytes] = []
         request = ToolRequest(
             "echo",
             b"",
@@ -35,7 +37,7 @@ class Said:
         self.inbox = Inbox(
             "talker",
             "stdio",
-            lambda _: None,
+            self.answers.append,
             lambda _: self.call,
             lambda near, method: "nobody",
             lambda: None,
@@ -54,6 +56,23 @@ class Said:
         """Have the server say something."""
         message = {"jsonrpc": "2.0", "method": f"notifications/{what}", "params": params}
         self.inbox.take(decode(json.dumps(message).encode()), self.call)
+
+
+def test_roots_of_permissions_are_told_whatever_callers_answer() -> None:
+    said = Said()
+    said.inbox.roots = roots_result(["/srv/files", "/a b"])
+    question = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
+    said.inbox.take(decode(json.dumps(question).encode()), None)
+    assert json.loads(said.answers[0]) == {
+        "jsonrpc": "2.0",
+        "id": 7,
+        "result": {
+            "roots": [
+                {"uri": "file:///srv/files", "name": "files"},
+                {"uri": "file:///a%20b", "name": "a b"},
+            ]
+        },
+    }
 
 
 def test_a_long_progress_message_is_cut_to_its_first_4096_characters() -> None:

@@ -192,7 +192,7 @@ def test_a_call_announces_what_its_caller_answers() -> None:
 class Modern:
     """A modern call, and what became of its rounds."""
 
-    def __init__(self, *answers: str) -> None:
+    def __init__(self, *answers: str, roots: bytes | None = None) -> None:
         self.asks: list[Ask] = []
         self.repeated: list[Any] = []
         self.faults: list[Fault] = []
@@ -201,6 +201,7 @@ class Modern:
             request(*answers, take=self.asks.append),
             lambda more: self.repeated.append(json.loads(b"{" + more[1:] + b"}")),
             self.faults.append,
+            roots,
         )
 
     def repeat_plainly(self) -> None:
@@ -236,6 +237,16 @@ def test_a_call_is_repeated_once_with_all_answers_and_the_state() -> None:
         {"inputResponses": {"a": {"roots": []}, 'b"': {"x": 1.0}}, "requestState": 's"1'}
     ]
     assert not call.rounds.waiting
+
+
+def test_roots_of_permissions_answer_for_the_caller() -> None:
+    call = Modern(ELICIT, roots=b'{"roots":[]}')
+    call.begin(inputRequests={"a": {"method": ROOTS}}, requestState="s")
+    assert call.repeated == [{"inputResponses": {"a": {"roots": []}}, "requestState": "s"}]
+    call.begin(inputRequests={"a": {"method": ROOTS}, "b": {"method": ELICIT}})
+    assert [ask.method for ask in call.asks] == [ELICIT]
+    call.asks[0].answer(b"{}")
+    assert call.repeated[1:] == [{"inputResponses": {"a": {"roots": []}, "b": {}}}]
 
 
 def test_a_round_without_a_state_sends_none() -> None:

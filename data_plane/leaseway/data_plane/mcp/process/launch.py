@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
 from leaseway.data_plane.mcp.process.containers import Container
 from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
 from leaseway.data_plane.mcp.process.sandbox.bubblewrap import look_around, sandboxed
+from leaseway.data_plane.mcp.process.sandbox.mounts import permitted
 from leaseway.data_plane.mcp.process.sandbox.trial import TRIAL_TIMEOUT, disk
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -77,7 +78,12 @@ async def prepare(
             found = await disk.run(_found, server, command[0], environment, cwd)
             if spec.sandbox.enabled:
                 whole = (found, *command[1:])
-                look = await disk.run(look_around, server, spec.sandbox, whole, cwd)
+                permissions = spec.policy.permissions
+                sandbox = spec.sandbox
+                if not permissions.write:
+                    sandbox = replace(sandbox, writable_paths=())
+                more = permitted(permissions, cwd or str(Path.cwd()))
+                look = await disk.run(look_around, server, sandbox, whole, cwd, more)
     except TimeoutError:
         raise _hanging(server, command[0]) from None
     command = (found, *command[1:])

@@ -58,6 +58,10 @@ class Peer(Requester):
         kind, asked = self.transport_type, self._asked
         self._inbox = Inbox(server, kind, self._answer, self._calls.get, asked, on_tools_changed)
 
+    def offer_roots(self, roots: bytes) -> None:
+        """Answer the server's questions for roots with these; before the handshake."""
+        self.roots = self._inbox.roots = roots
+
     @property
     def session_id(self) -> str:
         """The session that the server has opened, where the transport has such; else empty."""
@@ -162,6 +166,7 @@ class Peer(Requester):
                 call.request,
                 lambda continuation: self._repeat(call, continuation),
                 lambda fault: self._give_up(call, fault),
+                self.roots,
             )
         call.rounds.begin(wanted, otherwise)
 

@@ -22,6 +22,7 @@ from leaseway.data_plane.core.calls import NO_ANSWERS
 from leaseway.data_plane.mcp.protocol.era import Era
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
 from leaseway.data_plane.mcp.protocol.server_requests import MODERN_CAPABILITIES
+from leaseway.wire.mcp import ROOTS
 from leaseway.wire.version import PACKAGE_VERSION
 
 CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)
@@ -88,14 +89,20 @@ def _modern_only(data: Any) -> bool:
     )
 
 
-def era_of(version: str) -> Era:
-    """Return what every request must carry at a protocol version, made once."""
+def era_of(version: str, *, has_roots: bool = False) -> Era:
+    """Return what every request must carry at a protocol version, made once.
+
+    Args:
+        version: The version.
+        has_roots: Whether questions for roots are answered, whatever callers answer.
+    """
     headers = {"mcp-protocol-version": version}
     if version not in MODERN_PROTOCOL_VERSIONS:
         return Era(version, headers=headers)
+    always = frozenset({ROOTS}) if has_roots else NO_ANSWERS
     answering = {
-        answers: _modern_meta(version, capabilities)
-        for answers, capabilities in MODERN_CAPABILITIES.items()
+        answers: _modern_meta(version, MODERN_CAPABILITIES[answers | always])
+        for answers in MODERN_CAPABILITIES
     }
     return Era(version, True, answering[NO_ANSWERS], headers, answering)
 

@@ -24,6 +24,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Request
 from leaseway.data_plane.core.calls import SERVER_METHODS, OnUpdate
 from leaseway.data_plane.mcp.protocol.codec import (
     Envelope,
+    encode_answer,
     encode_error,
     encode_result,
     request_key,
@@ -31,6 +32,7 @@ from leaseway.data_plane.mcp.protocol.codec import (
 from leaseway.data_plane.mcp.protocol.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, SendAnswer
 from leaseway.wire import bounds
+from leaseway.wire.mcp import ROOTS
 
 _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256
@@ -77,6 +79,7 @@ class Inbox:
 
     Attributes:
         on_update: Told the URI of a resource that changed, or None where nobody follows any.
+        roots: The answer to questions for roots, or None where callers answer those.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Inbox:
         self._asks = LegacyAsks(lambda line, _call: answer(line))
         self._on_tools_changed = on_tools_changed
         self.on_update: OnUpdate | None = None
+        self.roots: bytes | None = None
         self._on_request: OnRequest | None = None
         self._intercept: OnNotifyIntercept | None = None
         self._handlers: dict[object, asyncio.Task[None]] = {}
@@ -114,7 +118,9 @@ class Inbox:
         method = message.method or ""
         try:
             if message.id is not None:
-                if method in SERVER_METHODS:
+                if method == ROOTS and self.roots is not None:
+                    self._answer(encode_answer(message.id, self.roots))
+                elif method in SERVER_METHODS:
                     self._asks.take(message, self._asked(near, method), near)
                 else:
                     self._take_request(message, method)

@@ -22,7 +22,7 @@ from leaseway.data_plane.mcp.protocol.codec import (
 )
 from leaseway.data_plane.mcp.protocol.era import LEGACY, Era
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Pending, RawRequest
-from leaseway.data_plane.mcp.protocol.server_requests import LEGACY_CAPABILITIES
+from leaseway.data_plane.mcp.protocol.server_requests import LEGACY_CAPABILITIES, ROOTS_ALONE
 from leaseway.wire.errors import Fault, Started
 
 
@@ -34,6 +34,8 @@ class Requester(Dispatcher[TransportContext]):
         era: What requests carry; set once negotiated.
         closed: Set when the connection has ended, whoever ended it.
         leased: Whether one session has the connection for itself; set before the handshake.
+        roots: What the server is told that asks for its roots, whatever its callers say; None
+            leaves that to them. Set before the handshake.
     """
 
     correlates = False
@@ -44,6 +46,7 @@ class Requester(Dispatcher[TransportContext]):
         self.era: Era = LEGACY
         self.closed = asyncio.Event()
         self.leased = False
+        self.roots: bytes | None = None
         self._asking = 0
         self._requests: dict[object, RawRequest] = {}
         self._next_id = 0
@@ -92,7 +95,8 @@ class Requester(Dispatcher[TransportContext]):
         """
         if method == "initialize":
             can_ask = self.leased or self.correlates
-            params = {**(params or {}), "capabilities": LEGACY_CAPABILITIES if can_ask else {}}
+            alone = {} if self.roots is None else ROOTS_ALONE
+            params = {**(params or {}), "capabilities": LEGACY_CAPABILITIES if can_ask else alone}
         payload = await self._round_trip(method, params, opts or {}, None)
         try:
             result = msgspec.json.decode(payload)

@@ -6,8 +6,9 @@ then made again (`asks_rounds`). Either way the caller sees an `Ask`, whatever m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import combinations
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import msgspec
@@ -34,12 +35,24 @@ LEGACY_CAPABILITIES: Final[Mapping[str, Any]] = {
 }
 """What a legacy server is told at the handshake, where its questions can reach a caller."""
 
+ROOTS_ALONE: Final[Mapping[str, Any]] = {"roots": LEGACY_CAPABILITIES["roots"]}
+"""The same where no question can reach a caller, and the server's permissions name its roots."""
+
 MODERN_CAPABILITIES: Final[Mapping[Answers, Mapping[str, Any]]] = {
     frozenset(methods): dict(_CAPABILITIES[method] for method in methods)
     for count in range(len(_CAPABILITIES) + 1)
     for methods in combinations(_CAPABILITIES, count)
 }
 """What a modern server is told with a call, by what its caller answers."""
+
+
+def roots_result(folders: Iterable[str]) -> bytes:
+    """Return the answer to a server that asks for its roots: folders, by their absolute paths."""
+    roots = [
+        {"uri": PurePosixPath(folder).as_uri(), "name": PurePosixPath(folder).name or folder}
+        for folder in folders
+    ]
+    return msgspec.json.encode({"roots": roots})
 
 
 def nobody_answers(method: str) -> str:

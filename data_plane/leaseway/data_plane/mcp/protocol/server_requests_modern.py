@@ -18,6 +18,7 @@ from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.server_requests import input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.mcp import ROOTS
 
 MAX_ROUNDS: Final = 10
 """Times that one call may ask for input."""
@@ -50,6 +51,7 @@ class Rounds:
         request: The call as it was made first.
         repeat: Makes it again, with `ToolRequest.continuation` as given.
         fail: Ends the call.
+        roots: The answer to questions for roots, or None where the caller answers those.
 
     Attributes:
         waiting: Whether the call waits for its caller: nothing of it is at the server.
@@ -61,8 +63,10 @@ class Rounds:
         request: ToolRequest,
         repeat: Callable[[bytes], None],
         fail: Callable[[Fault], None],
+        roots: bytes | None = None,
     ) -> None:
         self.waiting = False
+        self._roots = roots
         self._server = server
         self._request = request
         self._repeat = repeat
@@ -128,6 +132,8 @@ class Rounds:
                 return self._odd("a request for input of a kind that MCP does not have")
             if params_of(question.params) is None:
                 return self._odd("a request for input whose params are no JSON object")
+            if question.method == ROOTS and self._roots is not None:
+                continue
             if question.method not in self._request.answers:
                 return input_required(self._server, self._request.name, question.method)
         return None
@@ -142,6 +148,13 @@ class Rounds:
         )
 
     def _ask(self, questions: dict[str, _Question]) -> None:
+        if self._roots is not None:
+            known = {key for key, question in questions.items() if question.method == ROOTS}
+            self._answers = dict.fromkeys(known, self._roots)
+            questions = {key: each for key, each in questions.items() if key not in known}
+            if not questions:
+                self._go_on()
+                return
         assert self._request.on_ask is not None  # it names methods that it answers
         self._left = set(questions)
         self._asks = [self._made(key, question) for key, question in questions.items()]

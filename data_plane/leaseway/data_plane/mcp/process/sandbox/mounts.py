@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leaseway.spec.model import Sandbox
+from leaseway.spec.permissions import Permissions, folders
 
 _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108
 _HOMES: Final = (Path("/home"), Path("/root"))
+_DATA: Final = (*_HOMES, *map(Path, ("/srv", "/mnt", "/media", "/data")))
+_SYSTEM: Final = (*_PRIVATE, Path("/proc"), Path("/dev"))
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
 _OWN_FILES: Final = ("KEY", "VAULT")
@@ -33,14 +36,41 @@ class Paths(NamedTuple):
         readable: Shown, read-only.
         writable: Shown, and may be written.
         hidden: Shown as an empty folder or file.
+        private: Empty folders, in which the others and what the command needs are shown.
     """
 
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
 
 
 NOTHING_MORE: Final = Paths()
+
+
+def permitted(permissions: Permissions, base: str) -> Paths:
+    """Return what permissions mean for the files that a server sees.
+
+    With `allowed_paths`, the places where data are kept are empty but for these. They can be
+    written where tools may write. What is denied is hidden; relative names of it are looked for
+    in the allowed folders themselves, not at any depth.
+
+    Args:
+        permissions: Of the server.
+        base: The folder that it starts in.
+    """
+    allowed = folders(permissions, base)
+    hidden = []
+    for name in permissions.denied_paths:
+        starts = ("/",) if name.startswith("/") else (*allowed, base)
+        hidden += [os.path.normpath(Path(start, name)) for start in starts]
+    if permissions.allowed_paths is None:
+        return Paths(hidden=tuple(hidden))
+    shown = tuple(path for path in allowed if not _holds_system(Path(path)))
+    private = tuple(str(place) for place in _DATA if not any(_is_in(place, path) for path in shown))
+    if permissions.write:
+        return Paths(writable=shown, hidden=tuple(hidden), private=private)
+    return Paths(readable=shown, hidden=tuple(hidden), private=private)
 
 
 def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> list[str]:
@@ -52,11 +82,12 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> l
         cwd: The folder that it starts in; empty for the worker's own.
         more: What is shown or hidden besides.
     """
+    hides_homes = sandbox.strict or bool(more.private)
     arguments = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    private = _private(sandbox)
+    private = _private(sandbox, more)
     for place in private:
         arguments += ["--tmpfs", str(place)]
-    shown = [str(path) for path in _visible(command, cwd, private, sandbox.strict)]
+    shown = [str(path) for path in _visible(command, cwd, private, hides_homes)]
     for name in dict.fromkeys((*shown, *more.readable)):
         arguments += ["--ro-bind-try", name, name]
     for name in sandbox.writable_paths:
@@ -69,14 +100,14 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> l
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
 
 
-def _private(sandbox: Sandbox) -> tuple[Path, ...]:
+def _private(sandbox: Sandbox, more: Paths) -> tuple[Path, ...]:
     """Return the places that are empty in the sandbox, the outer ones first."""
-    places = list(_PRIVATE)
+    places = {*_PRIVATE, *map(Path, more.private)}
     if sandbox.strict:
         home = Path.home()
-        places += [*_HOMES, *(() if home.parent == home else (home, home.resolve()))]
+        places |= {*_HOMES, *(() if home.parent == home else (home, home.resolve()))}
     there = {place for place in places if place.is_dir() and not place.is_symlink()}
-    return tuple(sorted(there, key=lambda place: len(place.parts)))
+    return tuple(sorted(there, key=lambda place: (len(place.parts), place)))
 
 
 def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
@@ -125,6 +156,15 @@ def _surroundings(program: Path, private: Sequence[Path]) -> Path:
     folder = program.parent
     folder = folder.parent if folder.name in _BINARIES else folder
     return program if _holds_all(folder, private) else folder
+
+
+def _holds_system(path: Path) -> bool:
+    """Return whether showing a path would show what every sandbox has its own of."""
+    return any(_is_in(place, str(path)) for place in _SYSTEM)
+
+
+def _is_in(place: Path, path: str) -> bool:
+    return place == Path(path) or Path(path) in place.parents
 
 
 def _holds_all(folder: Path, private: Sequence[Path]) -> bool:
