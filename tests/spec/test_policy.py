@@ -76,12 +76,24 @@ _FILTERS = st.builds(
     st.lists(_NAMES, max_size=2).map(tuple),
 )
 _RATES = st.none() | st.builds(Rate, st.integers(1, 100), st.floats(1, 100))
+_PERMISSIONS = st.builds(
+    Permissions,
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.lists(_NAMES, max_size=2).map(tuple),
+    st.lists(_NAMES, max_size=2).map(tuple),
+)
 _POLICIES = st.builds(
     ServerPolicy,
     grants=st.none()
     | st.dictionaries(
         _NAMES,
-        st.builds(Grant, _FILTERS, st.dictionaries(_NAMES, st.none() | _FILTERS, max_size=2)),
+        st.builds(
+            Grant,
+            _FILTERS,
+            st.dictionaries(_NAMES, st.none() | _FILTERS, max_size=2),
+            _PERMISSIONS,
+        ),
         max_size=3,
     ),
     limits=st.dictionaries(
@@ -92,13 +104,7 @@ _POLICIES = st.builds(
     rules=st.lists(
         st.builds(ArgumentRule, _NAMES, st.lists(_NAMES, max_size=2).map(tuple)), max_size=2
     ).map(tuple),
-    permissions=st.builds(
-        Permissions,
-        st.booleans(),
-        st.booleans(),
-        st.none() | st.lists(_NAMES, max_size=2).map(tuple),
-        st.lists(_NAMES, max_size=2).map(tuple),
-    ),
+    permissions=_PERMISSIONS,
 )
 
 

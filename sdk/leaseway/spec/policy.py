@@ -52,10 +52,12 @@ class Grant:
         tools: Which tools, by original names.
         agents: For agents with grants of their own: which of those tools; an agent that is
             configured without this server maps to None.
+        permissions: What the tenant's calls may do, within the server's own permissions.
     """
 
     tools: NameFilter = NO_FILTER
     agents: Mapping[str, NameFilter | None] = field(default_factory=dict)
+    permissions: Permissions = EVERYTHING
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class ServerPolicy:
             return False
         narrower = grant.agents.get(agent, NO_FILTER)
         return narrower is not None and narrower.passes(tool)
+
+    def permissions_of(self, tenant: str) -> Permissions:
+        """Return what a tenant's own grant lets its calls do."""
+        grant = self._grant(tenant)
+        return grant.permissions if grant is not None else EVERYTHING
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
         return self.limits.get(tenant) or self.limits.get(OTHERS)

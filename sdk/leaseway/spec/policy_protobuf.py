@@ -31,6 +31,8 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
     for tenant, grant in (policy.grants or {}).items():
         entry = message.grants[tenant]
         entry.tools.CopyFrom(_filter_to_wire(grant.tools))
+        if grant.permissions != EVERYTHING:
+            entry.permissions.CopyFrom(_permissions_to_wire(grant.permissions))
         for agent, tools in grant.agents.items():
             if tools is None:
                 entry.agents[agent].withheld = True
@@ -94,7 +96,8 @@ def _grant_from_wire(message: spec_pb2.TenantGrant) -> Grant:
         agent: None if grant.withheld else _filter_from_wire(grant.tools)
         for agent, grant in message.agents.items()
     }
-    return Grant(_filter_from_wire(message.tools), agents)
+    permissions = _permissions_from_wire(message.permissions)
+    return Grant(_filter_from_wire(message.tools), agents, permissions)
 
 
 def _risk(word: str) -> Risk:

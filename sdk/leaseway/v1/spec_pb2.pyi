@@ -855,6 +855,7 @@ class TenantGrant(_message.Message):
 
     TOOLS_FIELD_NUMBER: _builtins.int
     AGENTS_FIELD_NUMBER: _builtins.int
+    PERMISSIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> Global___NamePatterns:
         """Which tools. Unset means all."""
@@ -863,15 +864,22 @@ class TenantGrant(_message.Message):
     def agents(self) -> _containers.MessageMap[_builtins.str, Global___AgentGrant]:
         """The agents with grants of their own, by name; others have the tenant's."""
 
+    @_builtins.property
+    def permissions(self) -> Global___Permissions:
+        """What the tenant's calls may do besides. Unset means all that the server's
+        own permissions allow.
+        """
+
     def __init__(
         self,
         *,
         tools: Global___NamePatterns | None = ...,
         agents: _abc.Mapping[_builtins.str, Global___AgentGrant] | None = ...,
+        permissions: Global___Permissions | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["permissions", b"permissions", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agents", b"agents", "permissions", b"permissions", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

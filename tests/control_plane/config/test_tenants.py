@@ -112,6 +112,25 @@ servers:
     )
 
 
+def test_permissions_of_a_tenant_are_its_own() -> None:
+    parsed = parse(
+        SERVERS
+        + """
+tenants:
+  acme:
+    servers: { files: { permissions: { write: false, allowed_paths: [/srv/acme] } }, web: }
+  rival: {}
+"""
+    )
+    assert not parsed.issues
+    files = policy(parsed, "files")
+    assert files.permissions_of("acme") == Permissions(write=False, allowed_paths=("/srv/acme",))
+    assert files.permissions_of("rival") == policy(parsed, "web").permissions_of("acme")
+    assert files.permissions_of("rival") == files.permissions == Permissions()
+    wrong = "tenants: { acme: { agents: { a: { servers: { web: { permissions: {} } } } } } }"
+    assert parse(SERVERS + wrong).issues  # an agent has its tenant's
+
+
 def test_permissions_are_read() -> None:
     parsed = parse(
         """

@@ -176,6 +176,34 @@ async def test_permissions_deny_by_paths_and_by_what_a_tool_does(bench: Bench) -
     assert "has write: false" in fault.message
 
 
+async def test_a_tenant_may_do_less_than_the_servers_permissions_allow(bench: Bench) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+    bench.servers.tools = {"open": msgspec.json.encode({"name": "open", "inputSchema": schema})}
+    grants = {
+        "acme": Grant(permissions=Permissions(allowed_paths=("/data/acme",))),
+        "guest": Grant(permissions=Permissions(write=False)),
+        "rival": Grant(),
+    }
+    policy = ServerPolicy(grants=grants, permissions=Permissions(allowed_paths=("/data",)))
+    await bench.serve("files", policy=policy)
+    caller = bench.caller()
+
+    async def opens(tenant: str, path: str) -> bool:
+        arguments = msgspec.json.encode({"path": path})
+        result = await caller.call("files", "open", tenant=tenant, arguments=arguments)
+        return not result.HasField("status")
+
+    for tenant, path, expected in (
+        ("acme", "/data/acme/a", True),
+        ("acme", "/data/rival/a", False),
+        ("acme", "/etc/passwd", False),
+        ("rival", "/data/acme/a", True),
+        ("rival", "/etc/passwd", False),
+        ("guest", "/data/acme/a", False),
+    ):
+        assert await opens(tenant, path) is expected, (tenant, path)
+
+
 async def test_external_tools_are_limited_for_each_tenant_by_itself(bench: Bench) -> None:
     policy = ServerPolicy(risks=(("echo", "external"),), rate=Rate(2, 3600.0))
     await bench.serve("time", policy=policy)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from leaseway.data_plane.core.toolset import ToolPlan
-from leaseway.spec.permissions import expressions
+from leaseway.spec.permissions import EVERYTHING, Permissions, expressions
 from leaseway.spec.policy import OTHERS, Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression
 from leaseway.wire.errors import Fault, Reason
@@ -82,6 +82,7 @@ class Judge:
         self._policy = policy
         self._tools = tools
         self._rules: dict[str, tuple[CompiledRule, ...]] = {}
+        self._permits: dict[tuple[str, Permissions], tuple[CompiledRule, ...]] = {}
         self._known: dict[tuple[str, str, str], ToolPolicy | None] = {}
 
     def exists(self, tenant: str, agent: str, tool: str) -> bool:
@@ -110,11 +111,15 @@ class Judge:
         risk = self._policy.risk_of(tool, _annotations(plan))
         rate = self._policy.rate if risk == "external" else None
         rules = self._rules_of(tool, plan, risk)
+        narrower = self._policy.permissions_of(tenant)
+        if narrower != EVERYTHING:
+            rules = (*self._permitted(tool, plan, risk, narrower), *rules)
         return ToolPolicy(risk, rules, rate, self._policy.limits_of(tenant))
 
     def _rules_of(self, tool: str, plan: ToolPlan, risk: Risk) -> tuple[CompiledRule, ...]:
         if tool not in self._rules:
-            self._rules[tool] = (*self._permissions_of(plan, risk), *self._configured_of(tool))
+            permitted = self._permitted(tool, plan, risk, self._policy.permissions)
+            self._rules[tool] = (*permitted, *self._configured_of(tool))
         return self._rules[tool]
 
     def _configured_of(self, tool: str) -> Iterable[CompiledRule]:
@@ -124,11 +129,17 @@ class Judge:
             if rule.is_for(tool)
         )
 
-    def _permissions_of(self, plan: ToolPlan, risk: Risk) -> Iterable[CompiledRule]:
-        schema = msgspec.json.decode(plan.definition).get("inputSchema")
-        reads = reads_only(risk, plan)
-        for why, rule in expressions(self._policy.permissions, self._base, schema, reads):
-            yield CompiledRule(0, _expression(rule), why)
+    def _permitted(
+        self, tool: str, plan: ToolPlan, risk: Risk, permissions: Permissions
+    ) -> tuple[CompiledRule, ...]:
+        """Return permissions as rules on a tool; tenants with the same ones share them."""
+        known = self._permits.get((tool, permissions))
+        if known is None:
+            schema = msgspec.json.decode(plan.definition).get("inputSchema")
+            found = expressions(permissions, self._base, schema, reads_only(risk, plan))
+            known = tuple(CompiledRule(0, _expression(rule), why) for why, rule in found)
+            self._permits[tool, permissions] = known
+        return known
 
 
 def reads_only(risk: Risk, plan: ToolPlan) -> bool:

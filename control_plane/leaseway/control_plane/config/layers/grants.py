@@ -7,6 +7,7 @@ from dataclasses import replace
 from leaseway.control_plane.config.schema.policy import TenantConfig, Tenants
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.permissions import EVERYTHING
 from leaseway.spec.policy import Grant
 
 
@@ -28,11 +29,16 @@ def _grant(server_id: str, config: TenantConfig) -> Grant | None:
     tools = _tools(server_id, config)
     if tools is None:
         return None
-    return Grant(tools, {name: _tools(server_id, each) for name, each in config.agents.items()})
+    agents = {name: _tools(server_id, each) for name, each in config.agents.items()}
+    granted = (config.servers or {}).get(server_id)
+    return Grant(tools, agents, granted.permissions if granted is not None else EVERYTHING)
 
 
 def _tools(server_id: str, config: TenantConfig) -> NameFilter | None:
-    return NO_FILTER if config.servers is None else config.servers.get(server_id)
+    if config.servers is None:
+        return NO_FILTER
+    granted = config.servers.get(server_id)
+    return granted.tools if granted is not None else None
 
 
 def unknown_grants(tenants: Tenants, server_ids: frozenset[str]) -> list[tuple[str, str]]:

@@ -153,6 +153,14 @@ _OPERATIONS: Final[Schema] = _object(
     {name: {"type": "array", "items": _TEXT} for name in ("operations", "tags", "paths")}
 )
 
+_PERMISSIONS: Final[Schema] = _object(
+    {
+        "read": _FLAG,
+        "write": _FLAG,
+        "allowed_paths": {"type": "array", "items": _TEXT},
+        "denied_paths": {"type": "array", "items": _TEXT},
+    }
+)
 _SERVER: Final[Mapping[str, Schema]] = {
     "enabled": _FLAG,
     "description": {"type": "string", "maxLength": 4096},
@@ -208,14 +216,7 @@ _SERVER: Final[Mapping[str, Schema]] = {
             ),
         ]
     },
-    "permissions": _object(
-        {
-            "read": _FLAG,
-            "write": _FLAG,
-            "allowed_paths": {"type": "array", "items": _TEXT},
-            "denied_paths": {"type": "array", "items": _TEXT},
-        }
-    ),
+    "permissions": _PERMISSIONS,
     "url": {"type": "string", "minLength": 1},
     "headers": _VALUES,
     "base_url": {"type": "string", "minLength": 1},
@@ -299,25 +300,25 @@ _SERVER_POLICY: Final[Mapping[str, Schema]] = {
         },
     },
 }
-_GRANTED: Final[Schema] = {
-    "description": "The servers that are granted: their ids, or ids with filters of their own.",
-    "anyOf": [
-        {"type": "array", "items": _TEXT},
-        {
-            "type": "object",
-            "additionalProperties": {
-                "anyOf": [
-                    {"type": "null"},
-                    _FLAG,
-                    _object({"tools": _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS})}),
-                ]
+_FILTER: Final[Schema] = _object({"whitelist": _PATTERNS, "blacklist": _PATTERNS})
+
+
+def _granted(**of_each: Schema) -> Schema:
+    return {
+        "description": "The servers that are granted: their ids, or what is granted of each.",
+        "anyOf": [
+            {"type": "array", "items": _TEXT},
+            {
+                "type": "object",
+                "additionalProperties": {"anyOf": [{"type": "null"}, _FLAG, _object({**of_each})]},
             },
-        },
-    ],
-}
+        ],
+    }
+
+
 _TENANT: Final[Schema] = _object(
     {
-        "servers": _GRANTED,
+        "servers": _granted(tools=_FILTER, permissions=_PERMISSIONS),
         "limits": _object(
             {
                 "calls": _RATE,
@@ -326,7 +327,10 @@ _TENANT: Final[Schema] = _object(
                 "artifact_bytes": {"type": ["integer", "string"]},
             }
         ),
-        "agents": {"type": "object", "additionalProperties": _object({"servers": _GRANTED})},
+        "agents": {
+            "type": "object",
+            "additionalProperties": _object({"servers": _granted(tools=_FILTER)}),
+        },
         "secrets": _TEXTS
         | {"description": "What references of the tenant's own layer may name: acme_*, a path."},
     }

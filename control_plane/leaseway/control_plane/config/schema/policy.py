@@ -38,17 +38,33 @@ _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 @dataclass(frozen=True)
+class GrantConfig:
+    """What is granted of one server.
+
+    Attributes:
+        tools: Which tools, by original names.
+        permissions: What its calls may do, within the server's own permissions.
+    """
+
+    tools: NameFilter = NO_FILTER
+    permissions: Permissions = EVERYTHING
+
+
+_ALL_OF_IT: Final = GrantConfig()
+
+
+@dataclass(frozen=True)
 class TenantConfig:
     """What `tenants:` says of one tenant, or of one agent of it.
 
     Attributes:
-        servers: The servers that are granted, each with its filter; None: all that there are.
+        servers: The servers that are granted, and what of each; None: all that there are.
         limits: How much it may use.
         agents: Agents with grants of their own.
         secrets: What references of the tenant's own layer may name: patterns over names and paths.
     """
 
-    servers: Mapping[str, NameFilter] | None = None
+    servers: Mapping[str, GrantConfig] | None = None
     limits: TenantLimits | None = None
     agents: Mapping[str, TenantConfig] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -223,25 +239,33 @@ def _named(
     return found
 
 
-def _granted(node: Tree, where: Where) -> Mapping[str, NameFilter] | None:
-    """Read granted servers: a list of ids, or a mapping of ids to filters."""
+def _granted_to_tenant(node: Tree, where: Where) -> Mapping[str, GrantConfig] | None:
+    return _granted(node, where, _GRANT_KEYS)
+
+
+def _granted_to_agent(node: Tree, where: Where) -> Mapping[str, GrantConfig] | None:
+    return _granted(node, where, _AGENT_GRANT_KEYS)
+
+
+def _granted(node: Tree, where: Where, keys: Mapping[str, Key]) -> Mapping[str, GrantConfig] | None:
+    """Read granted servers: a list of ids, or a mapping of ids to what is granted of them."""
     if isinstance(node, Table):
-        found: dict[str, NameFilter] = {}
+        found: dict[str, GrantConfig] = {}
         for entry in unique_entries(node, where):
             place = where.child(entry.name, entry.value.at)
             empty = isinstance(entry.value, Leaf) and entry.value.value in (None, True)
             inner = None if empty else mapping(entry.value, place)
             values: dict[str, Any] = {}
             if inner is not None:
-                values = read_table(unique_entries(inner, place), _GRANT_KEYS, place, "a grant")
-            found[entry.name] = values.get("tools", NO_FILTER)
+                values = read_table(unique_entries(inner, place), keys, place, "a grant")
+            found[entry.name] = GrantConfig(**values)
         return found
     if isinstance(node, Leaf):
         message = f"{shown(where.key)} must be a list of server ids, or a mapping of them."
         where.error(node.at, IssueReason.WRONG_TYPE, message)
         return None
     ids = list_of(plain_text(longest=64, empty=False), 10_000)(node, where)
-    return None if ids is None else dict.fromkeys(ids, NO_FILTER)
+    return None if ids is None else dict.fromkeys(ids, _ALL_OF_IT)
 
 
 def _limits(node: Tree, where: Where) -> TenantLimits | None:
@@ -253,16 +277,20 @@ def _limits(node: Tree, where: Where) -> TenantLimits | None:
     )
 
 
-_GRANT_KEYS: Final = {"tools": Key("tools", filters.tools, "tools")}
+_AGENT_GRANT_KEYS: Final = {"tools": Key("tools", filters.tools, "tools")}
+_GRANT_KEYS: Final = {
+    **_AGENT_GRANT_KEYS,
+    "permissions": Key("permissions", permissions, "permissions"),
+}
 _LIMIT_KEYS: Final = {
     "calls": Key("calls", rate, "calls"),
     "concurrent": Key("concurrent", integer(1, _MOST_CALLS), "concurrent"),
     "leases": Key("leases", integer(1, _MOST_CALLS), "leases"),
     "artifact_bytes": Key("artifact_bytes", size(1, TIB), "artifact_bytes"),
 }
-_AGENT_KEYS: Final = {"servers": Key("servers", _granted, "servers")}
+_AGENT_KEYS: Final = {"servers": Key("servers", _granted_to_agent, "servers")}
 _TENANT_KEYS: Final = {
-    **_AGENT_KEYS,
+    "servers": Key("servers", _granted_to_tenant, "servers"),
     "limits": Key("limits", _limits, "limits"),
     "secrets": Key("secrets", list_of(plain_text(longest=4_096, empty=False), 1_000), "secrets"),
     "agents": Key("agents", _agents, "agents"),
