@@ -20,12 +20,10 @@ from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import InstancePort, Opener, OpenInstance
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.http_tools.instance import HttpInstance
-from leaseway.data_plane.mcp.connect import Host
-from leaseway.data_plane.mcp.http.endpoint import http_client
-from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.host import Host, http_client
+from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
-from leaseway.data_plane.mcp.protocol.health import patience_of
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.serving import serve
 from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
@@ -90,6 +88,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         storage,
                         audit=audit,
                     )
+                    background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
             finally:
                 background.cancel_all()
@@ -98,6 +97,11 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                 if exported is not None:
                     await asyncio.to_thread(exported.close)
     return 0
+
+
+async def _load_mcp_after(caught_up: asyncio.Event) -> None:
+    await caught_up.wait()
+    await load()
 
 
 def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | None:
@@ -181,7 +185,6 @@ async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[Open
                     instance_id=instance_id,
                     known_version=known_version,
                     reading=reading,
-                    patience=patience_of(spec),
                 )
 
             try:

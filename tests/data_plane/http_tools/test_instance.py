@@ -17,7 +17,7 @@ from tests.servers.rest_api import RestApi
 
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
-from leaseway.data_plane.mcp.http.endpoint import http_client
+from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolve import NO_VAULT
 from leaseway.spec.http_tools import HttpParameter, HttpTool
 from leaseway.spec.model import Credential, ServerSpec, Value, VariantKey

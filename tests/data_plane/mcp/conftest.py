@@ -17,8 +17,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.mcp.connect import Host
-from leaseway.data_plane.mcp.http.endpoint import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer

@@ -1,8 +1,6 @@
 """How an instance gets its connection: one connector for each transport, by its name.
 
 A name that is not built in is one that another package registers (see `transport`).
-
-What all instances of a worker share.
 """
 
 from __future__ import annotations
@@ -11,9 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-import aiohttp
-
 from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.pods.manifest import (
@@ -25,7 +22,6 @@ from leaseway.data_plane.mcp.pods.manifest import (
 from leaseway.data_plane.mcp.pods.transport import PodTransport
 from leaseway.data_plane.mcp.process.launch import Launch, prepare
 from leaseway.data_plane.mcp.process.process import ServerProcess
-from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
@@ -36,27 +32,7 @@ from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.data_plane.references.environment import child_environment
-from leaseway.data_plane.references.resolve import NO_VAULT, Vault
 from leaseway.spec.model import ServerSpec
-
-
-@dataclass(frozen=True)
-class Host:
-    """The worker process, as its instances see it.
-
-    Attributes:
-        environment: The worker's environment, for references and for processes.
-        reaper: Keeps processes from outliving the worker.
-        http: The worker's pooled HTTP client.
-        vault: Where secrets are that the environment does not have.
-        pods: Runs servers that are images; None where an engine on this machine does.
-    """
-
-    environment: Mapping[str, str]
-    reaper: Reaper
-    http: aiohttp.ClientSession
-    vault: Vault = NO_VAULT
-    pods: Pods | None = None
 
 
 @dataclass(frozen=True)

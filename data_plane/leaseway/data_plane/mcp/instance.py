@@ -1,7 +1,8 @@
 """One live MCP client of a worker: started, listed, called, ended.
 
 One owner task enters and leaves everything; calls come from any task and go straight to the
-connection (DESIGN §9).
+connection (DESIGN §9). What speaks MCP is in `session`, and loaded by the first instance's start,
+unless it is before.
 """
 
 from __future__ import annotations
@@ -10,39 +11,45 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Final, Literal
-
-from mcp.client.session import ClientSession
-from mcp_types import ServerCapabilities
+from typing import TYPE_CHECKING, Final, Literal
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.desired_state import starts_in
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
-from leaseway.data_plane.mcp.connect import Host, Wanted, connect
+from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.protocol import handshake
-from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.era import params_head
-from leaseway.data_plane.mcp.protocol.health import PATIENCE, Patience, until_mute
-from leaseway.data_plane.mcp.protocol.list_changes import listen_to_changes
-from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_prompts_resources
-from leaseway.data_plane.mcp.protocol.pending import refuse
-from leaseway.data_plane.mcp.protocol.server_requests import roots_result
-from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
-from leaseway.data_plane.mcp.start_errors import Phase, start_fault
+from leaseway.data_plane.mcp.protocol.era import params_head, refuse
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.permissions import folders
 from leaseway.wire.errors import Fault, Reason
+
+if TYPE_CHECKING:
+    from leaseway.data_plane.mcp.connect import Wanted
+    from leaseway.data_plane.mcp.protocol.connection import Peer
+    from leaseway.data_plane.mcp.protocol.health import Patience
+    from leaseway.data_plane.mcp.session import Session
 
 _logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
 
 _owners: Final[set[asyncio.Task[None]]] = set()
 """The loop holds tasks weakly; an owner must reach its end even if nobody keeps the instance."""
+
+
+async def load() -> None:
+    """Load what speaks MCP, in a thread: it takes a second, and the loop's calls go on.
+
+    An instance waits for it at its start; a worker that has just joined need not wait for that.
+    """
+    await asyncio.to_thread(_speaking)
+
+
+def _speaking() -> tuple[type[Session], type[Wanted]]:
+    from leaseway.data_plane.mcp.connect import Wanted
+    from leaseway.data_plane.mcp.session import Session
+
+    return Session, Wanted
 
 
 class Instance:
@@ -55,7 +62,7 @@ class Instance:
         instance_id: Names the instance on its worker.
         known_version: What another instance of the same server agreed on, or empty.
         reading: What the server's references stand for, or None to read them at the start.
-        patience: How long the server may be silent.
+        patience: How long the server may be silent, or None for what DESIGN §10 gives it.
 
     Attributes:
         id: As given.
@@ -80,7 +87,7 @@ class Instance:
         instance_id: str,
         known_version: str = "",
         reading: Resolved | None = None,
-        patience: Patience = PATIENCE,
+        patience: Patience | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -89,7 +96,6 @@ class Instance:
         self.protocol_version = ""
         self.reading = reading
         self.tools: Mapping[str, bytes] = {}
-        self._skipped_tools: tuple[str, ...] = ()
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
@@ -98,12 +104,9 @@ class Instance:
         self._known_version = known_version
         self._patience = patience
         self.prompts_resources: PromptsResources | None = None
-        self._capabilities: ServerCapabilities | None = None
-        self._subscriptions: Subscriptions | None = None
+        self._session: Session | None = None
         self._peer: Peer | None = None
-        self._phase: Phase = "connect"
         self._deadline = 0.0
-        self._has_tools = True
         self._changed_early = False
         self._broken: Fault | None = None
         self._stop = asyncio.Event()
@@ -140,7 +143,7 @@ class Instance:
         """
         assert self._owner is None, "An instance starts once."
         if self._stop.is_set():
-            raise start_fault(self.spec, asyncio.CancelledError(), self._phase, self.stderr)
+            raise self._start_fault(asyncio.CancelledError())
         self._owner = asyncio.get_running_loop().create_task(
             self._own(), name=f"mcp instance {self.id} of {self._server}"
         )
@@ -161,8 +164,8 @@ class Instance:
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
         """Notify of a resource's changes (see `Subscriptions.follow`); from any task."""
-        if self.state == "ready" and self._subscriptions is not None:
-            return self._subscriptions.follow(uri, on_update, done)
+        if self.state == "ready" and self._session is not None:
+            return self._session.follow(uri, on_update, done)
         return refuse(done, self._not_open())
 
     async def list_prompts_resources(
@@ -178,15 +181,10 @@ class Instance:
         Raises:
             Fault: SERVER_LOST: there is nobody to ask.
         """
-        if self.state != "ready" or self._peer is None:
+        if self.state != "ready" or self._session is None:
             raise self._not_open()
         before = self.prompts_resources or recorded
-        prompts_resources = await list_prompts_resources(
-            self._peer, self._capabilities, timeout, before
-        )
-        self.prompts_resources = replace(
-            prompts_resources, skipped=(*self._skipped_tools, *prompts_resources.skipped)
-        )
+        self.prompts_resources = await self._session.list_prompts_resources(timeout, before)
         return self.prompts_resources
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -195,13 +193,13 @@ class Instance:
         Raises:
             Fault: SERVER_NOT_READY with `problem` LIST_FAILED; `tools` stays as it was.
         """
-        if self.state != "ready" or self._peer is None:
+        if self.state != "ready" or self._session is None:
             raise self._not_open()
         try:
             async with asyncio.timeout(self.spec.startup_timeout):
-                self.tools = await self._list(self._peer)
+                self.tools = await self._session.list_tools()
         except Exception as error:
-            raise start_fault(self.spec, error, self._phase, self.stderr) from error
+            raise self._start_fault(error) from error
         return self.tools
 
     async def close(self, grace: float = 0) -> None:
@@ -233,8 +231,8 @@ class Instance:
 
     async def _own(self) -> None:
         try:
-            await self._connect()
-            await self._live()
+            session = await self._connect()
+            await self._live(session)
         except BaseException as error:
             if not self._ready.done():
                 self._fail(error)
@@ -250,60 +248,29 @@ class Instance:
             finally:
                 self._finish()
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> Session:
+        session_type, wanted_type = await asyncio.to_thread(_speaking)
         self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.reading is None:
             self.reading = await read_references(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.reading.secrets)
-        connected = await connect(
-            Wanted(self.spec, self.reading, self._host, self.stderr, self._tools_changed)
-        )
-        # From here on the owner's end closes it, also if opening it fails.
-        self._peer = connected.peer
-        self._peer.leased = not self.spec.truely_stateless
-        permissions = self.spec.policy.permissions
-        if permissions.allowed_paths is not None:
-            self._peer.offer_roots(roots_result(folders(permissions, starts_in(self.spec))))
-        self._peer.on_warning = partial(self._opener.instance_warned, self)
-        self._peer.on_mended = partial(self._opener.instance_mended, self)
-        self.pid, self.warnings = connected.pid, connected.warnings
-        async with asyncio.timeout_at(self._deadline):
-            await self._peer.open()
+        wanted = wanted_type(self.spec, self.reading, self._host, self.stderr, self._tools_changed)
+        # From here on the owner's end closes its peer, also if opening it fails.
+        session = self._session = await session_type.connect(wanted)
+        peer = self._peer = session.peer
+        peer.leased = not self.spec.truely_stateless
+        peer.on_warning = partial(self._opener.instance_warned, self)
+        peer.on_mended = partial(self._opener.instance_mended, self)
+        self.pid, self.warnings = session.pid, session.warnings
+        return session
 
-    async def _live(self) -> None:
-        assert self._peer is not None
-        async with ClientSession(
-            dispatcher=self._peer, client_info=handshake.CLIENT_INFO
-        ) as session:
-            async with asyncio.timeout_at(self._deadline):
-                await self._introduce(session, self._peer)
-            self._subscriptions = Subscriptions(
-                self._server, session, self._peer, self.spec.call_timeout
-            )
+    async def _live(self, session: Session) -> None:
+        async with session.opened(self._deadline, self._known_version) as tools:
+            self.protocol_version, self.tools = session.protocol_version, tools
             self._become_ready()
-            try:
-                await self._until_the_end(session, self._peer)
-            finally:
-                await self._subscriptions.aclose()
-
-    async def _introduce(self, session: ClientSession, peer: Peer) -> None:
-        self._phase = "negotiate"
-        await handshake.negotiate(
-            session, self.spec.protocol, self.spec.startup_timeout, self._known_version
-        )
-        self.protocol_version = session.protocol_version or ""
-        peer.era = handshake.era_of(self.protocol_version, has_roots=peer.roots is not None)
-        self._phase = "list"
-        self._capabilities = capabilities = session.server_capabilities
-        self._has_tools = capabilities is not None and capabilities.tools is not None
-        self.tools = await self._list(peer)
-
-    async def _list(self, peer: Peer) -> Mapping[str, bytes]:
-        listed = await list_all(peer, TOOLS, may_be_unknown=not self._has_tools)
-        self._skipped_tools = listed.skipped
-        return peer.accept(listed.definitions)
+            await self._until_the_end(session)
 
     def _become_ready(self) -> None:
         if self.state == "starting":
@@ -312,10 +279,11 @@ class Instance:
         if self._changed_early:
             self._tools_changed()
 
-    async def _until_the_end(self, session: ClientSession, peer: Peer) -> None:
+    async def _until_the_end(self, session: Session) -> None:
+        peer = session.peer
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
-        mute = asyncio.ensure_future(until_mute(peer, self._patience))
-        listening = asyncio.ensure_future(listen_to_changes(session, peer, self._tools_changed))
+        mute = asyncio.ensure_future(session.until_mute(self._patience))
+        listening = asyncio.ensure_future(session.listen_to_changes(self._tools_changed))
         try:
             await asyncio.wait((*ends, mute), return_when=asyncio.FIRST_COMPLETED)
             if mute.done() and not self._stop.is_set():
@@ -351,9 +319,21 @@ class Instance:
 
     def _fail(self, error: BaseException) -> None:
         self.state = "failed"
-        fault = start_fault(self.spec, error, self._phase, self.stderr)
-        self._ready.set_exception(fault)
+        self._ready.set_exception(self._start_fault(error))
         self._ready.exception()  # nobody may be waiting for it any more
+
+    def _start_fault(self, error: BaseException) -> Fault:
+        if self._session is not None:
+            return self._session.start_fault(error, self.stderr)
+        if isinstance(error, Fault):
+            return error
+        called_off = isinstance(error, asyncio.CancelledError)
+        why = "the start was called off" if called_off else f"the worker failed ({error!r:.300})"
+        return Fault(
+            Reason.SERVER_NOT_READY,
+            f"The server {self._server} did not open a connection: {why}.",
+            metadata={"server": self._server, "problem": "START_FAILED"},
+        )
 
     def _finish(self) -> None:
         if self.state != "failed":

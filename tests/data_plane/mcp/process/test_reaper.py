@@ -22,8 +22,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 WORKER = """
 import asyncio, os, sys
-from leaseway.data_plane.mcp.connect import Host
-from leaseway.data_plane.mcp.http.endpoint import http_client
+from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.spec.model import ServerSpec, VariantKey

@@ -21,19 +21,6 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 _MAX_REDIRECTS: Final = 4
 
 
-def http_client() -> aiohttp.ClientSession:
-    """Return the pooled client that all HTTP connections of a worker share.
-
-    Cookies are not kept: they would pass from one server's instance to another's. Idle
-    connections are let go before common servers do it, which would race with a request.
-    """
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"User-Agent": "leaseway"},
-    )
-
-
 class HttpEndpoint:
     """Makes requests to one URL, with the configured headers and the session's id.
 

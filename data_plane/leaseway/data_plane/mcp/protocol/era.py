@@ -5,6 +5,7 @@ Two implementations of `Connection`: `stream_peer.StreamPeer` and `http.HttpConn
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -12,6 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from leaseway.data_plane.core.calls import Answers, Outcome, PendingCall, ToolRequest
+from leaseway.wire.errors import Fault
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,21 @@ class Connection(Protocol):
 def params_head(tool_name: str) -> bytes:
     """Return the start of a call's `params` for a tool, up to its arguments."""
     return b'"name":' + msgspec.json.encode(tool_name) + b',"arguments":'
+
+
+class _Refused:
+    """A call that never began."""
+
+    written = False
+
+    def __init__(self, done: Callable[[Outcome], None], fault: Fault) -> None:
+        loop = asyncio.get_running_loop()
+        self._handle = loop.call_soon(done, Outcome(b"", fault=fault))
+
+    def cancel(self, reason: str) -> None:
+        self._handle.cancel()
+
+
+def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
+    """Return a call that fails at once; its `done` runs in the loop's next turn."""
+    return _Refused(done, fault)

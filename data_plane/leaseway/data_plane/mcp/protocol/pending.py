@@ -11,7 +11,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, too_large
+from leaseway.data_plane.core.calls import Outcome, ToolRequest, too_large
 from leaseway.data_plane.core.media import may_hold_media
 from leaseway.data_plane.mcp.protocol.codec import Envelope, RpcError, read_flags
 from leaseway.data_plane.mcp.protocol.era import Era
@@ -201,24 +201,6 @@ class RawRequest:
         else:
             error = ConnectionLost(fault)
         self.answer.set_exception(error)
-
-
-class _Refused:
-    """A call that never began."""
-
-    written = False
-
-    def __init__(self, done: Callable[[Outcome], None], fault: Fault) -> None:
-        loop = asyncio.get_running_loop()
-        self._handle = loop.call_soon(done, Outcome(b"", fault=fault))
-
-    def cancel(self, reason: str) -> None:
-        self._handle.cancel()
-
-
-def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
-    """Return a call that fails at once; its `done` runs in the loop's next turn."""
-    return _Refused(done, fault)
 
 
 def _fault_of_error(server: str, request: ToolRequest, error: RpcError) -> Fault:
