@@ -20,6 +20,8 @@ _HEAVY = (
         ("leaseway.cli.main", []),
         ("leaseway.sdk", ["grpc"]),
         ("leaseway.control_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2", "yaml"]),
+        # A worker loads `mcp` in a thread once it has joined: it takes as long as all else.
+        ("leaseway.data_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2"]),
     ],
 )
 def test_a_start_loads_no_heavy_package_but_these(module: str, loads: list[str]) -> None:
@@ -29,3 +31,25 @@ def test_a_start_loads_no_heavy_package_but_these(module: str, loads: list[str])
     made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
     assert json.loads(made.stdout) == loads
+
+
+def test_the_loop_turns_while_a_worker_loads_what_speaks_mcp() -> None:
+    code = """
+import asyncio, sys
+from leaseway.data_plane.mcp.instance import load
+
+async def main():
+    loading, turns = asyncio.ensure_future(load()), 0
+    while not loading.done():
+        turns += 1
+        await asyncio.sleep(0.001)
+    loading.result()
+    print(turns, "mcp" in sys.modules)
+
+asyncio.run(main())
+"""
+    made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    turns, is_loaded = made.stdout.split()
+    assert is_loaded == "True"
+    assert int(turns) > 5  # it would be one where the loop waited for it

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
 
+from leaseway.data_plane.mcp import instance as instances
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
@@ -48,6 +50,48 @@ async def child_of(path: Path) -> int:
         while not path.exists() or not path.read_text():
             await asyncio.sleep(0.005)
     return int(path.read_text())
+
+
+async def test_a_start_that_ends_while_mcp_is_loaded_waits_for_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads, go_on = threading.Event(), threading.Event()
+    speaking = instances._speaking
+
+    def load_slowly() -> object:
+        loads.set()
+        assert go_on.wait(BOUND)
+        return speaking()
+
+    monkeypatch.setattr(instances, "_speaking", load_slowly)
+    instance = bench.make(bench.stdio("echo_raw"))
+    try:
+        starting = asyncio.create_task(instance.start())
+        assert await asyncio.to_thread(loads.wait, BOUND)
+        outcome = await bench.call(instance, "echo")
+        async with asyncio.timeout(BOUND):
+            await instance.close()
+            with pytest.raises(Fault, match=r"did not open a connection: the start was called off"):
+                await starting
+    finally:
+        go_on.set()
+    assert outcome.fault is not None
+    assert "is starting" in outcome.fault.message
+    assert instance.pid is None
+
+
+async def test_a_worker_that_cannot_load_mcp_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> object:
+        raise ImportError("no module named mcp")
+
+    monkeypatch.setattr(instances, "_speaking", load)
+    fault = await bench.fails(bench.stdio("echo_raw"))
+
+    assert fault.reason is Reason.SERVER_NOT_READY
+    assert fault.metadata["problem"] == "START_FAILED"
+    assert "the worker failed (ImportError('no module named mcp'))" in fault.message
 
 
 async def test_closing_from_another_task_works(bench: Bench) -> None:
