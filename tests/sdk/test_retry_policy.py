@@ -66,6 +66,15 @@ def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twi
     assert decide(down, Tried(1, 60.0)) is None
 
 
+def test_where_no_other_has_room_a_slow_worker_is_asked_again_after_a_while() -> None:
+    full = Fault(Reason.CAPACITY, "No.", retry_delay=3.0)
+    again = decide(full, Tried(2, 60.0, placing=True, slow=True), _longest)
+    assert again == Again(0.2, return_to_slow=True)
+    assert decide(full, Tried(2, 60.0, placing=True), _longest) is None
+    assert decide(full, Tried(2, 0.2, placing=True, slow=True), _longest) is None
+    assert decide(full, Tried(MAX_TRIES, 60.0, placing=True, slow=True), _longest) is None
+
+
 def _longest(low: float, high: float) -> float:
     return high
 

@@ -42,6 +42,7 @@ class Tried:
         leased: Whether a call took its server for one that is leased.
         placing: Whether a lease was to be acquired, so that a full worker is not the end.
         elsewhere: Whether another worker could be tried.
+        slow: Whether workers are avoided that did not say that they are full.
     """
 
     tries: int
@@ -53,6 +54,7 @@ class Tried:
     leased: bool = False
     placing: bool = False
     elsewhere: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,14 @@ class Again:
     Attributes:
         delay: Seconds to wait first.
         avoid_worker: Whether to prefer other workers than the one that failed.
+        return_to_slow: Whether to avoid those no longer that were slow or out of reach.
         resolve: Whether to ask the control plane first where the name leads by now.
         repeats: Whether the call may be running already.
     """
 
     delay: float = 0.0
     avoid_worker: bool = False
+    return_to_slow: bool = False
     resolve: bool = False
     repeats: bool = False
 
@@ -93,6 +97,11 @@ def decide(
         return Again(resolve=True) if tried.cached and fault.started == "no" else None
     if fault.reason is Reason.NOT_LEASABLE:  # the server has become shared since it was resolved
         return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
+    if fault.reason is Reason.CAPACITY and tried.slow and not tried.elsewhere:
+        # No other worker has room; one that was slow may have some.
+        delay = _BACKOFF.delay(tried.tries - 1, uniform)
+        in_time = tried.tries < MAX_TRIES and delay < tried.remaining
+        return Again(delay, return_to_slow=True) if in_time else None
     transient = fault.reason in _ELSEWHERE or fault.reason in SETTLING
     full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
     down = fault.reason is Reason.SERVER_NOT_READY and fault.started == "no" and tried.elsewhere

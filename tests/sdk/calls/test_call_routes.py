@@ -7,7 +7,15 @@ import asyncio
 import pytest
 from tests.sdk.fakes import FakeControlPlane, FakeWorker, Gate, never, until
 
-from leaseway.sdk import AsyncClient, Draining, FateUnknown, LeasewayError, ToolNotFound, WorkerLost
+from leaseway.sdk import (
+    AsyncClient,
+    Draining,
+    FateUnknown,
+    LeasewayError,
+    Overloaded,
+    ToolNotFound,
+    WorkerLost,
+)
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -26,6 +34,28 @@ async def test_what_did_not_start_is_run_by_another_worker(
     for _ in range(4):
         assert (await client.call_tool("time_now", {"a": 1})).text == '{"a":1}'
     assert len(second.calls) == 4
+
+
+@pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
+async def test_a_first_call_asks_a_slow_worker_again_where_no_other_has_room(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
+) -> None:
+    worker.faults = [Fault(reason, "Not now.")] * 2
+    result = await client.session("dialog").call_tool("desk_open", {"a": 1})
+    assert result.text == '{"a":1}'
+    assert result.new_lease is not None
+    excluded = [list(place.exclude_workers) for place in plane.places]
+    assert excluded == [[], ["w1"], [], ["w1"], []]
+
+
+async def test_a_first_call_is_told_of_the_worker_that_stays_slow_and_not_of_missing_room(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    worker.faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
+    with pytest.raises(Overloaded, match="Too much to do") as caught:
+        await client.session("dialog").call_tool("desk_open")
+    assert caught.value.started == "no"
+    assert len(worker.calls) < 5
 
 
 async def test_tries_end_after_the_fifth(client: AsyncClient, worker: FakeWorker) -> None:

@@ -14,7 +14,7 @@ from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
-from leaseway.sdk.retry_policy import Again, Tried, decide, more_telling
+from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_telling
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 
@@ -60,7 +60,7 @@ class Recovery:
                 self._leases.released(*state.release)  # it ends with its worker, or with its time
             raise more_telling(state.known, fault)
         state.known = more_telling(state.known, fault)
-        await self._prepare(state, again)
+        await self._prepare(state, again, fault)
 
     async def _judged(self, state: CallState, fault: Fault) -> Fault:
         """Return what a failure means for the lease that the call ran on, which it may end."""
@@ -91,6 +91,7 @@ class Recovery:
             leased=leased,
             placing=placing,
             elsewhere=others or placing,
+            slow=bool(state.slow),
         )
 
     def cancelled(self, state: CallState) -> None:
@@ -101,12 +102,16 @@ class Recovery:
         if target is not None and link is not None and not target.shared and state.held is None:
             self._leases.failed(LeaseKey(state.session, target.server_id), link.worker, None)
 
-    async def _prepare(self, state: CallState, again: Again) -> None:
+    async def _prepare(self, state: CallState, again: Again, fault: Fault) -> None:
         if state.span is not None:
             state.span.add_event("leaseway.retry", {"leaseway.tries": state.tries})
         state.repeated = state.repeated or again.repeats
         if again.avoid_worker and state.link is not None:
             state.avoid = state.avoid | {state.link.worker}
+            if fault.reason in UNREADY:
+                state.slow = state.slow | {state.link.worker}
+        if again.return_to_slow:
+            state.avoid, state.slow = state.avoid - state.slow, frozenset()
         if state.target is not None and (again.resolve or again.avoid_worker):
             self._resolver.doubt(state.target, at_once=again.resolve)
         state.link = state.held = state.release = None

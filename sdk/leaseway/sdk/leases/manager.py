@@ -25,7 +25,7 @@ from leaseway.sdk.leases.book import (
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
-from leaseway.sdk.retry_policy import MAX_TRIES, UNREADY, Tried, decide, more_telling
+from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
@@ -244,18 +244,13 @@ class LeaseManager:
                 now = self._loop.time()
                 if fault.reason is Reason.CAPACITY and now < give_up:
                     tries = 1  # it is time that bounds these
-                if (
-                    worker is None
-                    and fault.reason is Reason.CAPACITY
-                    and slow
-                    and tries < MAX_TRIES
-                ):
-                    known = more_telling(known, fault)
-                    avoid -= slow
-                    slow.clear()
-                    await asyncio.sleep(_AGAIN.delay(tries))
-                    continue
-                tried = Tried(tries, deadline - now, placing=True, elsewhere=worker is not None)
+                tried = Tried(
+                    tries,
+                    deadline - now,
+                    placing=True,
+                    elsewhere=worker is not None,
+                    slow=bool(slow),
+                )
                 if worker is not None and _is_cut_off(fault, cut_off):
                     cut_off += 1
                     await asyncio.sleep(_AGAIN.delay(cut_off - 1))
@@ -268,6 +263,9 @@ class LeaseManager:
                     avoid.add(worker)
                     if fault.reason in UNREADY:
                         slow.add(worker)
+                if again.return_to_slow:
+                    avoid -= slow
+                    slow.clear()
                 worker, cut_off = None, 0
                 await asyncio.sleep(again.delay)
 

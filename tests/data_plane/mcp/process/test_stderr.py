@@ -78,6 +78,14 @@ def test_whoever_watches_hears_whole_lines_without_secrets() -> None:
     assert heard == ["pass [hidden]"]
 
 
+def test_blank_lines_are_no_last_words() -> None:
+    tail = StderrTail()
+    tail.feed(b" \n\t\n\r\n   ")
+    assert tail.last(lines=10, size=2048) == ""
+    tail.feed(b"\nno disk\n" + b" \n" * 15)
+    assert tail.last(lines=10, size=2048) == "no disk"
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -94,6 +102,7 @@ def test_whoever_watches_hears_whole_lines_without_secrets() -> None:
         ),
         ("TypeError: no\n    at run (x.js:1)\n\nNode.js v20.1.0\n", "TypeError: no"),
         ("npm notice only", "npm notice only"),
+        ("See 'x --help'.\n \n\n", "See 'x --help'."),
     ],
 )
 def test_the_telling_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:

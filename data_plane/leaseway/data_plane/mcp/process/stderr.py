@@ -22,9 +22,13 @@ _SAYS_NOTHING: Final = re.compile(
 
 
 def telling_line(last_words: str) -> str:
-    """Return the last line that says something, and not only where help or a log is."""
-    lines = [line for line in last_words.splitlines() if not _SAYS_NOTHING.fullmatch(line)]
-    return (lines or last_words.splitlines())[-1][:300]
+    """Return the last line that says something, and not only where help or a log is.
+
+    Where no line does, it is the last one that is not blank.
+    """
+    lines = [line for line in last_words.splitlines() if line.strip()]
+    telling = [line for line in lines if not _SAYS_NOTHING.fullmatch(line)]
+    return (telling or lines)[-1][:300]
 
 
 class StderrTail:
@@ -78,8 +82,11 @@ class StderrTail:
         self._on_line = on_line
 
     def last(self, lines: int, size: int) -> str:
-        """Return at most so many of the last lines, at most `size` characters of them."""
-        return "\n".join(self.lines()[-lines:])[-size:]
+        """Return at most so many of the last lines, at most `size` characters of them.
+
+        Blank lines are left out: of a server that wrote nothing else there are no last words.
+        """
+        return "\n".join([line for line in self.lines() if line.strip()][-lines:])[-size:]
 
     def _add(self, piece: bytes) -> None:
         room = self._room - len(self._partial)
