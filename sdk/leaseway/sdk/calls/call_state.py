@@ -36,9 +36,7 @@ class CallState:
     span: Span | None = None
     tries = 0
     avoid: frozenset[WorkerAddress] = frozenset()
-    slow: frozenset[WorkerAddress] = (
-        frozenset()
-    )  # those of them that did not say "full"
+    slow: frozenset[WorkerAddress] = frozenset()  # those of them that did not say "full"
     payload = b""
     deadline = 0.0
 
