@@ -53,13 +53,15 @@ def grant(cluster: Cluster, namespace: str, rules: list[dict[str, Any]]) -> None
 def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[str, Any]]:
     """Return rules that lack one verb of one resource."""
     assert any(resource in rule["resources"] and verb in rule["verbs"] for rule in rules)
-    changed = [
-        {**rule, "verbs": [each for each in rule["verbs"] if each != verb]}
-        if resource in rule["resources"]
-        else rule
-        for rule in rules
-    ]
-    return [rule for rule in changed if rule["verbs"]]  # the API takes no rule without any
+    changed = []
+    for rule in rules:
+        others = [each for each in rule["resources"] if each != resource]
+        changed.append({**rule, "resources": others})
+        if resource in rule["resources"]:
+            verbs = [each for each in rule["verbs"] if each != verb]
+            changed.append({**rule, "resources": [resource], "verbs": verbs})
+    # The API takes no rule without any.
+    return [rule for rule in changed if rule["resources"] and rule["verbs"]]
 
 
 def install_certificates(cluster: Cluster) -> None:
@@ -193,32 +195,44 @@ async def test_the_role_of_the_chart_is_enough(
         await made.control_plane()
         await made.worker("worker-1")
 
-        async def ready() -> bool:
-            path = f"{resources('mcpservers', namespace)}/time"
-            found = await asyncio.to_thread(cluster.request, "GET", path)
-            listed = found.get("status", {}).get("conditions", [])
-            return any(one["type"] == "Ready" and one["status"] == "True" for one in listed)
-
-        await eventually(ready)
-        path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        path = f"{resources('mcpservers', namespace)}/time"
+        await eventually(lambda: holds(cluster, path, "Ready"))
+        events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
 
         async def told() -> bool:
-            found = await asyncio.to_thread(cluster.request, "GET", path)
+            found = await asyncio.to_thread(cluster.request, "GET", events)
             return any(each["reason"] == "Ready" for each in found["items"])
 
         await eventually(told)
 
 
-@pytest.mark.parametrize(
-    ("resource", "verb", "said", "serves"),
-    [
-        ("mcpservers", "list", "did not list mcpservers", False),
-        ("leases", "create", "did not make the Lease", False),
-        ("leases", "update", "did not write the Lease", False),
-        ("mcpservers/status", "patch", "did not write the status of MCPServer", True),
-        ("events", "create", "did not make an event about MCPServer", True),
-    ],
-)
+_DENIED = [
+    ("mcpservers", "list", "did not list mcpservers", False),
+    ("mcpservers", "watch", "did not watch mcpservers", True),
+    ("mcptenants", "list", "did not list mcptenants", False),
+    ("mcptenants", "watch", "did not watch mcptenants", True),
+    ("mcpservers/status", "patch", "did not write the status of MCPServer", True),
+    ("mcptenants/status", "patch", "did not write the status of MCPTenant", True),
+    ("events", "create", "did not make an event about MCP", True),
+    ("leases", "get", "did not read the Lease", False),
+    ("leases", "create", "did not make the Lease", False),
+    ("leases", "update", "did not write the Lease", False),
+]
+"""Each right of the chart's Role: what is said without it, and whether servers are served then."""
+
+
+def test_each_right_of_the_role_is_denied_in_turn(helm: str) -> None:
+    granted = {
+        (resource, verb)
+        for rule in role(helm, "tools")
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    assert {(resource, verb) for resource, verb, _, _ in _DENIED} == granted
+
+
+@pytest.mark.parametrize(("resource", "verb", "said", "serves"), _DENIED)
 async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
     cluster: Cluster,
     namespace: str,
@@ -230,20 +244,45 @@ async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
     serves: bool,
 ) -> None:
     rules = role(helm, namespace)
-    grant(cluster, namespace, rules)
     if (resource, verb) == ("leases", "update"):  # there is one that another held
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         cluster.request("POST", path, {"metadata": {"name": _LEASE}, "spec": {}})
     grant(cluster, namespace, without(rules, resource, verb))
     spec = {**kit(tmp_path), "truely-stateless": True}
     cluster.apply("MCPServer", "time", spec, namespace=namespace)
+    cluster.apply("MCPTenant", "acme", {"servers": {"time": {}}}, namespace=namespace)
     async with Planes(cluster, namespace, tmp_path, user="plane", lease=_LEASE) as made:
         plane = await made.control_plane()
         await made.worker("worker-1")
 
-        await eventually(lambda: any(said in line for line in plane.log))
-        assert any("Give its service account that right" in line for line in plane.log)
-        if serves:
-            async with AsyncClient(made.address) as client:
-                result = await client.call_tool("current_time", {"timezone": "UTC"}, timeout=30)
-                assert not result.is_error
+        def lines() -> list[str]:
+            return [line for line in plane.log if said in line]
+
+        await eventually(lines)
+        assert "Give its service account that right" in lines()[0]
+        if not serves:
+            return
+        async with AsyncClient(made.address) as client:
+            result = await client.call_tool("time:current_time", {"timezone": "UTC"}, timeout=30)
+            assert not result.is_error
+            # A change is seen, and what else there is to write is written.
+            cluster.apply("MCPServer", "later", spec, namespace=namespace)
+            await eventually(lambda: serves_tools_of(client, "later"))
+        for kind, name, condition in (
+            ("mcpservers", "later", "Ready"),
+            ("mcptenants", "acme", "Accepted"),
+        ):
+            if resource != f"{kind}/status":
+                path = f"{resources(kind, namespace)}/{name}"
+                await eventually(lambda at=path, what=condition: holds(cluster, at, what))
+        assert len(lines()) <= 2, "It is said once, not with every try."
+
+
+async def serves_tools_of(client: AsyncClient, server: str) -> bool:
+    return any(tool.server_id == server for tool in await client.list_tools())
+
+
+async def holds(cluster: Cluster, path: str, condition: str) -> bool:
+    found = await asyncio.to_thread(cluster.request, "GET", path)
+    listed = found.get("status", {}).get("conditions", [])
+    return any(one["type"] == condition and one["status"] == "True" for one in listed)

@@ -1,7 +1,7 @@
 """Writes what became of custom resources into their status, and tells events (docs/kubernetes.md).
 
 One task, which looks at what is known at most once a second and writes what has changed. Writing
-fails for itself: it is tried again, and never holds up what is served.
+fails for itself: it is tried again, and never holds up what is served, nor what else is written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -60,6 +60,7 @@ class ResourceStatus:
         self._loaded: tuple[_Loaded, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
         self._failing = False
+        self._refused: set[str] = set()
 
     def loaded(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
         """Receive what was found of the configuration, and what it says."""
@@ -89,10 +90,10 @@ class ResourceStatus:
                         # Listened for first: what changes meanwhile is looked at next time.
                         changed = asyncio.ensure_future(self._plane.changed(_LONGEST_PAUSE))
                         try:
-                            if self._leads():
-                                await self._write(api)
-                            await asyncio.sleep(_PACE)
-                            await changed
+                            all_written = not self._leads() or await self._write(api)
+                            await asyncio.sleep(_PACE if all_written else _PACE * 5)
+                            if all_written:
+                                await changed
                         finally:
                             changed.cancel()
             except KubernetesFailure as failure:
@@ -101,8 +102,12 @@ class ResourceStatus:
                 self._failing = True
                 await asyncio.sleep(_PACE * 5)
 
-    async def _write(self, api: Any) -> None:
+    async def _write(self, api: Any) -> bool:
+        """Write what has changed; return whether the API took every status."""
         view = _View(self._plane)
+        all_written = True
+        taken: set[str] = set()
+        refused: set[str] = set()
         for loaded in self._loaded:
             resource = loaded.resource
             before = self._written.get(resource.uid, resource.status)
@@ -111,11 +116,41 @@ class ResourceStatus:
             if made is None:
                 continue
             status, events = made
-            await api.write_status(resource, status)
+            writing = api.write_status(resource, status)
+            if not await self._try(resource.kind, writing, taken, refused):
+                all_written = False
+                continue
             self._written[resource.uid] = status
             for event in events:
-                await api.record_event(resource, event.kind, event.reason, event.note)
+                telling = api.record_event(resource, event.kind, event.reason, event.note)
+                await self._try("events", telling, taken, refused)
+        self._refused -= taken - refused
         self._failing = False
+        return all_written
+
+    async def _try(
+        self, what: str, writing: Awaitable[None], taken: set[str], refused: set[str]
+    ) -> bool:
+        """Return whether the API took it; of many refusals of one kind, the first is a warning.
+
+        Raises:
+            KubernetesFailure: The API was not reached.
+        """
+        from leaseway.control_plane.config.kubernetes.api import KubernetesRefusal
+
+        try:
+            await writing
+        except KubernetesRefusal as refusal:
+            level = logging.DEBUG if what in self._refused else logging.WARNING
+            again = (
+                "Resources tell what becomes of them" if what == "events" else "It is tried again"
+            )
+            _logger.log(level, "%s %s.", refusal, again)
+            refused.add(what)
+            self._refused.add(what)
+            return False
+        taken.add(what)
+        return True
 
 
 class _View:

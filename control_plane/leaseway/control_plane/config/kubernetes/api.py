@@ -50,6 +50,10 @@ class KubernetesFailure(OSError):
     """The API cannot be asked, or did not answer as it should; the message is a sentence."""
 
 
+class KubernetesRefusal(KubernetesFailure):
+    """The API answered, and did not do what it was asked for; it may well do something else."""
+
+
 @dataclass(frozen=True)
 class Listed:
     """All resources of one kind, and the version from which changes to them are told."""
@@ -273,16 +277,21 @@ def _failures(what: str, *, but: tuple[int, ...] = (), raw: tuple[int, ...] = ()
         if code in raw:
             raise
         if code not in but:
-            raise KubernetesFailure(_refusal(what, code, error.status.message or "")) from None
+            raise _refusal(what, code, error.status.message or "") from None
+    except httpx2.HTTPStatusError as error:  # so the library passes on what a watch is answered
+        answer = error.response
+        raise _refusal(what, answer.status_code, answer.reason_phrase) from None
     except (httpx2.HTTPError, ConfigError, OSError) as error:
         why = str(error) or type(error).__name__
         raise KubernetesFailure(f"The Kubernetes API can't be reached to {what}: {why}.") from None
 
 
-def _refusal(what: str, code: int, message: str) -> str:
+def _refusal(what: str, code: int, message: str) -> KubernetesFailure:
     hint = {
         401: " Its token is missing or out of date.",
         403: " Give its service account that right: see the chart's Role.",
         404: " Are the custom resource definitions installed? See the chart's folder crds.",
     }.get(code, "")
-    return f"The Kubernetes API did not {what} ({code}): {message.rstrip('.')}.{hint}"
+    of_this_alone = 400 <= code < 500 and code not in (401, 429)
+    kind = KubernetesRefusal if of_this_alone else KubernetesFailure
+    return kind(f"The Kubernetes API did not {what} ({code}): {message.rstrip('.')}.{hint}")

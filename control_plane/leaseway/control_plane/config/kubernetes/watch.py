@@ -108,15 +108,16 @@ class _Watch:
             try:
                 listed = await self._api.list(kind)
                 self._take(kind, {one.name: one for one in listed.resources})
-                failures = 0
                 changes = self._api.changes(kind, listed.version)
                 async with aclosing(changes):
                     async for change, resource in changes:
+                        failures = 0
                         known = dict(self._known[kind])
                         known.pop(resource.name, None)
                         if change != "DELETED":
                             known[resource.name] = resource
                         self._take(kind, known)
+                failures = 0  # what can be listed and not watched is not asked for without a pause
             except KubernetesFailure as failure:
                 self._fails(kind, failure, failures)
                 failures += 1
@@ -135,7 +136,7 @@ class _Watch:
         if kind in self._known:
             _logger.log(level, "%s What was known of them stays; they are listed again.", failure)
             return
-        _logger.log(level, "%s They are listed again until it messages.", failure)
+        _logger.log(level, "%s They are listed again until it answers.", failure)
         if self._failures.get(kind) != str(failure):
             self._failures[kind] = str(failure)
             self._dirty.set()
