@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.data_plane.conftest import Bench, worker_bench
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import AuditLog, runs_in
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
+from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Reason
 
 NOW = 1_800_000_000.0
@@ -79,6 +82,42 @@ async def test_a_call_that_may_change_something_is_recorded_before_it_runs(
     _, ended = audited.records()
     assert (ended["call"], ended["outcome"]) == (begun["call"], "ok")
     assert ended["duration_ms"] >= 0
+
+
+async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_sent(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await audited.bench.serve("time")
+    caller = audited.bench.caller()
+    assert (await caller.call("time")).payload
+    audited.bench.servers.holds = True
+    instance = audited.bench.servers.opened[0]
+    sent = len(instance.calls)
+    written: list[tuple[int, int]] = []
+    write = os.write
+
+    def noted(descriptor: int, content: bytes) -> int:
+        begun = content.count(b'"event":"begin"')
+        if begun:
+            written.append((begun, len(instance.calls) - sent))
+        return write(descriptor, content)
+
+    monkeypatch.setattr("leaseway.data_plane.audit.log.os.write", noted)
+    numbers = range(1_001, 1_021)
+    for number in numbers:
+        caller.results[number] = asyncio.get_running_loop().create_future()
+    await caller.send(
+        calls=[
+            execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=b'{"text":"a"}')
+            for number in numbers
+        ]
+    )
+    await audited.bench.until(lambda: len(instance.calls) == sent + len(numbers))
+    assert written == [(len(numbers), 0)]
+    for call in instance.calls[sent:]:
+        call.answer(b"{}")
+    for number in numbers:
+        await caller.result(number)
 
 
 class at_server:  # noqa: N801 - read as: async with at_server

@@ -95,18 +95,18 @@ class AuditLog:
                 f"No audit can be written to {folder}: {error.strerror}."
             ) from None
 
-    def begin(self, body: bytes) -> None:
-        """Write a record before its call runs.
+    def begin(self, *bodies: bytes) -> None:
+        """Write records before their calls run, all of them or none.
 
         Args:
-            body: A JSON object on one line.
+            bodies: Each a JSON object on one line.
 
         Raises:
-            AuditUnavailable: It cannot be written.
+            AuditUnavailable: They cannot be written.
         """
-        self._waiting.append(body)
+        self._waiting += bodies
         if not self._flush():
-            self._waiting.pop()
+            del self._waiting[-len(bodies) :]
             raise AuditUnavailable(self._problem)
 
     def add(self, body: bytes) -> None:
@@ -219,8 +219,11 @@ class AuditLog:
 
 def timestamp(seconds: float) -> str:
     """Return a time as records have it: RFC 3339, UTC, milliseconds."""
-    whole = int(seconds)
-    return f"{_second(whole)}.{int((seconds - whole) * 1000):03}Z"
+    return timestamp_of(int(seconds * 1000))
+
+
+def timestamp_of(milliseconds: int) -> str:
+    return f"{_second(milliseconds // 1000)}.{milliseconds % 1000:03}Z"
 
 
 @functools.lru_cache(4)

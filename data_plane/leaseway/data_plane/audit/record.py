@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp
+from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
 from leaseway.data_plane.audit.redact import Redactors
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
@@ -74,6 +74,10 @@ class AuditEntry:
         self.approval = self.approved_by = ""
 
 
+Begun = tuple[AuditEntry, int, Any, bytes, str]
+"""A call that begins: its entry, its number, what was asked, its arguments, its lease's id."""
+
+
 class Recorder:
     """Records calls in an audit.
 
@@ -87,21 +91,21 @@ class Recorder:
         self._now = now
         self._redactors = Redactors()
         self._where = _encode(log.about)[1:-1]
+        self._millisecond = -1
+        self._moment = b""
 
-    def begin(
-        self, entry: AuditEntry, number: int, call: Any, arguments: bytes, lease_id: str
-    ) -> None:
-        """Record a call before it runs.
+    def begin(self, calls: Sequence[Begun]) -> None:
+        """Record calls before they run, all of them or none.
 
         Raises:
-            Fault: OVERLOADED: it cannot be recorded, and so must not run here.
+            Fault: OVERLOADED: they cannot be recorded, and so must not run here.
         """
-        body = self._about(b"begin", entry, number, call, arguments, lease_id) + b"}"
         try:
-            self._log.begin(body)
+            self._log.begin(*[self._about(b"begin", *each) + b"}" for each in calls])
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
-        entry.written = True
+        for entry, *_ in calls:
+            entry.written = True
 
     def end(
         self,
@@ -156,8 +160,11 @@ class Recorder:
         self._log.add(head + _encode(members)[1:])
 
     def _head(self, event: bytes, number: int) -> bytes:
-        now = timestamp(self._now()).encode()
-        return b'{"time":"%b","event":"%b",%b,"call":%d' % (now, event, self._where, number)
+        millisecond = int(self._now() * 1000)
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            self._moment = b'{"time":"%b","event":"' % timestamp_of(millisecond).encode()
+        return b'%b%b",%b,"call":%d' % (self._moment, event, self._where, number)
 
     def _about(
         self,

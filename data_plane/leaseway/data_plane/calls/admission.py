@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final
 
 from leaseway.data_plane.audit.record import Recorder
@@ -93,15 +94,42 @@ class Admission:
         Raises:
             Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
         """
+        if self.permit_once_recorded(active):
+            self.record((active,))
+
+    def permit_once_recorded(self, active: ActiveCall) -> bool:
+        """Let a call run, once: count it; say whether it must be recorded first.
+
+        Raises:
+            Fault: RATE_LIMITED.
+        """
         if active.is_permitted:
-            return
+            return False
         active.is_permitted = True
         if active.policy is not None and active.policy.counts:
             self._count(active, active.policy)
-        if active.audit is not None and active.audit.writes_first:
-            assert self.recorder is not None
-            lease = active.lease.id if active.lease is not None else ""
-            self.recorder.begin(active.audit, active.number, active.call, active.arguments, lease)
+        return active.audit is not None and active.audit.writes_first
+
+    def record(self, calls: Iterable[ActiveCall]) -> None:
+        """Record calls that are about to run, all of them or none.
+
+        Raises:
+            Fault: OVERLOADED: they cannot be recorded.
+        """
+        assert self.recorder is not None
+        self.recorder.begin(
+            [
+                (
+                    active.audit,
+                    active.number,
+                    active.call,
+                    active.arguments,
+                    active.lease.id if active.lease is not None else "",
+                )
+                for active in calls
+                if active.audit is not None
+            ]
+        )
 
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:
         call = active.call

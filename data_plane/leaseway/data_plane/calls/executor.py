@@ -77,6 +77,7 @@ class Executor:
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
+        self._unrecorded: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
         self._draining = False
@@ -221,10 +222,35 @@ class Executor:
             active.began = 0.0  # how long it goes on is up to its caller
             self._following.begin(active, live, plan)
             return
-        self._admission.permit(active)
+        must_record = self._admission.permit_once_recorded(active)
         active.live = live
         live.calls += 1
-        active.sent(live.instance.call(request, active.done))
+        if must_record:
+            if not self._unrecorded:
+                self._loop.call_soon(self._record_and_send)
+            self._unrecorded.append((active, live, request))
+        else:
+            active.sent(live.instance.call(request, active.done))
+
+    def _record_and_send(self) -> None:
+        """Send the calls that must be recorded first: one write for those that came together."""
+        waiting, self._unrecorded = self._unrecorded, []
+        waiting = [each for each in waiting if not each[0].over]
+        if not waiting:
+            return
+        try:
+            self._admission.record(active for active, _, _ in waiting)
+        except Fault as fault:
+            for active, _, _ in waiting:
+                active.fail(fault)
+            return
+        except Exception:
+            _logger.exception("Calls could not be recorded.")
+            for active, _, _ in waiting:
+                active.fail(_internal())
+            return
+        for active, live, request in waiting:
+            active.sent(live.instance.call(request, active.done))
 
     def _wait_and_send(self, active: ActiveCall) -> None:
         active.task = self._background.spawn(
