@@ -20,14 +20,19 @@ from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.control_plane.plane import Plane
+from leaseway.identity.principal import Principal, Role
 from leaseway.sdk import AsyncClient
 from leaseway.spec.model import VariantKey
 from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.events import Event
 
 _VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "problems", "history")
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 _ROOT = Path(__file__).parents[2]
+_DRAWN_WITHIN = 200
+"""Milliseconds, what the page asks for included; a machine with other work is given some looks."""
+_LOOKS = 10
 
 
 @pytest.fixture
@@ -108,8 +113,10 @@ async def test_five_hundred_servers_and_five_thousand_leases_are_drawn_a_page_at
         await _shown(page, url, view)
         await page.until(f"document.body.innerText.includes({json.dumps(whole)})")
         assert await page.run("document.querySelectorAll('tbody tr').length") == 100
-        took = await page.run(_REDRAWN)
-        print(f"{view}: drawn anew in {took:.0f} ms")
+        took = [await page.run(_REDRAWN)]
+        while min(took) >= _DRAWN_WITHIN and len(took) < _LOOKS:
+            took.append(await page.run(_REDRAWN))
+        assert min(took) < _DRAWN_WITHIN, f"{view}: drawn anew in {took} ms"
     await page.run(_typed("session-worker-7-123"))
     await page.until("document.querySelectorAll('tbody tr').length === 1")
     await _shown(page, url, "problems")
@@ -118,20 +125,24 @@ async def test_five_hundred_servers_and_five_thousand_leases_are_drawn_a_page_at
 
 
 _REDRAWN = """(async () => {
-  const next = [...document.querySelectorAll('.pager button')].at(-1);
-  const first = document.querySelector('tbody td').innerText;
-  const data = performance.now();
-  next.click();
-  while (document.querySelector('tbody td').innerText === first) {
-    await new Promise(requestAnimationFrame);
-  }
-  return performance.now() - data;
+  const cell = () => document.querySelector('tbody td').innerText;
+  const turn = async (button, done) => {
+    const began = performance.now();
+    button.click();
+    while (!done()) await new Promise(requestAnimationFrame);
+    return performance.now() - began;
+  };
+  const [back, next] = document.querySelectorAll('.pager button');
+  const first = cell();
+  const took = await turn(next, () => cell() !== first);
+  await turn(back, () => cell() === first);
+  return took;
 })()"""
 
 
-def _typed(text: str) -> str:
+def _typed(text: str, where: str = "input[type=search]") -> str:
     return f"""(() => {{
-      const field = document.querySelector('input[type=search]');
+      const field = document.querySelector({json.dumps(where)});
       field.value = {json.dumps(text)};
       field.dispatchEvent(new Event('input', {{ bubbles: true }}));
     }})()"""
@@ -240,6 +251,42 @@ async def test_a_restarted_control_plane_is_followed_without_loading_the_page_an
         await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
         await page.until("document.body.innerText.includes('All is well')")
         assert await page.run("window.stayed")
+
+
+async def test_who_may_only_look_is_offered_nothing_else(page: Page) -> None:
+    plane = Plane(epoch=1)
+    _fill(plane)
+    seen = frozenset({Role.VIEWER})
+
+    async def admit(authorization: str | None) -> Principal:
+        if authorization is None:
+            raise Fault(Reason.UNAUTHENTICATED, "Sign in.")
+        return Principal("key 1", seen)
+
+    listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
+    with closing(listener):
+        async with serve_console(listener, plane):
+            await page.open(listener.url)
+            await page.until("!!document.querySelector('input[type=password]')")
+            await page.run(_typed("a key", "input[type=password]"))
+            await page.until(
+                "(document.querySelector('.login button')?.click(),"
+                " document.body.innerText.includes('view only'))"
+            )
+            for view in ("leases", "workers"):
+                await _shown(page, listener.url, view)
+                await page.until("!!document.querySelector('tbody tr')")
+                assert await page.run("document.querySelectorAll('.danger').length") == 0, view
+            seen = frozenset({Role.OPERATOR})
+            await page.open(f"{listener.url}#/workers")
+            await page.run("location.reload()")
+            await page.until("document.querySelectorAll('.danger').length === 10")
+            seen = frozenset({Role.VIEWER})  # and it is taken from the credential
+            await page.run("document.querySelector('.danger').click()")
+            await page.until("!!document.querySelector('.sure .danger')")
+            await page.run("document.querySelector('.sure .danger').click()")
+            await page.until("document.body.innerText.includes('it lacks the role operator')")
+    assert not any(one.draining for one in plane.state.workers.values())
 
 
 async def test_a_key_is_asked_for_and_opens_the_page(page: Page, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
 
+from leaseway.control_plane.console.live import Shared
+from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.problems import Problem
@@ -204,8 +206,9 @@ async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> No
             aiohttp.ClientSession(cookie_jar=jar) as session,
         ):
             asker = Asker(listener.url, session)
-            assert await asker.post("api/session", {"key": key}) == (200, {"operator": False})
-            assert await asker.get("api/session") == (200, {"operator": False})
+            rights = {"operator": False, "caller": False}
+            assert await asker.post("api/session", {"key": key}) == (200, rights)
+            assert await asker.get("api/session") == (200, rights)
             assert (await asker.get("api/logs?id=nothing"))[0] == 409
             for page in ("overview", "servers", "tools", "leases", "workers", "problems", "calls"):
                 assert (await asker.get(f"api/{page}"))[0] == 200
@@ -304,6 +307,47 @@ async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open)
             heard = await _messages(stream, {"state"})
             if heard["state"]["overview"]["workers"]["connected"] == 1:
                 break
+
+
+async def test_many_pages_that_ask_for_the_same_ask_the_workers_once() -> None:
+    asked = 0
+    now = 0.0
+    gate = asyncio.Event()
+
+    async def ask() -> int:
+        nonlocal asked
+        asked += 1
+        await gate.wait()
+        return asked
+
+    shared = Shared(lambda: now)
+    async with asyncio.timeout(60):
+        pages = [asyncio.create_task(shared.get("calls", ask)) for _ in range(50)]
+        other = asyncio.create_task(shared.get("leases", ask))
+        while asked < 2:
+            await asyncio.sleep(0)
+        pages[0].cancel()  # a page that is closed takes nothing from the others
+        gate.set()
+        assert set(await asyncio.gather(*pages[1:])) == {"2"}
+        assert await other == "2"
+        assert await shared.get("calls", ask) == "2"
+        now = 1.5
+        assert await shared.get("calls", ask) == "3"
+
+
+async def test_what_nothing_has_changed_is_not_told_as_new(console: Open) -> None:
+    plane, asker = await console(None)
+    specs = {VariantKey("a"): spec("a")}
+    plane.act(lambda state, now: state.config_loaded(specs, frozenset(), [], now))
+    rows = ServerRows(plane)
+    first = rows.all()
+    plane.act(lambda state, now: None)
+    assert rows.all() is first
+    revision = rows.revision
+    plane.act(lambda state, now: state.config_loaded({}, frozenset(), [], now))
+    assert rows.all() == []
+    assert rows.revision == revision + 1
+    assert (await asker.get("api/servers"))[1]["items"] == []
 
 
 async def test_problems_come_with_a_runbook_that_says_what_to_do(console: Open) -> None:

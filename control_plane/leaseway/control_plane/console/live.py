@@ -1,19 +1,20 @@
 """What happens while somebody looks: one task reads the state, every open page gets what changed.
 
-Nothing is read while no page is open. A page that does not take what it is sent is closed; it opens
-its stream again and begins anew.
+Nothing is read while no page is open, and what is read is read and written down once for all pages.
+A page that does not take what it is sent is closed; it opens its stream again and begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from leaseway.control_plane.console import records
-from leaseway.control_plane.console.records import Json
+from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 
@@ -21,6 +22,10 @@ MAX_PAGES: Final = 64
 """Pages that are open at once."""
 
 _STATE_EVERY: Final = 1.0
+_SHARE: Final = 0.02
+"""How much of a processor reading the state may take; a large state is read less often."""
+_SHARED_FOR: Final = 1.0
+_MOST_SHARED: Final = 64
 _TRAFFIC_EVERY: Final = 2.0
 _QUEUED: Final = 64
 _FIRST_EVENTS: Final = 100
@@ -33,17 +38,54 @@ class TooManyPages(Exception):
     """As many pages are open as may be."""
 
 
-class Live:
-    """Tells open pages what has changed."""
+class Shared:
+    """Answers that many pages ask for at once: each is found and written down once a second.
 
-    def __init__(self, plane: Plane, inspector: Inspector) -> None:
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._answers: dict[Hashable, tuple[float, asyncio.Task[str]]] = {}
+
+    async def get(self, question: Hashable, ask: Callable[[], Awaitable[object]]) -> str:
+        """Return the JSON of an answer; of who asks the same meanwhile, only the first one asks."""
+        now = self._clock()
+        until, answer = self._answers.get(question, (now, None))
+        if answer is None or until <= now:
+            for old in [each for each, (end, _) in self._answers.items() if end <= now]:
+                del self._answers[old]
+            while len(self._answers) >= _MOST_SHARED:
+                del self._answers[next(iter(self._answers))]
+            answer = asyncio.create_task(_written(ask))
+            self._answers[question] = now + _SHARED_FOR, answer
+        return await asyncio.shield(answer)
+
+
+async def _written(ask: Callable[[], Awaitable[object]]) -> str:
+    return json.dumps(await ask())
+
+
+class Live:
+    """Tells open pages what has changed.
+
+    Attributes:
+        told: Counts what pages were told of the state.
+    """
+
+    def __init__(self, plane: Plane, inspector: Inspector, rows: ServerRows) -> None:
         self._plane = plane
         self._inspector = inspector
-        self._pages: dict[Queue, bool] = {}
+        self._rows = rows
+        self._workers: list[Json] = []
+        self._workers_revision = 0
+        self._pages: set[Queue] = set()
         self._opened = asyncio.Event()
+        self.told = 0
 
     @contextmanager
-    def page(self, *, operator: bool) -> Iterator[Queue]:
+    def page(self) -> Iterator[Queue]:
         """Give a new page its queue; None in it means that the page is closed.
 
         Raises:
@@ -52,15 +94,15 @@ class Live:
         if len(self._pages) >= MAX_PAGES:
             raise TooManyPages
         queue: Queue = asyncio.Queue(_QUEUED)
-        queue.put_nowait(self._state(operator=operator))
+        queue.put_nowait(self._state())
         newest = self._plane.events.history.select(last=_FIRST_EVENTS)
         queue.put_nowait(_message("events", [records.event(each) for each in newest]))
-        self._pages[queue] = operator
+        self._pages.add(queue)
         self._opened.set()
         try:
             yield queue
         finally:
-            self._pages.pop(queue, None)
+            self._pages.discard(queue)
 
     async def run(self) -> None:
         """Tell pages what changes, until cancelled."""
@@ -81,10 +123,12 @@ class Live:
             if self._plane.acts == seen:
                 await self._plane.changed(_STATE_EVERY * 5)
             seen = self._plane.acts
-            texts = {who: self._state(operator=who) for who in set(self._pages.values())}
-            for queue, operator in list(self._pages.items()):
-                self._put(queue, texts[operator])
-            await asyncio.sleep(_STATE_EVERY)
+            began = time.thread_time()
+            text = self._state()
+            took = time.thread_time() - began
+            for queue in list(self._pages):
+                self._put(queue, text)
+            await asyncio.sleep(max(_STATE_EVERY, took / _SHARE))
 
     async def _follow_events(self) -> None:
         history = self._plane.events.history
@@ -106,23 +150,28 @@ class Live:
                 self._put(queue, text)
             await asyncio.sleep(_TRAFFIC_EVERY)
 
-    def _state(self, *, operator: bool) -> bytes:
+    def _state(self) -> bytes:
         plane = self._plane
+        self.told += 1
+        overview = records.overview(plane, self._rows.all())
+        workers = records.workers(plane)["items"]
+        if workers != self._workers:
+            self._workers = workers
+            self._workers_revision += 1
         revisions: Json = {
-            "servers": plane.acts,
+            "servers": self._rows.revision,
             "tools": plane.state.visible.version,
             "leases": plane.acts,
-            "workers": plane.acts,
+            "workers": self._workers_revision,
             "problems": plane.state.problems.revision,
         }
-        overview = records.overview(plane, operator=operator)
         return _message("state", {"overview": overview, "revisions": revisions})
 
     def _put(self, queue: Queue, text: bytes) -> None:
         try:
             queue.put_nowait(text)
         except asyncio.QueueFull:
-            self._pages.pop(queue, None)
+            self._pages.discard(queue)
             while not queue.empty():
                 queue.get_nowait()
             queue.put_nowait(None)

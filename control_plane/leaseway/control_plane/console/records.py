@@ -40,10 +40,35 @@ _STATES: Final = {
 }
 
 
-def overview(plane: Plane, *, operator: bool = False) -> Json:
+class ServerRows:
+    """The rows of all servers, made anew only after something happened.
+
+    Attributes:
+        revision: Counts the changes that can be seen in the rows.
+    """
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._rows: Sequence[Json] = ()
+        self._made_of: tuple[object, ...] = ()
+        self.revision = 0
+
+    def all(self) -> Sequence[Json]:
+        """Return a row for each server; who takes them does not change them."""
+        plane = self._plane
+        now = (plane.state, plane.acts, plane.state.problems.revision)
+        if now != self._made_of:
+            self._made_of = now
+            rows = _server_rows(plane)
+            if rows != self._rows:
+                self._rows = rows
+                self.revision += 1
+        return self._rows
+
+
+def overview(plane: Plane, rows: Sequence[Json]) -> Json:
     """Return whether all is well, in numbers."""
     state = plane.state
-    rows = _server_rows(plane)
     states = Counter(row["state"] for row in rows)
     severities = Counter(each.problem.severity for each in state.problems.open())
     fleet = Counter(record.state for record in state.roster.known)
@@ -56,7 +81,6 @@ def overview(plane: Plane, *, operator: bool = False) -> Json:
         "registry_version": state.visible.version,
         "config_loaded_at": state.config_loaded_at,
         "package_version": user_agent(),
-        "operator": operator,
         "servers": {name: states[name] for name in _STATES.values()} | {"total": len(rows)},
         "workers": {name: fleet[name] for name in ("connected", "draining", "lost")},
         "leases": {
@@ -70,19 +94,13 @@ def overview(plane: Plane, *, operator: bool = False) -> Json:
     }
 
 
-def servers(plane: Plane, query: Json) -> Json:
+def servers(rows: Sequence[Json], query: Json) -> Json:
     """Return a page of servers; failed ones first."""
-    rows = _server_rows(plane)
     if query.get("state"):
         rows = [row for row in rows if row["state"] == query["state"]]
     rows = _matching(rows, query, ("id", "tenant", "description", "transport"))
-    rows.sort(key=lambda row: (_WORST_FIRST.index(row["state"]), row["id"], row["tenant"]))
-    page = _page(rows, query)
-    instances = answers.instances_by_variant(plane.state)
-    for row in page["items"]:
-        found = instances.get(VariantKey(row["id"], row["tenant"]), ())
-        row["instances_text"] = _instances_text(found)
-    return page
+    order = {state: at for at, state in enumerate(_WORST_FIRST)}
+    return _page(sorted(rows, key=lambda row: order[row["state"]]), query)
 
 
 _WORST_FIRST: Final = ("failed", "degraded", "pending", "ready", "")
@@ -95,7 +113,12 @@ def _server_rows(plane: Plane) -> list[Json]:
     keys = sorted(
         {*(state.servers.desired or {}), *state.servers.last_known_good, *state.servers.refused}
     )
-    return [_server_row(answers.server(state, key, now, (), errors)) for key in keys]
+    instances = answers.instances_by_variant(state)
+    return [
+        _server_row(answers.server(state, key, now, (), errors))
+        | {"instances_text": _instances_text(instances.get(key, ()))}
+        for key in keys
+    ]
 
 
 def _server_row(status: catalog_pb2.ServerStatus) -> Json:
@@ -379,7 +402,7 @@ def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
     }
 
 
-def _matching(rows: list[Json], query: Json, keys: Sequence[str]) -> list[Json]:
+def _matching(rows: Sequence[Json], query: Json, keys: Sequence[str]) -> Sequence[Json]:
     words = str(query.get("q", "")).casefold()
     if not words:
         return rows

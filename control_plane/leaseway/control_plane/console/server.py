@@ -16,8 +16,8 @@ from aiohttp import web
 from leaseway.control_plane.console import records
 from leaseway.control_plane.console.access import COOKIE, Access, check_origin
 from leaseway.control_plane.console.actions import Actions, Refused
-from leaseway.control_plane.console.live import Live, TooManyPages
-from leaseway.control_plane.console.records import Json
+from leaseway.control_plane.console.live import Live, Shared, TooManyPages
+from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal, Role
@@ -62,6 +62,7 @@ _SELECTIONS: Final = {
 }
 _MOST_ROWS: Final = 500
 _MOST_EVENTS: Final = 1_000
+_MOST_CALLS: Final = 200
 _LONGEST_WORD: Final = 256
 _BEAT: Final = 10.0
 _IDLE: Final = 60.0
@@ -95,8 +96,9 @@ async def serve_console(
         yield
         return
     inspector = Inspector(plane)
-    live = Live(plane, inspector)
-    site = _Site(plane, inspector, live, Access(listener.admit, time.monotonic), key)
+    rows = ServerRows(plane)
+    live = Live(plane, inspector, rows)
+    site = _Site(plane, inspector, live, rows, Access(listener.admit, time.monotonic), key)
     app = web.Application(middlewares=[site.guard], client_max_size=_LARGEST_BODY)
     site.add_routes(app)
     async with listener.serve(app, idle=_IDLE):
@@ -110,11 +112,19 @@ async def serve_console(
 
 class _Site:
     def __init__(
-        self, plane: Plane, inspector: Inspector, live: Live, access: Access, key: str | None
+        self,
+        plane: Plane,
+        inspector: Inspector,
+        live: Live,
+        rows: ServerRows,
+        access: Access,
+        key: str | None,
     ) -> None:
         self._plane = plane
         self._inspector = inspector
         self._live = live
+        self._rows = rows
+        self._shared = Shared()
         self._access = access
         self._actions = Actions(plane, key)
         folder = files("leaseway.control_plane.console") / "page"
@@ -128,8 +138,8 @@ class _Site:
         router.add_get("/api/session", self._session)
         router.add_post("/api/session", self._sign_in)
         router.add_get("/api/live", self._stream)
-        router.add_get("/api/overview", self._read(lambda q: records.overview(self._plane)))
-        router.add_get("/api/servers", self._read(lambda q: records.servers(self._plane, q)))
+        router.add_get("/api/overview", self._read(self._overview))
+        router.add_get("/api/servers", self._read(self._servers))
         router.add_get("/api/server", self._read(self._server))
         router.add_get("/api/tools", self._read(lambda q: records.tools(self._plane, q)))
         router.add_get("/api/tool", self._read(self._tool))
@@ -170,13 +180,13 @@ class _Site:
         return web.Response(body=body, content_type=kind, charset="utf-8")
 
     async def _session(self, request: web.Request) -> web.Response:
-        return _json({"operator": _may_operate(_who.get())})
+        return _json(_rights(_who.get()))
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         check_origin(request)
         body = await _body(request, _LARGEST_KEY)
         session, who = await self._access.sign_in(_text(body, "key", _LARGEST_KEY))
-        response = _json({"operator": _may_operate(who)})
+        response = _json(_rights(who))
         if session is not None:
             response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")
         return response
@@ -184,7 +194,7 @@ class _Site:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={**_SAFE, "Content-Type": "text/event-stream"})
         try:
-            with self._live.page(operator=_may_operate(_who.get())) as queue:
+            with self._live.page() as queue:
                 await response.prepare(request)
                 while True:
                     try:
@@ -209,6 +219,12 @@ class _Site:
             return _json(found)
 
         return handler
+
+    def _overview(self, _query: Json) -> Json:
+        return records.overview(self._plane, self._rows.all())
+
+    def _servers(self, query: Json) -> Json:
+        return records.servers(self._rows.all(), query)
 
     def _server(self, query: Json) -> Json | None:
         return records.server(self._plane, query.get("id", ""), query.get("tenant", ""))
@@ -241,12 +257,17 @@ class _Site:
         return _json(self._actions.decide(approval, who, approve=body["approve"]))
 
     async def _leases(self, request: web.Request) -> web.Response:
-        page = records.leases(self._plane, _query(request))
+        query = _query(request)
+        question = ("leases", self._live.told, *sorted(query.items()))
+        return _json_text(await self._shared.get(question, lambda: self._lease_page(query)))
+
+    async def _lease_page(self, query: Json) -> Json:
+        page = records.leases(self._plane, query)
         uses = await self._inspector.lease_uses(item["id"] for item in page["items"])
         for item in page["items"]:
             use = uses.get(item["id"])
             item["idle"] = use.idle.ToNanoseconds() / 1e9 if use is not None else None
-        return _json(page)
+        return page
 
     async def _calls(self, request: web.Request) -> web.Response:
         query = _query(request)
@@ -255,9 +276,14 @@ class _Site:
             id=query.get("id", ""),
             server_id=query.get("server", ""),
         )
-        answer = await self._inspector.calls(wanted, min(query.get("limit", 50), 200))
+        limit = min(query["limit"], _MOST_CALLS)
+        question = ("calls", wanted.SerializeToString(deterministic=True), limit)
+        return _json_text(await self._shared.get(question, lambda: self._call_page(wanted, limit)))
+
+    async def _call_page(self, wanted: admin_pb2.ListCallsRequest, limit: int) -> Json:
+        answer = await self._inspector.calls(wanted, limit)
         items = [records.call(each) for each in answer.calls]
-        return _json({"items": items, "silent": list(answer.silent_workers)})
+        return {"items": items, "silent": list(answer.silent_workers)}
 
     async def _logs(self, request: web.Request) -> web.Response:
         query = _query(request)
@@ -306,9 +332,17 @@ def _may_operate(who: Principal) -> bool:
     return who.has({Role.OPERATOR})
 
 
+def _rights(who: Principal) -> Json:
+    """Return what the page may offer; each request is checked again."""
+    operator = _may_operate(who)
+    return {"operator": operator, "caller": operator and who.has({Role.CALLER})}
+
+
 def _check_operator() -> None:
     if not _may_operate(_who.get()):
-        raise web.HTTPForbidden(text="You may look, not steer.")
+        raise web.HTTPForbidden(
+            text="This credential may look and change nothing: it lacks the role operator."
+        )
 
 
 def _runbook(_query: Json) -> Json:
@@ -350,6 +384,8 @@ def _text(body: Json, name: str, longest: int = _LONGEST_WORD) -> str:
 
 
 def _json(content: object, status: int = 200) -> web.Response:
-    return web.Response(
-        text=json.dumps(content), status=status, content_type="application/json", charset="utf-8"
-    )
+    return _json_text(json.dumps(content), status)
+
+
+def _json_text(text: str, status: int = 200) -> web.Response:
+    return web.Response(text=text, status=status, content_type="application/json", charset="utf-8")

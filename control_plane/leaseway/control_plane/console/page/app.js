@@ -10,6 +10,7 @@ import { ServerPage, Servers } from "./servers.js";
 import { ToolPage, Tools } from "./tools.js";
 
 const SAMPLES = 60;
+const NO_RIGHTS = { operator: false, caller: false };
 
 const VIEWS = [
   ["", "Overview", Overview],
@@ -41,7 +42,7 @@ function useRoute() {
 
 // Follows the control plane. The browser opens the stream again by itself, also after a restart
 // of the control plane; until then the page says that what it shows is old.
-function useLive(onRefused) {
+function useLive(onRights, onRefused) {
   const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
   const [traffic, setTraffic] = useState({ rows: [], silent: [] });
   const before = useRef(new Map());
@@ -70,7 +71,10 @@ function useLive(onRefused) {
       };
     };
     const retry = () =>
-      get("api/session").then(open, (error) => {
+      get("api/session").then((rights) => {
+        onRights(rights);
+        open();
+      }, (error) => {
         if (error.status === 401) onRefused();
         else timer = setTimeout(retry, 1000);
       });
@@ -141,9 +145,9 @@ function Login({ onDone }) {
   </form></main>`;
 }
 
-function Shell({ onRefused }) {
+function Shell({ rights, onRights, onRefused }) {
   const route = useRoute();
-  const live = useLive(onRefused);
+  const live = useLive(onRights, onRefused);
   const [runbook, setRunbook] = useState({});
   const [tick, setTick] = useState(0);
   useEffect(() => {
@@ -163,6 +167,7 @@ function Shell({ onRefused }) {
     <header>
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="22" height="22" /> Leaseway</a>
       ${overview && html`<span class="where">${overview.package_version}</span>`}
+      ${!rights.operator && html`<span class="where" title="This credential may look and change nothing.">view only</span>`}
       <${Pulse} live=${live} now=${now} />
     </header>
     <nav class="views" aria-label="Views"><ul>${VIEWS.map(
@@ -171,7 +176,7 @@ function Shell({ onRefused }) {
     )}</ul></nav>
     <main id="content" tabindex="-1" key=${route.name + route.words.join("/")} data-tick=${tick % 2}>${
       overview
-        ? html`<${View} live=${live} overview=${overview} words=${route.words} runbook=${runbook} now=${now} />`
+        ? html`<${View} live=${live} overview=${overview} rights=${rights} words=${route.words} runbook=${runbook} now=${now} />`
         : html`<p class="empty" role="status">Asking the control plane …</p>`
     }</main>`;
 }
@@ -185,12 +190,12 @@ function Pulse({ live, now }) {
 function App() {
   const [known, setKnown] = useState(null);
   useEffect(() => {
-    get("api/session").then(() => setKnown(true), (error) => setKnown(error.status !== 401));
+    get("api/session").then(setKnown, (error) => setKnown(error.status === 401 ? false : NO_RIGHTS));
   }, []);
   if (known === null) return null;
   return known
-    ? html`<${Shell} onRefused=${() => setKnown(false)} />`
-    : html`<${Login} onDone=${() => setKnown(true)} />`;
+    ? html`<${Shell} rights=${known} onRights=${setKnown} onRefused=${() => setKnown(false)} />`
+    : html`<${Login} onDone=${setKnown} />`;
 }
 
 render(html`<${App} />`, document.getElementById("page"));

@@ -16,9 +16,9 @@ export function Approvals({ live, now }) {
       { title: "Arguments", cell: (row) => html`<span class="words">${row.arguments}</span>` },
       { title: "Asked by", cell: (row) => row.asked_by },
       { title: "Decided by", cell: (row) => row.decided_by || "–" },
-      { title: "", cell: (row) => row.state === "waiting" && html`<${Sure} label="Approve" disabled=${!data.approver}
+      { title: "", cell: (row) => row.state === "waiting" && data.approver && html`<${Sure} label="Approve"
         what="Let this call run once?" onYes=${decide(row, true)} />` },
-      { title: "", cell: (row) => row.state === "waiting" && html`<${Sure} label="Deny" disabled=${!data.approver}
+      { title: "", cell: (row) => row.state === "waiting" && data.approver && html`<${Sure} label="Deny"
         what="Refuse this call?" onYes=${decide(row, false)} />` },
     ]} />`}`;
 }

@@ -3,7 +3,7 @@ import { Badge, Empty, Failure, Pager, Search, Sure, Table, html, number, post, 
 
 const LIMIT = 100;
 
-export function Leases({ live, overview, words }) {
+export function Leases({ live, rights, words }) {
   const [text, setText] = useState(words[0] ?? "");
   const [sort, setSort] = useState("age");
   const [offset, setOffset] = useState(0);
@@ -23,12 +23,12 @@ export function Leases({ live, overview, words }) {
         { title: "Worker", cell: (row) => row.worker },
         { title: "Age", numeric: true, sort: "age", cell: (row) => seconds(row.age) },
         { title: "Idle", numeric: true, cell: (row) => (row.idle === null ? "–" : row.idle === 0 ? "in use" : seconds(row.idle)) },
-        { title: "", cell: (row) => html`<${Sure} label="Revoke" disabled=${!overview.operator} what="End this lease?"
-          onYes=${() => post("api/revoke", { lease: row.id })} />` },
+        ...(rights.operator ? [{ title: "", cell: (row) => html`<${Sure} label="Revoke" what="End this lease?"
+          onYes=${() => post("api/revoke", { lease: row.id })} />` }] : []),
       ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
 
-export function Workers({ live, overview }) {
+export function Workers({ live, rights }) {
   const { data, error } = useFetched("api/workers", live.revisions.workers);
   return html`<h1>Workers</h1><${Failure} error=${error} />
     ${data && !data.items.length && html`<${Empty}>No worker has joined. Start one: leaseway worker --control-plane ADDRESS<//>`}
@@ -41,7 +41,7 @@ export function Workers({ live, overview }) {
       { title: "Behind", cell: (row) => (row.behind ? "yes" : "no") },
       { title: "Version", cell: (row) => row.package_version },
       { title: "Last refusal", cell: (row) => html`<span class="words clip">${row.last_error}</span>` },
-      { title: "", cell: (row) => html`<${Sure} label="Drain" disabled=${!overview.operator || row.state !== "connected"} what="Let it finish and end?"
-        onYes=${() => post("api/drain", { worker: row.id })} />` },
+      ...(rights.operator ? [{ title: "", cell: (row) => row.state === "connected" && html`<${Sure} label="Drain" what="Let it finish and end?"
+        onYes=${() => post("api/drain", { worker: row.id })} />` }] : []),
     ]} />`}`;
 }

@@ -132,12 +132,12 @@ export function Search({ value, onInput, label }) {
 }
 
 // A button that asks once more before it does what cannot be undone.
-export function Sure({ label, what, onYes, disabled }) {
+export function Sure({ label, what, onYes }) {
   const [asked, setAsked] = useState(false);
   const [told, setTold] = useState("");
   const [busy, setBusy] = useState(false);
   if (told) return html`<span role="status">${told}</span>`;
-  if (!asked) return html`<button class="danger" disabled=${disabled} onClick=${() => setAsked(true)}>${label}</button>`;
+  if (!asked) return html`<button class="danger" onClick=${() => setAsked(true)}>${label}</button>`;
   const act = () => {
     setBusy(true);
     onYes().then(

@@ -23,7 +23,7 @@ export function Tools({ live }) {
     ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
 
-export function ToolPage({ live, words, overview }) {
+export function ToolPage({ live, words, rights }) {
   const [name, tenant = ""] = words;
   const { data, error } = useFetched(`api/tool?${query({ name, tenant })}`, live.revisions.tools);
   if (error) return html`<h1 class="name">${name}</h1><${Failure} error=${error} />`;
@@ -34,9 +34,9 @@ export function ToolPage({ live, words, overview }) {
     <dl class="facts"><dt>Server</dt><dd><a href=${`#/server/${encodeURIComponent(data.server)}/${encodeURIComponent(tenant)}`}>${data.server}</a></dd>
       <dt>Its name there</dt><dd>${data.original_name}</dd>
       <dt>Kind</dt><dd>${data.shared ? "shared" : "leased: a call here takes a lease of its own and gives it back"}</dd></dl>
-    <section><h2>Try it</h2>${overview.operator
+    <section><h2>Try it</h2>${rights.caller
       ? html`<${TryForm} key=${data.name} tool=${data} tenant=${tenant} />`
-      : html`<${Empty}>You may look, not call.<//>`}</section>
+      : html`<${Empty}>This credential may look at tools and not call them: that needs the roles operator and caller.<//>`}</section>
     <section><h2>Schema of the arguments</h2><pre tabindex="0">${JSON.stringify(data.input_schema, null, 2)}</pre></section>
     ${data.output_schema && html`<section><h2>Schema of the result</h2><pre tabindex="0">${JSON.stringify(data.output_schema, null, 2)}</pre></section>`}`;
 }
