@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.turns import in_turn
+from leaseway.wire.turns import in_turn, one_too_many
 
 
 def order(waiting: list[str], held: dict[str, int]) -> list[str]:
@@ -36,3 +36,13 @@ def test_everybody_gets_a_turn_and_nobody_overtakes_within_a_tenant(
         waits = {other[0] for other in served[served.index(one) :]}
         assert all(has[one[0]] <= has[tenant] for tenant in waits)
         has[one[0]] += 1
+
+
+def test_in_a_full_line_the_tenant_with_the_most_makes_place_for_one_with_fewer() -> None:
+    def leaves(waiting: list[str], newcomer: str) -> str | None:
+        return one_too_many(waiting, lambda one: one[0], newcomer)
+
+    assert leaves(["a1", "b1", "a2", "a3"], "b") == "a3"
+    assert leaves(["a1", "a2"], "c") == "a2"
+    assert leaves(["a1", "a2"], "a") is None
+    assert leaves(["a1", "a2", "b1"], "b") is None, "both would have two"

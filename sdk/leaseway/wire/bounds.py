@@ -33,6 +33,8 @@ MAX_LEASES: Final = 512
 """Leases on one worker."""
 MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
+MAX_WAITING: Final = 1024
+"""Requests that wait for room for a lease, on a control plane and on a worker."""
 
 MAX_ARGUMENTS: Final = 4 * MIB
 MAX_VALUES: Final = 100_000

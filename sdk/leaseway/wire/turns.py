@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,3 +30,21 @@ def in_turn(
         placed.append((has, place, one))
     placed.sort(key=lambda each: each[:2])
     return [one for _, _, one in placed]
+
+
+def one_too_many(waiting: Collection[T], tenant_of: Callable[[T], str], newcomer: str) -> T | None:
+    """Return who leaves a full line for a tenant's request; None where the newcomer has to.
+
+    The newest request of the tenant with the most leaves where the newcomer's tenant, with this
+    request, still has fewer. So one tenant fills a line only as long as no other asks.
+
+    Args:
+        waiting: In the order in which they came.
+        tenant_of: Whose one is.
+        newcomer: The tenant of the request that finds the line full.
+    """
+    counts = Counter(map(tenant_of, waiting))
+    most, count = max(counts.items(), key=lambda one: one[1])
+    if count <= counts[newcomer] + 1:
+        return None
+    return next(one for one in reversed(list(waiting)) if tenant_of(one) == most)

@@ -14,6 +14,7 @@ from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, No
 from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
+from leaseway.wire import bounds
 from leaseway.wire.durations import duration
 from leaseway.wire.errors import Fault, Reason
 
@@ -227,3 +228,24 @@ async def test_a_worker_of_no_capacity_holds_no_lease() -> None:
         assert bench.first_hello.capacity == 0
         await bench.serve("db", shared=False)
         assert (await refused(acquire(bench))).reason is Reason.CAPACITY
+
+
+async def test_a_tenant_that_fills_the_line_makes_place_for_another_one() -> None:
+    line, full = WaitQueue(), NoRoom("The worker is full.")
+
+    def never() -> Granted:
+        raise full
+
+    def asked(tenant: str, number: int) -> asyncio.Task[Granted]:
+        key = LeaseKey(tenant, f"s{number}", "db")
+        return asyncio.create_task(line.wait(key, never, full, BOUND))
+
+    greedy = [asked("greedy", number) for number in range(bounds.MAX_WAITING)]
+    other = asked("other", 0)
+    with pytest.raises(NoRoom):
+        await greedy[-1]
+    assert not other.done()
+    assert len(line) == bounds.MAX_WAITING
+    for task in (*greedy, other):
+        task.cancel()
+    await asyncio.gather(*greedy, other, return_exceptions=True)

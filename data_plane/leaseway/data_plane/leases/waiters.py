@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey, NoRoom
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
-from leaseway.wire.turns import in_turn
-
-_MOST: Final = 1024
+from leaseway.wire.turns import in_turn, one_too_many
 
 Granted = tuple[Lease, bool, asyncio.Future[None] | None]
 """A lease, whether it is new, and what is done when its instance is up; None where it is."""
@@ -25,6 +23,7 @@ Granted = tuple[Lease, bool, asyncio.Future[None] | None]
 class _Waiter:
     key: LeaseKey
     attempt: Callable[[], Granted]
+    full: NoRoom
     turn: asyncio.Future[Granted] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -32,6 +31,8 @@ class _Waiter:
 
 class WaitQueue:
     """A line of at most 1,024 callers.
+
+    In a full one, the newest caller of the tenant with the most makes place for another tenant.
 
     Args:
         held_by: How many leases a tenant has.
@@ -59,9 +60,9 @@ class WaitQueue:
             NoRoom: There was none in time, or too many wait already.
             Fault: The attempt was refused, or `fail` ended the wait.
         """
-        if seconds <= 0 or len(self._waiters) >= _MOST:
+        if seconds <= 0 or not self._has_place(key.tenant):
             raise full
-        waiter = _Waiter(key, attempt)
+        waiter = _Waiter(key, attempt, full)
         self._waiters[waiter] = None
         try:
             await asyncio.wait([waiter.turn], timeout=seconds)
@@ -95,6 +96,15 @@ class WaitQueue:
     def fail(self, fault: Fault) -> None:
         for waiter in tuple(self._waiters):
             self._end(waiter).set_exception(fault)
+
+    def _has_place(self, tenant: str) -> bool:
+        if len(self._waiters) < bounds.MAX_WAITING:
+            return True
+        newest = one_too_many(self._waiters.keys(), lambda one: one.key.tenant, tenant)
+        if newest is None:
+            return False
+        self._end(newest).set_exception(newest.full)
+        return True
 
     def _end(self, waiter: _Waiter) -> asyncio.Future[Granted]:
         del self._waiters[waiter]

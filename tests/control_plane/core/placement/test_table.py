@@ -78,6 +78,25 @@ def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
     assert table.place(key("one more"), roomy, (), 0.0)
 
 
+def test_reservations_of_one_tenant_keep_no_other_tenant_out() -> None:
+    table = table_of(w1=4)
+    for number in range(4):
+        assert table.place(key(f"s{number}"), ONLY, (), 0.0)
+    assert table.place(key("s4"), ONLY, (), 0.0) is None
+    theirs = [LeaseKey("other", f"s{number}", "a") for number in range(3)]
+    assert [table.place(one, ONLY, (), 0.0) for one in theirs] == [Placement("w1")] * 2 + [None]
+    assert table.load("w1") == 4
+    assert table.place(key("s4"), ONLY, (), 0.0) is None, "they have equally many by now"
+
+
+def test_a_lease_that_is_held_is_no_reservation_and_stays() -> None:
+    table = table_of(w1=3)
+    for number in range(3):
+        assert table.place(key(f"s{number}"), ONLY, (), 0.0)
+        table.gained(held(f"L{number}", "w1", f"s{number}"))
+    assert table.place(LeaseKey("other", "s", "a"), ONLY, (), 0.0) is None
+
+
 def test_a_refusal_moves_the_reservation() -> None:
     table = table_of(w1=2, w2=2)
     first = table.place(key("s1"), WORKERS, (), 0.0)

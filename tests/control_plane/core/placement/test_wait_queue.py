@@ -15,10 +15,10 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
+from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
 from leaseway.control_plane.core.placement.wait_queue import (
     AVOIDED_FOR,
-    MAX_WAITING,
     Waiter,
     WaitQueue,
 )
@@ -153,8 +153,20 @@ def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
 
 def test_the_line_is_bounded() -> None:
     line = WaitQueue()
-    join(line, *(f"s{n}" for n in range(MAX_WAITING)))
+    join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
     assert line.join(key("one more"), (), 0.0) is None
+
+
+def test_a_tenant_that_fills_the_line_makes_place_for_another_with_its_newest_request() -> None:
+    line = WaitQueue()
+    join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
+    assert line.join(LeaseKey("other", "s", "a"), (), 0.0) is not None
+    assert len(line) == bounds.MAX_WAITING
+    [(waiter_id, answer)] = line.take_answers()
+    assert waiter_id == bounds.MAX_WAITING
+    assert isinstance(answer, Denied)
+    assert "wait for room already" in answer.message
+    assert line.join(key("one more"), (), 0.0) is None, "the greedy one gets no place by it"
 
 
 CAPACITY = {"w1": 2, "w2": 3}

@@ -8,7 +8,6 @@ from typing import Final
 
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, PlacementTable
-from leaseway.control_plane.core.placement.wait_queue import MAX_WAITING
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
@@ -47,7 +46,7 @@ def no_room(
 def too_many(server_id: str) -> Denied:
     """Return the refusal for a lease that may not even wait."""
     message = (
-        f"{MAX_WAITING} requests wait for room already; none is taken in for server"
+        f"{bounds.MAX_WAITING} requests wait for room already; none is taken in for server"
         f" '{server_id}'. Try again later, or add workers."
     )
     return Denied(Reason.CAPACITY, message, _RETRY, {"server": server_id})

@@ -143,6 +143,7 @@ class PlacementTable:
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
+    _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
     _asked: dict[str, float] = field(default_factory=dict)
     _roomy: LoadOrder = field(default_factory=LoadOrder)
     _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
@@ -233,7 +234,9 @@ class PlacementTable:
     ) -> Placement | None:
         """Choose a worker and reserve a unit of it; None where there is no room.
 
-        There is none where every worker is full, or where the tenant has all that it may.
+        There is none where every worker is full, or where the tenant has all that it may. A unit
+        that a tenant with more reservations has not used yet goes to the one that asks: a worker
+        grants what it has room for, so whoever loses a reservation loses nothing but its turn.
 
         Args:
             key: What the lease is found by.
@@ -251,11 +254,14 @@ class PlacementTable:
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        chosen = None if self.has_all(key.tenant) else self._choose(key, eligible, excluded)
+        if self.has_all(key.tenant):
+            return None
+        chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
         if chosen is None:
             return None
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         self._booked[chosen] = self._booked.get(chosen, 0) + 1
+        self._unused[key.tenant] = self._unused.get(key.tenant, 0) + 1
         self._asked.setdefault(chosen, now)
         self._count(key, chosen, 1)
         return Placement(chosen)
@@ -345,6 +351,25 @@ class PlacementTable:
             second_best = second_best or worker_id
         return second_best
 
+    def _displace(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
+        """Cancel a reservation of a tenant with more of them; return its worker, or None."""
+        fair = self._unused.get(key.tenant, 0) + 1
+        greedy = {tenant for tenant, count in self._unused.items() if count > fair}
+        if not greedy:
+            return None
+        for other, booked in self._reserved.items():
+            worker_id = booked.worker_id
+            if other.tenant not in greedy or worker_id in excluded:
+                continue
+            of_server = self.load_of(worker_id, key.server_id) - (other.server_id == key.server_id)
+            has_room = of_server < eligible.most and self.load(worker_id) <= self.capacity(
+                worker_id
+            )
+            if has_room and eligible.takes(worker_id):
+                self._cancel(other)
+                return worker_id
+        return None
+
     def _preferred(self, key: LeaseKey) -> Iterator[str]:
         """Yield the workers with room that the session has leases on, the least loaded first."""
         mine = self._sessions.get((key.tenant, key.session), ())
@@ -356,6 +381,9 @@ class PlacementTable:
         self._booked[booked.worker_id] -= 1
         if not self._booked[booked.worker_id]:
             del self._booked[booked.worker_id]
+        self._unused[key.tenant] -= 1
+        if not self._unused[key.tenant]:
+            del self._unused[key.tenant]
         self._count(key, booked.worker_id, -1)
 
     def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:

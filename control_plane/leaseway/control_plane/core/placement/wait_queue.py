@@ -12,15 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.placement.capacity_errors import too_many
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.wire import bounds
-from leaseway.wire.turns import in_turn
+from leaseway.wire.turns import in_turn, one_too_many
 
 Answer = Placement | Denied
 """What ends the wait."""
-
-MAX_WAITING: Final = 1024
-"""Requests that wait at the same time."""
 
 AVOIDED_FOR: Final = 1.0
 """Seconds for which a worker that refused a request is not tried again for it."""
@@ -63,8 +61,12 @@ class WaitQueue:
         return len(self._waiting)
 
     def join(self, key: LeaseKey, avoided: Iterable[str], now: float) -> Waiter | None:
-        """Queue a request; None where too many wait already."""
-        if len(self._waiting) >= MAX_WAITING:
+        """Queue a request; None where too many wait already.
+
+        In a full line, the newest request of the tenant with the most gives its place to a tenant
+        with fewer, and is answered like one that found the line full.
+        """
+        if not self._has_place(key.tenant):
             return None
         self._forget_served(now)
         self._last += 1
@@ -120,6 +122,16 @@ class WaitQueue:
         """Return when a waiter may next try a worker that refused it."""
         lapses = (until for one in self._waiting.values() for until in one.avoided.values())
         return min(lapses, default=None)
+
+    def _has_place(self, tenant: str) -> bool:
+        if len(self._waiting) < bounds.MAX_WAITING:
+            return True
+        newest = one_too_many(self._waiting.values(), lambda one: one.key.tenant, tenant)
+        if newest is None:
+            return False
+        del self._waiting[newest.id]
+        self._answers.append((newest.id, too_many(newest.key.server_id)))
+        return True
 
     def _answer(self, waiter: Waiter, answer: Answer, now: float) -> None:
         del self._waiting[waiter.id]
