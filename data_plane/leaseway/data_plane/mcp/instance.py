@@ -46,6 +46,8 @@ async def load() -> None:
 
 
 def _speaking() -> tuple[type[Session], type[Wanted]]:
+    import anyio._backends._asyncio  # noqa: F401  # else the first task group does, on the loop
+
     from leaseway.data_plane.mcp.connect import Wanted
     from leaseway.data_plane.mcp.session import Session
 
