@@ -150,14 +150,17 @@ class StallMeter:
     def _watch(self) -> None:
         while not self._watching.wait(_BEAT):
             due = self._due
-            if self._loop.time() - due > _LATE and self._seen[0] != due:
+            if self._loop.time() - due > _LATE:
                 frame = sys._current_frames().get(self._thread)
                 found = traceback.extract_stack(frame)
                 ours = [one for one in found[:-1] if _OURS in one.filename][-_FRAMES:]
                 places = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in ours]
                 last = found[-1]
                 places.append(f"{Path(last.filename).name}:{last.lineno} {last.name}")
-                self._seen = (due, tuple(places))
+                seen_at, before = self._seen
+                # At first it may only wait for another thread; the deepest place says the most.
+                if seen_at != due or len(places) > len(before):
+                    self._seen = (due, tuple(places))
 
 
 @contextmanager
