@@ -137,6 +137,16 @@ async def test_a_client_without_room_is_told_when_to_come_again() -> None:
             assert answer.status == 404
 
 
+async def test_a_client_of_the_older_transport_is_told_that_it_is_not_served() -> None:
+    async with served(http_front(table())) as url, aiohttp.ClientSession() as http:
+        stream = {"Accept": "text/event-stream"}
+        async with http.get(f"{url}/sse", headers=stream) as answer:
+            assert answer.status == 404
+            message = (await answer.json())["error"]["message"]
+            assert "/mcp" in message
+            assert "HTTP+SSE is not served" in message
+
+
 async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front_http, "_BODY_BOUND", 0.2)
 

@@ -11,10 +11,23 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from mcp_types import PROTOCOL_VERSION_META_KEY
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+    SERVER_INFO_META_KEY,
+    DiscoverResult,
+)
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.front.greeting import HANDSHAKE_VERSIONS, MAX_LINE, MODERN_MARK, Greeter
+from leaseway.front.greeting import (
+    CAPABILITIES_KEY,
+    HANDSHAKE_VERSIONS,
+    MAX_LINE,
+    MODERN_MARK,
+    MODERN_VERSIONS,
+    SERVER_INFO_KEY,
+    Greeter,
+)
 
 BOUND = 30.0
 INITIALIZE = {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
@@ -49,6 +62,11 @@ class Client:
             os.close(end)
 
 
+def discover(version: str, capabilities: Any) -> Any:
+    meta = {PROTOCOL_VERSION_META_KEY: version, CLIENT_CAPABILITIES_META_KEY: capabilities}
+    return {"id": 7, "method": "server/discover", "params": {"_meta": meta}}
+
+
 @pytest.fixture
 def client() -> Iterator[Client]:
     made = Client()
@@ -60,7 +78,10 @@ def client() -> Iterator[Client]:
 
 def test_what_is_known_of_the_protocol_is_what_the_official_package_knows() -> None:
     assert tuple(HANDSHAKE_PROTOCOL_VERSIONS) == HANDSHAKE_VERSIONS
+    assert tuple(MODERN_PROTOCOL_VERSIONS) == MODERN_VERSIONS
     assert PROTOCOL_VERSION_META_KEY.encode() == MODERN_MARK
+    assert CLIENT_CAPABILITIES_META_KEY == CAPABILITIES_KEY
+    assert SERVER_INFO_META_KEY == SERVER_INFO_KEY
 
 
 def test_a_handshake_needs_no_front(client: Client) -> None:
@@ -79,6 +100,16 @@ def test_a_handshake_needs_no_front(client: Client) -> None:
     assert [line["id"] for line in lines] == [2, 3]
 
 
+def test_a_modern_client_discovers_without_a_front(client: Client) -> None:
+    client.say(discover(MODERN_VERSIONS[0], {}))
+    said = client.hear()
+    assert said["id"] == 7
+    found = DiscoverResult.model_validate(said["result"])
+    assert found.supported_versions == [*MODERN_VERSIONS]
+    assert found.capabilities.tools is not None
+    assert client.greeter.hand_over(client.taken.put) is None, "no handshake has happened"
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -86,6 +117,8 @@ def test_a_handshake_needs_no_front(client: Client) -> None:
         {"id": {}, "method": "initialize", "params": {}},
         {"id": 1, "result": {}},
         {"id": 1, "method": "server/discover", "params": {"_meta": {MODERN_MARK.decode(): "x"}}},
+        discover("2099-01-01", {}),
+        discover(MODERN_VERSIONS[0], None),
         b"no JSON",
         b"\xff",
         b"[" * 100_000,

@@ -12,8 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.greeting import CACHE_HINTS
 from leaseway.front.messages import RpcError, encode
-from leaseway.front.results import CACHE_HINTS, strip_meta
+from leaseway.front.results import strip_meta
 from leaseway.sdk.catalog.prompts_resources import Prompt, Resource, ResourceTemplate
 from leaseway.sdk.catalog.tools import Tool
 from leaseway.wire.bounds import MIB

@@ -1,8 +1,9 @@
 """What a front says of itself, and how it says so over stdio before the rest of it is loaded.
 
-Desktop clients give up on a program that does not answer `initialize` within some seconds. Loading
-what serves them takes longer on a busy machine, and so do planes that are only being started. The
-first words need none of it: this module loads nothing but what the command has loaded anyway.
+Desktop clients give up on a program that does not answer `initialize` or `server/discover` within
+some seconds. Loading what serves them takes longer on a busy machine, and so do planes that are
+only being started. The first words need none of it: this module loads nothing but what the command
+has loaded anyway.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from leaseway.wire.version import PACKAGE_VERSION
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions that begin with `initialize`, oldest first; the official package has the same."""
-MODERN_MARK: Final = b"io.modelcontextprotocol/protocolVersion"
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Versions whose requests each say what they need; the official package has the same."""
+VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
+MODERN_MARK: Final = VERSION_KEY.encode()
 """What every request of a newer version has in it."""
+CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
+"""What modern lists and contents say of caching: nothing is to be kept."""
 MAX_LINE: Final = MAX_ARGUMENTS + MIB
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
 CAPABILITIES: Final = {
@@ -60,10 +68,34 @@ def initialize_result(version: str) -> bytes:
     )
 
 
+def discover_result() -> bytes:
+    """Return what a client without a handshake asks for first."""
+    return msgspec.json.encode(
+        {
+            "supportedVersions": MODERN_VERSIONS,
+            "capabilities": CAPABILITIES,
+            "resultType": "complete",
+            **CACHE_HINTS,
+            "_meta": {SERVER_INFO_KEY: SERVER_INFO},
+        }
+    )
+
+
+def _is_whole(params: Any) -> bool:
+    """Return whether a request says what each of its version has to say, and nothing unknown."""
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    return (
+        isinstance(meta, dict)
+        and meta.get(VERSION_KEY) in MODERN_VERSIONS
+        and isinstance(meta.get(CAPABILITIES_KEY), dict)
+    )
+
+
 class Greeter:
     """Reads a client's lines, from now on; answers the first ones until a front takes over.
 
-    These are `initialize` and `ping`. Nobody reads beyond anything else that wants an answer.
+    These are `initialize`, `server/discover` and `ping`. Nobody reads beyond anything else that
+    wants an answer.
 
     Args:
         source: The descriptor that the client's lines come from.
@@ -125,15 +157,18 @@ class Greeter:
         request_id = bytes(opening.id)
         if not request_id:
             return True  # a notification; nothing is under way that it could be about
-        if MODERN_MARK in line or request_id[:1] not in b'"-0123456789':
+        if request_id[:1] not in b'"-0123456789':
             return False
+        try:
+            params: Any = msgspec.json.decode(opening.params) if bytes(opening.params) else None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if MODERN_MARK in line:
+            is_discovery = opening.method == "server/discover" and _is_whole(params)
+            return is_discovery and self._answer(request_id, discover_result())
         if opening.method == "ping":
             return self._answer(request_id, b"{}")
         if opening.method != "initialize" or self._initialize is not None:
-            return False
-        try:
-            params: Any = msgspec.json.decode(opening.params)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         if not isinstance(params, dict):
             return False

@@ -176,7 +176,11 @@ class HttpFront:
             scope = path[5:]
             await self._check_scope(scope)
         else:
-            raise _Refused(404, "MCP is at /mcp, and at /mcp/SERVER for one server.")
+            raise _Refused(
+                404,
+                "MCP is at /mcp, and at /mcp/SERVER for one server, over Streamable HTTP; "
+                "the older HTTP+SSE is not served.",
+            )
         if http.method == "POST":
             return await self._post(http, scope)
         if http.method == "GET":

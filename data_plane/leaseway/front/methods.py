@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
+from mcp_types import LOG_LEVEL_META_KEY
 from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import structs
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -24,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from leaseway.front import approvals
 from leaseway.front.catalog import Catalog
 from leaseway.front.failures import failed_call, rpc_error
-from leaseway.front.greeting import CAPABILITIES, SERVER_INFO
+from leaseway.front.greeting import discover_result
 from leaseway.front.handles import (
     ACQUIRE,
     HandleListing,
@@ -53,7 +52,7 @@ from leaseway.front.messages import (
 )
 from leaseway.front.parked import ParkedCalls, waits
 from leaseway.front.relay import Listener, call_tool, send_request
-from leaseway.front.results import CACHE_HINTS, fit_result
+from leaseway.front.results import fit_result
 from leaseway.front.sessions import LiveSession, TooManySubscriptions
 from leaseway.front.subscriptions import FollowedResource
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
@@ -154,15 +153,7 @@ class Methods:
 
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
-        return encode(
-            {
-                "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-                "capabilities": CAPABILITIES,
-                "resultType": "complete",
-                **CACHE_HINTS,
-                "_meta": {SERVER_INFO_META_KEY: SERVER_INFO},
-            }
-        )
+        return discover_result()
 
     async def _list(self, request: Request, kind: str) -> bytes:
         params = read_params(request, ListParams)

@@ -10,15 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.front.greeting import CACHE_HINTS
 from leaseway.front.messages import encode
 
 _RESERVED: Final = "io.modelcontextprotocol/"
 _MARKS: Final = (b"resultType", b"io.modelcontextprotocol", b"\\u")
 """What a result may hold whose outermost members have to be looked at; an escape may hide one."""
 _TYPED: Final = b'{"resultType":"complete"'
-
-CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
-"""What modern lists and contents say of caching: nothing is to be kept."""
 
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
