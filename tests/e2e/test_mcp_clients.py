@@ -59,7 +59,9 @@ async def output_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize("over", ["http", "stdio"])
-@pytest.mark.parametrize("client", ["mcp1.py", "fastmcp_client.py", "typescript.mjs"])
+@pytest.mark.parametrize(
+    "client", ["mcp1.py", "fastmcp_client.py", "typescript.mjs", "typescript2.mjs"]
+)
 async def test_a_foreign_client_lists_and_calls(
     place: Place, conformance_folder: Path, client: str, over: str
 ) -> None:

@@ -1,0 +1,24 @@
+// The TypeScript SDK's second client: as `typescript.mjs`, first in the newest version, then with a handshake.
+import { createRequire } from "node:module";
+
+const [folder, ...words] = process.argv.slice(2);
+const require = createRequire(`${folder}/package.json`);
+const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol/client");
+const { StdioClientTransport } = require("@modelcontextprotocol/client/stdio");
+
+let names, said;
+for (const mode of [{ pin: "2026-07-28" }, "legacy"]) {
+  const transport = words[0].startsWith("http")
+    ? new StreamableHTTPClientTransport(new URL(words[0]))
+    : new StdioClientTransport({ command: words[0], args: words.slice(1) });
+  const client = new Client({ name: "typescript", version: "0" }, { versionNegotiation: { mode } });
+  await client.connect(transport);
+  const version = client.getNegotiatedProtocolVersion();
+  if ((version === "2026-07-28") !== (mode !== "legacy")) throw new Error(`It speaks ${version}.`);
+  names = (await client.listTools()).tools.map((tool) => tool.name).sort().join(" ");
+  said = (await client.callTool({ name: "echo", arguments: { text: "hello" } })).content[0].text;
+  if (mode === "legacy" && transport.terminateSession) await transport.terminateSession();
+  await client.close();
+}
+console.log(names);
+console.log(said);
