@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from leaseway.wire.redaction import hide, redact
 from leaseway.wire.secret_names import holds_secret, secret_forms
+from leaseway.wire.secret_shapes import BYTE_MARKS, may_hold_secret
 
 _SECRETS = st.text(min_size=8, max_size=40).filter(lambda text: len(text.strip()) == len(text))
 
@@ -65,3 +66,17 @@ def test_what_is_secret_inside_of_a_value_is_hidden_alone(value: str, part: str)
 )
 def test_a_variable_is_secret_by_its_name_or_by_default(name: str, text: str, secret: bool) -> None:
     assert holds_secret(name, text) is secret
+
+
+@given(
+    st.lists(
+        st.sampled_from([*BYTE_MARKS, b"a", b"-", b"_", b" ", b"gh", b"KEY", b"se", b"tok"]),
+        max_size=6,
+    ),
+    st.integers(0, 3),
+)
+def test_what_is_worth_a_closer_look_has_a_mark_and_all_else_has_none(
+    pieces: list[bytes], cut: int
+) -> None:
+    text = b"".join(pieces)[cut:]
+    assert may_hold_secret(text) == any(mark in text.lower() for mark in BYTE_MARKS)

@@ -39,16 +39,15 @@ def _cel() -> tuple[Any, Any]:
 
 
 class _Compiled:
-    __slots__ = ("_bool", "_compiled")
+    __slots__ = ("_eval",)
 
-    def __init__(self, compiled: Any, boolean: Any) -> None:
-        self._compiled = compiled
-        self._bool = boolean
+    def __init__(self, compiled: Any) -> None:
+        self._eval = compiled.eval
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         try:
-            value = self._compiled.eval(data=facts)
-            return value.type() != self._bool or value.value() is not False
+            # Anything but CEL's own `false` denies, errors and numbers among it.
+            return self._eval(data=facts).value() is not False
         except (RuntimeError, TypeError, ValueError, OverflowError):
             return True
 
@@ -75,4 +74,4 @@ def compile_expression(text: str) -> Expression:
     kind = compiled.return_type()
     if kind not in (cel.Type.BOOL, cel.Type.DYN):
         raise RuleNotCompiled(f"its value is {kind}, and must be true or false")
-    return _Compiled(compiled, cel.Type.BOOL)
+    return _Compiled(compiled)

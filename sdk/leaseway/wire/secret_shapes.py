@@ -6,6 +6,7 @@ A guess, good enough to warn and to leave something out of a record; never a rea
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 SHAPES: Final = (
@@ -110,8 +111,25 @@ _SHAPE_MARKS: Final = (
 """What each shape has at least one of, in small letters: looking for these is cheap."""
 
 _MARKS: Final = (*_SHAPE_MARKS, "credential", "auth", "cookie", "session", "pin", "cvv", "cvc")
-_BYTE_MARKS: Final = tuple(mark.encode() for mark in (*_MARKS, "otp", "jwt", "\\"))
-_ANY_MARK: Final = re.compile(b"|".join(map(re.escape, _BYTE_MARKS)))
+BYTE_MARKS: Final = tuple(mark.encode() for mark in (*_MARKS, "otp", "jwt", "\\"))
+"""What JSON has at least one of, in small letters, that is worth a closer look."""
+
+
+def _tree(words: Iterable[bytes]) -> bytes:
+    """Return an expression that finds any of the words; each beginning is in it once.
+
+    That is twice as fast as one with all of them beside one another.
+    """
+    ends: dict[bytes, list[bytes]] = {}
+    for word in words:
+        ends.setdefault(word[:1], []).append(word[1:])
+    if b"" in ends:
+        return b""
+    parts = [re.escape(first) + _tree(rest) for first, rest in ends.items()]
+    return b"(?:%b)" % b"|".join(parts)
+
+
+_ANY_MARK: Final = re.compile(_tree(BYTE_MARKS))
 _SHORT: Final = 256
 """Bytes up to which one expression is faster than a search for each mark."""
 _NAME: Final = re.compile(rf"(?i)(?:{SENSITIVE_NAMES})\Z")
@@ -140,4 +158,4 @@ def may_hold_secret(json: bytes) -> bool:
     lower = json.lower()
     if len(lower) <= _SHORT:
         return _ANY_MARK.search(lower) is not None
-    return any(mark in lower for mark in _BYTE_MARKS)
+    return any(mark in lower for mark in BYTE_MARKS)

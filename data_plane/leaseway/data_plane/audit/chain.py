@@ -44,10 +44,22 @@ class Chain:
         Args:
             body: A JSON object with at least one member, on one line.
         """
-        self.seq += 1
-        sealed = b'{"seq":%d,%s' % (self.seq, body[1:-1])
-        self.last = last = hashlib.sha256(self.last.encode() + sealed).hexdigest()
-        return b'%b,"hash":"%b"}\n' % (sealed, last.encode())
+        return self.seal_all((body,))
+
+    def seal_all(self, bodies: Iterable[bytes]) -> bytes:
+        """Return the next lines; each body is as for `seal`."""
+        seq, last = self.seq, self.last.encode()
+        sha256, lines = hashlib.sha256, bytearray()
+        for body in bodies:
+            seq += 1
+            sealed = b'{"seq":%d,%b' % (seq, body[1:-1])
+            last = sha256(last + sealed).hexdigest().encode()
+            lines += sealed
+            lines += _HASH
+            lines += last
+            lines += b'"}\n'
+        self.seq, self.last = seq, last.decode()
+        return bytes(lines)
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class AuditLog:
         bodies = self._waiting
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
-        content = b"".join([chain.seal(body) for body in bodies])
+        content = chain.seal_all(bodies)
         try:
             self._write(content)
         except OSError as error:
