@@ -62,7 +62,7 @@ async def test_sessions_keep_their_own_state(running: Bench) -> None:
     caller = running.caller()
     first = await caller.call("echo", "counter", session="a", arguments=b"{}")
     lease = first.new_lease.id
-    second = await caller.call("echo", "counter", lease_id=lease, arguments=b"{}")
+    second = await caller.call("echo", "counter", session="a", lease_id=lease, arguments=b"{}")
     other = await caller.call("echo", "counter", session="b", arguments=b"{}")
     assert text(first) == text(other) != text(second)
 
@@ -101,8 +101,8 @@ async def test_a_released_lease_takes_calls_in_flight_with_it(running: Bench) ->
     await running.probe(spec(running, "echo", shared=False))
     caller = running.caller()
     lease = (await caller.call("echo", session="a")).new_lease.id
-    waiting = await caller.begin("echo", "never", lease_id=lease, arguments=b"{}")
-    await caller.call("echo", lease_id=lease)
+    waiting = await caller.begin("echo", "never", session="a", lease_id=lease, arguments=b"{}")
+    await caller.call("echo", session="a", lease_id=lease)
     running.plane.send(revoke={"lease_id": lease, "reason": "an operator said so"})
     fault = fault_from_status((await caller.result(waiting)).status)
     assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "yes")

@@ -64,7 +64,7 @@ async def test_leases_are_revoked_after_the_calls_and_the_control_plane_knows(
     ).lease
     bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id)
+    call_id = await caller.begin("db", session="s1", lease_id=lease.id)
     await bench.until(lambda: bench.servers.opened[0].calls)
     bench.stop.ask("a test wants it")
     await bench.plane.expect_report(lambda report: report.draining)

@@ -287,8 +287,9 @@ class Call(_message.Message):
     session: _builtins.str
     """The session, for servers that are leased."""
     lease_id: _builtins.str
-    """The lease to call on. Empty means: acquire one for the session where the
-    server is leased.
+    """The lease to call on, of the session that `session` names; of another one,
+    or without one, it is LEASE_LOST. Empty means: acquire one for the session
+    where the server is leased.
     """
     timeout_ms: _builtins.int
     """Milliseconds until the caller gives up, from when it sent the call, at most

@@ -367,13 +367,13 @@ class ReleaseLeaseRequest(_message.Message):
     lease_id: _builtins.str
     """The lease. Never empty."""
     tenant: _builtins.str
-    """The tenant and the session that it is to belong to: ids are counted and so
-    can be guessed. A lease of another one is left alone: LEASE_LOST. With a
-    session, an empty tenant means `default`, or the one of the credential;
-    operators leave both empty.
+    """The tenant that it belongs to. Empty means `default`, or the one of the
+    credential. A lease of another one is left alone: LEASE_LOST.
     """
     session: _builtins.str
-    """See `tenant`."""
+    """The session that holds it: ids are counted and so can be guessed. A lease
+    of another one, or a request without one, is LEASE_LOST. Never empty.
+    """
     @_builtins.property
     def idle(self) -> _duration_pb2.Duration:
         """Ends it only where no call has run on it for this long; else it is left

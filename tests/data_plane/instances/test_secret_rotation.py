@@ -131,15 +131,15 @@ async def test_old_leases_stay_on_their_instance_until_their_time_is_over(
     await look(bench)
     await bench.until(lambda: secrets(bench) == ["one", "two"])
     caller = bench.caller()
-    assert (await caller.call("db", lease_id=old.id)).payload
+    assert (await caller.call("db", session="s1", lease_id=old.id)).payload
     new = await acquire(bench, "s2")
     assert new.launch_hash == old.launch_hash
     assert secrets(bench) == ["one", "two"]  # what was tried became the spare that s2 got
     await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
-    fault = await caller.refused("db", lease_id=old.id)
+    fault = await caller.refused("db", session="s1", lease_id=old.id)
     assert fault.reason is Reason.LEASE_REVOKED
     assert "a secret or file of server db has changed" in fault.message
-    assert (await caller.call("db", lease_id=new.id)).payload
+    assert (await caller.call("db", session="s2", lease_id=new.id)).payload
 
 
 async def test_a_lease_whose_instance_was_starting_during_the_change_ends_in_time_too(

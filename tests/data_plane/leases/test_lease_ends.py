@@ -24,7 +24,8 @@ async def ends(bench: Bench, lease_id: str) -> list[tuple[str, str]]:
 async def test_each_end_of_a_lease_is_reported_by_its_word(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     released = await acquire(bench, "s1", tenant="acme")
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=released))
+    release = leases_pb2.ReleaseLeaseRequest(lease_id=released, tenant="acme", session="s1")
+    await bench.leases.ReleaseLease(release)
     assert await ends(bench, released) == [("acme", "released")]
     revoked = await acquire(bench, "s2")
     bench.plane.send(revoke={"lease_id": revoked, "reason": "an operator said so"})

@@ -45,7 +45,7 @@ async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) ->
     assert 'session.release("db")' in lease.reminder
     again = await caller.call("db", session="s1")
     assert not again.HasField("new_lease")
-    named = await caller.call("db", lease_id=lease.id)
+    named = await caller.call("db", lease_id=lease.id, session="s1")
     assert not named.HasField("new_lease")
     assert len(bench.servers.opened) == 1
 
@@ -115,10 +115,10 @@ async def test_leases_are_listed_in_pages(bench: Bench) -> None:
 async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
-    request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id)
+    request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1")
     assert (await bench.leases.ReleaseLease(request)).released
     assert not (await bench.leases.ReleaseLease(request)).released
-    fault = await bench.caller().refused("db", lease_id=lease.id)
+    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
     assert (fault.reason, fault.started) == (Reason.LEASE_RELEASED, "no")
     await bench.until(lambda: not bench.servers.live)
 
@@ -126,15 +126,15 @@ async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> 
 async def test_a_lease_is_released_for_idleness_only_where_nobody_calls(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
-    await bench.caller().call("db", lease_id=lease.id)
-    limit = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, idle=duration(3600))
+    await bench.caller().call("db", lease_id=lease.id, session="s1")
+    limit = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1", idle=duration(3600))
     answer = await bench.leases.ReleaseLease(limit)
     assert not answer.released
     assert 0 <= seconds(answer.idle) < 3600
     assert bench.worker.leases.get(lease.id) is not None
     limit.idle.CopyFrom(duration(1e-9))  # which has passed
     assert (await bench.leases.ReleaseLease(limit)).released
-    fault = await bench.caller().refused("db", lease_id=lease.id)
+    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
     assert fault.reason is Reason.LEASE_RELEASED
     assert "no call had run on it for 1e-09 s, its idle limit" in fault.message
 
@@ -155,15 +155,16 @@ async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None
         assert not answer.tool.shared
     assert (await refused(asked("nothing"))).reason is Reason.TOOL_NOT_FOUND
     assert (await refused(asked(f"web:{plan.original_name}"))).reason is Reason.TOOL_NOT_FOUND
-    assert (await refused(asked(plan.name, "s2"))).reason is Reason.LEASE_LOST
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    for session in ("s2", ""):
+        assert (await refused(asked(plan.name, session))).reason is Reason.LEASE_LOST
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
     assert (await refused(asked(plan.name))).reason is Reason.LEASE_RELEASED
 
 
 async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
-    for tenant, session in (("acme", "s1"), ("", "s2"), ("acme", "")):
+    for tenant, session in (("acme", "s1"), ("", "s2"), ("", ""), ("acme", "")):
         guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant=tenant, session=session)
         fault = await refused(bench.leases.ReleaseLease(guess))
         assert fault.reason is Reason.LEASE_LOST
@@ -191,20 +192,23 @@ async def test_a_lease_of_another_tenant_session_or_server_is_none(bench: Bench)
     lease = (await acquire(bench)).lease
     caller = bench.caller()
     strangers: list[dict[str, Any]] = [
-        {"tenant": "acme", "server_id": "db"},
+        {"tenant": "acme", "session": "s1", "server_id": "db"},
         {"session": "s2", "server_id": "db"},
-        {"server_id": "web"},
+        {"server_id": "db"},  # a lease comes with the session that holds it
+        {"session": "s1", "server_id": "web"},
     ]
     for fields in strangers:
         fault = await caller.refused(**fields, lease_id=lease.id)
-        assert fault.reason is Reason.LEASE_LOST
+        assert (fault.reason, fault.started) == (Reason.LEASE_LOST, "no")
+    assert not bench.servers.opened[0].calls
+    assert bench.worker.leases.get(lease.id) is not None
 
 
 async def test_a_lease_whose_server_died_is_lost_and_says_why(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
     bench.servers.opened[0].crash("exit status 9")
-    fault = await bench.caller().refused("db", lease_id=lease.id)
+    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
     assert fault.reason is Reason.LEASE_LOST
     assert "exit status 9" in fault.message
     await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
@@ -217,7 +221,7 @@ async def test_calls_in_flight_on_a_revoked_lease_are_told_of_the_revocation(
     lease = (await acquire(bench)).lease
     bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id)
+    call_id = await caller.begin("db", lease_id=lease.id, session="s1")
     await bench.until(lambda: bench.servers.opened[0].calls)
     bench.plane.send(revoke={"lease_id": lease.id, "reason": "an operator said so"})
     fault = fault_from_status((await caller.result(call_id)).status)
@@ -262,7 +266,9 @@ async def test_a_full_worker_says_so_at_once_or_waits_for_room(bench: Bench) -> 
     assert (await refused(acquire(bench, "x", wait=duration(0.03)))).reason is Reason.CAPACITY
     waiting = asyncio.ensure_future(acquire(bench, "patient", wait=duration(10)))
     await bench.until(lambda: bench.worker.leases.waiting)
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id))
+    await bench.leases.ReleaseLease(
+        leases_pb2.ReleaseLeaseRequest(lease_id=held[0].id, session="s0")
+    )
     async with asyncio.timeout(BOUND):
         assert (await waiting).lease.session == "patient"
 
@@ -303,7 +309,7 @@ async def test_leases_expire_by_themselves_and_the_control_plane_hears_of_it(
     await bench.serve("db", shared=False)
     lease = (await acquire(bench, ttl=duration(1))).lease
     await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
-    fault = await bench.caller().refused("db", lease_id=lease.id)
+    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
     assert fault.reason is Reason.LEASE_EXPIRED
     await bench.until(lambda: not bench.servers.live)
 
@@ -314,7 +320,7 @@ async def test_a_lease_released_while_it_starts_leaves_nothing(bench: Bench) -> 
     acquiring = asyncio.ensure_future(acquire(bench))
     await bench.until(lambda: bench.worker.leases.leases)
     (lease,) = bench.worker.leases.leases
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
     bench.servers.gate.set()
     assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
     await bench.until(lambda: not bench.servers.live)
@@ -326,7 +332,7 @@ async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Benc
     acquiring = asyncio.ensure_future(acquire(bench))
     await bench.until(lambda: bench.worker.leases.leases)
     (lease,) = bench.worker.leases.leases
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
     async with asyncio.timeout(BOUND):
         assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)

@@ -203,7 +203,8 @@ async def test_a_waiter_whose_instance_does_not_start_is_told_why(bench: Bench) 
     await bench.until(lambda: bench.worker.leases.waiting == 1)
     # It starts, and fails, before the waiter's turn of the loop.
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=held.lease.id))
+    request = leases_pb2.ReleaseLeaseRequest(lease_id=held.lease.id, session=held.lease.session)
+    await bench.leases.ReleaseLease(request)
     fault = await refused(waiting)
     assert (fault.reason, fault.message) == (Reason.SERVER_NOT_READY, "no such command")
     assert not tuple(bench.worker.leases.leases)

@@ -195,7 +195,9 @@ async def test_a_lease_is_measured_from_its_wait_to_its_end(measured: Bench, met
         ("TOOL_NOT_FOUND",): 1,
     }
     assert totals(read(meter, "leaseway.leases.held")) == {("kept",): 2}
-    await measured.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=first.id))
+    await measured.leases.ReleaseLease(
+        leases_pb2.ReleaseLeaseRequest(lease_id=first.id, session=first.session)
+    )
     measured.servers.live[-1].crash()
     await measured.until(lambda: not tuple(measured.worker.leases.leases))
     assert totals(read(meter, "leaseway.leases.ended")) == {

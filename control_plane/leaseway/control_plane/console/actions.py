@@ -205,7 +205,9 @@ class Actions:
 
     async def _release(self, channel: grpc.aio.Channel, lease: leases_pb2.Lease) -> None:
         stub: Any = leases_pb2_grpc.LeaseServiceStub(channel)
-        request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=lease.id, tenant=lease.tenant, session=lease.session
+        )
         try:
             await stub.ReleaseLease(
                 request, metadata=bearer_metadata(self._key), timeout=_RELEASE_WITHIN

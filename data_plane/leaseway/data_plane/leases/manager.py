@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from leaseway.data_plane.core.lease_errors import lease_ended, no_room, not_leasable, not_theirs
@@ -79,7 +78,7 @@ class LeaseManager:
         return entry[0] if entry is not None else None
 
     def held(self, lease_id: str, key: LeaseKey) -> Lease:
-        """Return the lease that a caller names, which need not name its session as well.
+        """Return the lease that a caller names, together with the session that holds it.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
@@ -87,18 +86,23 @@ class LeaseManager:
         lease = self._table.get(lease_id)
         if lease is None or lease.key.tenant != key.tenant:  # ids can be guessed: they are counted
             raise self.ended_fault(lease_id, key.tenant)
-        named = key if key.session else replace(key, session=lease.key.session)
-        if lease.key != named:
+        if lease.key != key:
             raise not_theirs(lease_id, f"of server {key.server_id[:64]} for")
         return lease
 
     def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
-        """Check that a lease, if it is held, is its caller's.
+        """Check that a lease, if it is held, is held by a tenant's session.
 
-        Args:
-            lease_id: The lease.
-            tenant: Whose it is to be, or empty for anybody's.
-            session: The same of its session.
+        Raises:
+            Fault: LEASE_LOST.
+        """
+        self.check_tenant(lease_id, tenant)
+        lease = self._table.get(lease_id)
+        if lease is not None and lease.key.session != session:
+            raise not_theirs(lease_id, "of")
+
+    def check_tenant(self, lease_id: str, tenant: str) -> None:
+        """Check that a lease, if it is held or remembered, is a tenant's; empty is anybody.
 
         Raises:
             Fault: LEASE_LOST.
@@ -110,8 +114,6 @@ class LeaseManager:
                 raise self.ended_fault(lease_id, tenant)
         elif tenant not in ("", lease.key.tenant):
             raise self.ended_fault(lease_id, tenant)
-        elif session not in ("", lease.key.session):
-            raise not_theirs(lease_id, "of")
 
     def ended_fault(self, lease_id: str, tenant: str = "") -> Fault:
         """Return why a lease is not held; to a tenant, others' leases never were."""

@@ -45,7 +45,7 @@ def renew_all(
                 raise Fault(
                     Reason.INVALID_REQUEST, f"One keep-alive renews at most {_MOST} leases."
                 )
-            leases.check_holder(lease_id, tenant or "", "")
+            leases.check_tenant(lease_id, tenant or "")
             renewal.ttl.CopyFrom(duration(leases.renew(lease_id).ttl))
         except Fault as fault:
             renewal.error.CopyFrom(status_from_fault(fault))
@@ -112,8 +112,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ReleaseLeaseResponse:
         """End a lease for its holder."""
         try:
-            # A caller names a session; without a tenant it is of the default one, like its calls.
-            tenant = request.tenant or (DEFAULT_TENANT if request.session else "")
+            tenant = request.tenant or DEFAULT_TENANT
             self._leases.check_holder(request.lease_id, tenant, request.session)
             if request.HasField("idle"):
                 return self._release_idle(request.lease_id, seconds(request.idle))
