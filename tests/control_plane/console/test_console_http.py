@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
+from aiohttp import web
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
 
@@ -21,7 +23,7 @@ from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.authenticator import authenticator_for
-from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.spec.model import VariantKey
 from leaseway.wire.endpoint import Endpoint
@@ -188,6 +190,74 @@ async def test_who_operates_sees_what_waits_and_may_not_agree_without_that_role(
             body = {"approval": approval, "approve": True}
             assert (await asker.post("api/decide", body, **bearer))[0] == 403
     assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
+
+
+class Routed(ConsoleListener):
+    """Notes what paths there are."""
+
+    routes: ClassVar[list[tuple[str, str]]] = []
+
+    @asynccontextmanager
+    async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
+        """Serve an application."""
+        type(self).routes = [
+            (route.method, route.resource.canonical)
+            for route in app.router.routes()
+            if route.resource is not None and route.method != "HEAD"
+        ]
+        async with super().serve(app, idle=idle):
+            yield
+
+
+async def test_each_path_answers_those_who_may_and_tells_others_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    credentials = {"nobody": "", "wrong": "lwk_aaaaaaaa_" + "x" * 43}
+    wanted: dict[str, tuple[Role, str | None, float | None]] = {
+        "expired": (Role.OPERATOR, None, 1.0),
+        "revoked": (Role.OPERATOR, None, None),
+        "caller": (Role.CALLER, "acme", None),
+        "approver": (Role.APPROVER, "acme", None),
+        "worker": (Role.PLANE, None, None),
+        "viewer": (Role.VIEWER, None, None),
+        "operator": (Role.OPERATOR, None, None),
+    }
+    for name, (role, tenant, ends) in wanted.items():
+        credentials[name], record = make_key(
+            roles=[role], tenant=tenant, agent=None, now=0.0, expires_at=ends
+        )
+        add_key(path, record)
+        if name == "revoked":
+            revoke_key(path, record.id, 0.0)
+    admit = authenticator_for(None, keys=path).for_role(*SEES_ALL)
+    listener = Routed(Endpoint("127.0.0.1", 0), admit)
+    with closing(listener):
+        async with serve_console(listener, Plane(epoch=1)), aiohttp.ClientSession() as session:
+            sign_in = ("POST", "/api/session")
+            asked = [each for each in Routed.routes if each[1].startswith("/api/")]
+            assert {("GET", "/api/calls"), ("POST", "/api/drain"), sign_in} <= set(asked)
+            for name, credential in credentials.items():
+                sent = {"X-Leaseway-Console": "1"}
+                sent |= {"Authorization": f"Bearer {credential}"} if credential else {}
+                told = set()
+                for method, place in asked:
+                    if (method, place) == sign_in:
+                        continue
+                    url = listener.url.rstrip("/") + place
+                    async with session.request(method, url, headers=sent) as answer:
+                        if name in ("nobody", "wrong", "expired", "revoked"):
+                            assert answer.status == 401, (name, place)
+                            told.add(await answer.text())
+                        elif name in ("caller", "approver", "worker"):
+                            assert answer.status == 403, (name, place)
+                            told.add(await answer.text())
+                        elif method == "GET":
+                            assert answer.status not in (401, 403), (name, place)
+                        elif name == "viewer":
+                            assert answer.status == 403, (name, place)
+                        else:  # it neither calls nor agrees; all else lacks its body
+                            lacks = place in ("/api/decide", "/api/try")
+                            assert answer.status == (403 if lacks else 400), place
+                assert len(told) <= 1  # the same whatever was asked for
 
 
 async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> None:
