@@ -154,10 +154,16 @@ async def test_a_sandbox_holds_the_kit_and_keeps_its_folders_in_sight(tmp_path: 
         assert (notes / "b.md").read_text() == "x"
 
 
-async def test_an_edited_module_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+async def test_an_edited_module_and_what_it_imports_take_the_place_of_the_old_ones(
+    tmp_path: Path,
+) -> None:
     module = tmp_path / "edited.py"
+    (tmp_path / "words").mkdir()
+    word = tmp_path / "words" / "third.py"
+    word.write_text("WORD = 'third'\n")
     source = (
         "from leaseway.server import BaseMCPServer, tool\n"
+        "from words import third\n"
         "class Edited(BaseMCPServer):\n"
         "    server_name = 'edited'\n"
         "    @tool\n"
@@ -177,6 +183,10 @@ async def test_an_edited_module_takes_the_place_of_the_old_one(tmp_path: Path) -
         await eventually(lambda: answers("first"))
         _replace(module, source.replace("'first'", "'second'").replace("answer", "reply"))
         await eventually(lambda: answers("second", "reply"))  # its tools are listed anew
+        _replace(module, source.replace("'first'", "third.WORD"))
+        await eventually(lambda: answers("third"))
+        _replace(word, "WORD = 'fourth'\n")
+        await eventually(lambda: answers("fourth"))
         _replace(module, "def broken(:\n")
 
         async def is_told() -> bool:
@@ -184,7 +194,7 @@ async def test_an_edited_module_takes_the_place_of_the_old_one(tmp_path: Path) -
             return "CHANGED_VALUE_FAILED" in found
 
         await eventually(is_told)
-        assert await answers("second", "reply")
+        assert await answers("fourth")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leaseway.data_plane.references.modules import code_mark, module_files
+from leaseway.data_plane.references.modules import module_files, read_code
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
@@ -41,6 +41,51 @@ def test_an_edit_makes_another_reading(tmp_path: Path, monkeypatch: pytest.Monke
     Path("prices.py").write_text("a = 2")
     second = resolve(spec, {})
     assert len({each.digest for each in (without, first, second)}) == 3
-    assert code_mark((tmp_path / "none.py",)) == ""
+    assert read_code(spec_of("none"), {}) == ("", ())
     Path("other.py").write_text("")
     assert resolve(spec, {}).digest == second.digest
+
+
+def test_what_a_module_imports_is_read_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop" / "deep").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "shop/__init__.py": "",
+        "shop/prices.py": "import os, tax as t\nfrom . import money  # coins\nif 1:\n import a.b\n",
+        "shop/money.py": "from .deep.coins import (\n    one,  # the first\n    two,\n)\n",
+        "shop/deep/__init__.py": "from .. import \\\n    rates\nfrom .... import beyond\n",
+        "shop/deep/coins.py": "from shop import prices\n",
+        "shop/rates.py": "not python (",
+        "lib/tax.py": "x = 1",
+        "a.py": "import prices.missing\n",
+        "unused.py": "",
+    }
+    for name, text in files.items():
+        Path(name).write_text(text)
+    spec = spec_of(PYTHONPATH=Value("literal", "lib"))
+    code = read_code(spec, {})
+    followed = {str(path.relative_to(tmp_path)) for path in code.files}
+    assert followed == files.keys() - {"unused.py"}
+    assert resolve(spec, {}).modules == code.files
+    marks = {code.mark}
+    for name in sorted(followed):
+        Path(name).write_text(files[name] + "\n# edited")
+        marks.add(read_code(spec, {}).mark)
+    assert len(marks) == len(followed) + 1
+    Path("unused.py").write_text("edited")
+    assert read_code(spec, {}).mark in marks
+
+
+def test_what_is_read_of_a_module_has_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prices.py").write_text("".join(f"import m{number}\n" for number in range(300)))
+    for number in range(300):
+        Path(f"m{number}.py").write_text("from prices import (" * 100)
+    assert len(read_code(spec_of("prices"), {}).files) == 256
+    Path("prices.py").write_bytes(b"import m1\n" + b"#" * (5 << 20))
+    assert len(read_code(spec_of("prices"), {}).files) == 1

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 _MIN_SECRET: Final = 4
@@ -35,7 +36,9 @@ class Resolved:
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the address of each HTTP request, as the last step before it is sent."""
     code: str = field(default="", repr=False)
-    """A digest of the module of a `python` server, where it is one that people edit."""
+    """A digest of the modules of a `python` server, where they are some that people edit."""
+    modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
+    """Their files."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide from whatever the server prints."""
     hidden: object = field(default=None, repr=False, compare=False)

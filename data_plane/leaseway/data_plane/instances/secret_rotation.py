@@ -145,7 +145,7 @@ class ReferenceWatch:
 
     async def _look_at(self, specs: Mapping[VariantKey, ServerSpec]) -> dict[VariantKey, Marks]:
         """Return the marks of what each server refers to; what hangs has a mark of its own."""
-        sources = {key: _sources(spec) for key, spec in specs.items()}
+        sources = {key: _sources(spec) + self._modules(key) for key, spec in specs.items()}
         seen = await self._disk.each(self._marks_of, dict.fromkeys(chain(*sources.values())))
         return {
             key: (
@@ -154,6 +154,12 @@ class ReferenceWatch:
             )
             for key, wanted in sources.items()
         }
+
+    def _modules(self, key: VariantKey) -> list[Path | None]:
+        """Return the files of what a server's module imports, as the last reading found them."""
+        seen = self._seen.get(key)
+        reading = seen.outcome if seen is not None else None
+        return [*reading.modules] if isinstance(reading, Resolved) else []
 
     def _marks_of(self, source: Path | None) -> tuple[Mark, ...]:
         return self._vault.marks if source is None else (mark_of(source),)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from leaseway.data_plane.background import DiskThreads
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
-from leaseway.data_plane.references.modules import code_mark, module_files
+from leaseway.data_plane.references.modules import read_code
 from leaseway.data_plane.references.patience import MOST_HUNG
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
@@ -204,6 +204,7 @@ def resolve(
     resolver = _Resolver(known, vault, opening)
     command, args = _command(spec, resolver)
     credentials, query = _credentials(spec, resolver)
+    code = read_code(spec, known)
     resolved = Resolved(
         command=command,
         args=args,
@@ -228,7 +229,8 @@ def resolve(
         | credentials,
         credentials=frozenset(credentials),
         query=query,
-        code=code_mark(module_files(spec, known)),
+        code=code.mark,
+        modules=code.files,
     )
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
