@@ -2,10 +2,10 @@
 
 Both systems run at once and are measured in turn, so that both see the same machine; they are
 started anew a few times, since two runs of one program differ as well. Of the one that is watched a
-page is open: it follows the live stream, and asks for the newest calls at each beat, as the
-console's own page does. The history of events is always on. What is compared is the mean of the
-pairs' ratios, with the bounds that it lies in at 95 %: of the calls/s, and of the processor time
-that worker and control plane spend on a call.
+page is open all the while: it follows the live stream, and asks for the newest calls at each beat,
+as the console's own page does, but for the time that the other is measured. The history of events
+is always on. What is compared is the mean of the pairs' ratios, with the bounds that it lies in at
+95 %: of the calls/s, and of the processor time that worker and control plane spend on a call.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -63,22 +64,35 @@ async def _system(folder: Path, *, console: str = "") -> AsyncIterator[AsyncDriv
         yield AsyncDriver(call, [process.pid, owner.pid])
 
 
+@dataclass
+class _Page:
+    """A page of the console.
+
+    Attributes:
+        looks: How often it looked at the newest calls.
+        looks_on: Whether it looks at them now.
+    """
+
+    looks: int = 0
+    looks_on: bool = True
+
+
 @contextlib.asynccontextmanager
-async def _page(url: str) -> AsyncIterator[list[int]]:
-    """Keep a page of the console open; the list counts its looks at the newest calls."""
-    looks = [0]
+async def _page(url: str) -> AsyncIterator[_Page]:
+    """Keep a page of the console open."""
+    page = _Page()
     opened = asyncio.Event()
 
     async def follow(http: aiohttp.ClientSession) -> None:
         async with http.get(f"{url}/api/live") as stream:
             stream.raise_for_status()
             async for line in stream.content:
-                if not line.startswith(b"data:"):
+                if not line.startswith(b"data:") or not page.looks_on:
                     continue
                 async with http.get(f"{url}/api/calls?select=recent&limit=60") as answer:
                     answer.raise_for_status()
                     await answer.read()
-                looks[0] += 1
+                page.looks += 1
                 opened.set()
 
     timeout = aiohttp.ClientTimeout(total=None)
@@ -87,7 +101,7 @@ async def _page(url: str) -> AsyncIterator[list[int]]:
         waiting = asyncio.create_task(opened.wait())
         try:
             await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            yield looks
+            yield page
             if following.done():
                 await following  # it may not end by itself
         finally:
@@ -107,7 +121,6 @@ async def _measure() -> Mapping[str, float]:
 async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
     """Start both systems and measure some pairs; return how often the page looked at calls."""
     console = f"127.0.0.1:{_free_port()}"
-    looks = [0]
     async with contextlib.AsyncExitStack() as stack:
         one, other = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
         systems = [_system(one, console=console), _system(other)]
@@ -115,18 +128,16 @@ async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
         drivers = [await stack.enter_async_context(system) for system in order]
         watched, alone = drivers if watched_first else drivers[::-1]
 
-        async def seen() -> Load:
-            async with _page(f"http://{console}") as page:
-                load = await _load(watched)
-            looks.append(page[0])
-            return load
+        page = await stack.enter_async_context(_page(f"http://{console}"))
 
-        pairs += await paired(seen, lambda: _load(alone), _PAIRS)
-    return sum(looks)
+        async def seen(driver: AsyncDriver, *, looks_on: bool) -> Load:
+            page.looks_on = looks_on
+            return await driver.load(_IN_FLIGHT, _SECONDS)
 
-
-async def _load(driver: AsyncDriver) -> Load:
-    return await driver.load(_IN_FLIGHT, _SECONDS)
+        pairs += await paired(
+            lambda: seen(watched, looks_on=True), lambda: seen(alone, looks_on=False), _PAIRS
+        )
+        return page.looks
 
 
 def _free_port() -> int:
