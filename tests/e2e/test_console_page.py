@@ -226,6 +226,42 @@ async def test_hostile_text_of_a_server_stays_text_everywhere(page: Page, tmp_pa
         assert page.complaints == []
 
 
+async def test_a_tool_is_called_with_what_its_form_holds(page: Page, tmp_path: Path) -> None:
+    servers = {"form": python_server("planted.py", "form", **{"truely-stateless": True})}
+    async with System(tmp_path, servers, console=True) as system:
+        await page.open(system.console)
+        await page.until("document.body.innerText.includes('All is well')")
+        await _shown(page, system.console, "tool/fill/")
+        await page.until("document.querySelectorAll('form.try label').length === 4")
+        await page.run(_filled(["ann", "", "", "no JSON"]))
+        await page.run("document.querySelector('form.try button').click()")
+        await page.until(
+            "document.querySelector('.try .failure')?.innerText === 'parts is not JSON.'"
+        )
+        await page.run(_filled(["ann", "may be null", "3", '["a"]']))
+        await page.run("document.querySelector('form.try button').click()")
+        await page.until("document.body.innerText.includes('Done in')")
+        sent = await page.run("document.querySelector('form.try pre').innerText")
+        assert json.loads(sent) == {
+            "name": "ann",
+            "note": "may be null",
+            "count": 3,
+            "parts": ["a"],
+        }
+        assert page.complaints == []
+
+
+def _filled(texts: list[str]) -> str:
+    """Return a script that fills all fields at once, as a browser does that remembers them."""
+    return f"""(() => {{
+      const texts = {json.dumps(texts)};
+      document.querySelectorAll('form.try :is(input, textarea)').forEach((field, at) => {{
+        field.value = texts[at];
+        field.dispatchEvent(new Event('input', {{ bubbles: true }}));
+      }});
+    }})()"""
+
+
 async def _harmless(page: Page) -> None:
     title, images, scripts = await page.run(
         "[document.title, [...document.images].map((one) => one.getAttribute('src')),"

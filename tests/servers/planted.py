@@ -40,11 +40,26 @@ TOOLS = {
         },
         {"name": HOSTILE, "inputSchema": OBJECT},
     ],
+    "form": [
+        {
+            "name": "fill",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+                    "count": {"type": ["integer", "null"]},
+                    "parts": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["name"],
+            },
+        },
+    ],
 }
 FAULT = sys.argv[1]
 
 
-def call():
+def call(arguments):
     if FAULT == "talkative":
         print(*SECRETS, os.environ.get("PLAIN", ""), sep="\n", file=sys.stderr, flush=True)
     if FAULT == "slow":
@@ -53,6 +68,8 @@ def call():
         print("out of ideas", file=sys.stderr, flush=True)
         os._exit(3)
     words = HOSTILE if FAULT == "hostile" else "fine"
+    if FAULT == "form":
+        words = json.dumps(arguments, sort_keys=True)
     return {"content": [{"type": "text", "text": words}]}
 
 
@@ -66,14 +83,14 @@ def answer(message):
         }
     if method == "tools/list":
         return {"tools": TOOLS.get(FAULT, [{"name": "echo", "inputSchema": OBJECT}])}
-    return call() if method == "tools/call" else {}
+    return call(message["params"].get("arguments")) if method == "tools/call" else {}
 
 
 def reply_later(reply):
     """Answer a call after six seconds, beside others."""
 
     def send():
-        reply["result"] = call()
+        reply["result"] = call(None)
         print(json.dumps(reply) + "\n", end="", flush=True)
 
     threading.Timer(6, send).start()

@@ -34,7 +34,7 @@ function judge(overview) {
   if (!overview.workers.connected) why.unshift({ text: "No worker is connected: nothing can be called", at: "#/workers" });
   if (overview.last_reload?.severity === "error") why.unshift({ text: "The newest configuration was refused; the one before is in force", at: "#/history" });
   if (why.length) return { tone: "bad", text: "Something needs you", why };
-  if (!overview.servers.total) return { tone: "good", text: "Nothing is configured yet", why };
+  if (!overview.servers.total) return { tone: "good", text: "Nothing is configured yet", why: [{ text: "Write a server below `servers:` of the configuration", at: "#/servers" }] };
   if (overview.servers.pending || !overview.ready) return { tone: "warn", text: "Starting", why: [] };
   return { tone: "good", text: "All is well", why };
 }

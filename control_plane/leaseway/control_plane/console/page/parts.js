@@ -66,7 +66,8 @@ export function seconds(value) {
 }
 
 export function ago(unix, now) {
-  return unix ? `${seconds(Math.max(0, Math.round(now - unix)))} ago` : "never";
+  const passed = Math.max(0, Math.round(now - unix));
+  return unix ? `${passed < 60 ? `${passed} s` : seconds(passed)} ago` : "never";
 }
 
 export function clock(unix) {

@@ -47,11 +47,24 @@ function fieldsOf(schema) {
   const properties = schema && typeof schema.properties === "object" && schema.properties !== null ? schema.properties : {};
   const required = new Set(Array.isArray(schema?.required) ? schema.required : []);
   return Object.entries(properties).map(([name, about]) => {
-    const facts = about !== null && typeof about === "object" ? about : {};
+    const facts = withoutNull(about !== null && typeof about === "object" ? about : {});
     const type = SIMPLE.has(facts.type) ? facts.type : "json";
+    const kind = type === "json" ? `${["array", "object"].includes(facts.type) ? `${facts.type}, ` : ""}as JSON` : type;
     const choices = Array.isArray(facts.enum) ? facts.enum : null;
-    return { name, type, choices, required: required.has(name), note: String(facts.description ?? ""), initial: facts.default };
+    return { name, type, kind, choices, required: required.has(name), note: String(facts.description ?? ""), initial: facts.default };
   });
+}
+
+// What may also be null is asked for as what it is else: an empty field leaves it out.
+function withoutNull(facts) {
+  const isNull = (one) => one === "null" || one?.type === "null";
+  const initial = facts.default === null ? undefined : facts.default;
+  if (Array.isArray(facts.type)) {
+    const types = facts.type.filter((one) => !isNull(one));
+    return { ...facts, type: types.length === 1 ? types[0] : "", default: initial };
+  }
+  const ways = Array.isArray(facts.anyOf) ? facts.anyOf.filter((one) => !isNull(one)) : [];
+  return ways.length === 1 ? { ...ways[0], ...facts, default: initial } : facts;
 }
 
 function TryForm({ tool, tenant }) {
@@ -74,9 +87,12 @@ function TryForm({ tool, tenant }) {
       .then(setAnswer, (problem) => setAnswer({ error: problem.message }))
       .finally(() => setBusy(false));
   };
-  const set = (name) => (event) => setValues({ ...values, [name]: event.target.value });
+  const set = (name) => (event) => {
+    const text = event.target.value;
+    setValues((old) => ({ ...old, [name]: text }));
+  };
   return html`<form class="try" onSubmit=${send}>
-    ${fields.map((field) => html`<label key=${field.name}><span><span class="name">${field.name}</span>${field.required ? " (needed)" : ""} <span class="quiet">${field.type}</span></span>
+    ${fields.map((field) => html`<label key=${field.name}><span><span class="name">${field.name}</span>${field.required ? " (needed)" : ""} <span class="quiet">${field.kind}</span></span>
       <${Field} field=${field} value=${values[field.name]} onInput=${set(field.name)} />
       ${field.note && html`<span class="quiet words">${field.note}</span>`}</label>`)}
     ${!fields.length && html`<p class="quiet">It takes no arguments.</p>`}
@@ -123,6 +139,8 @@ function gather(fields, values) {
 
 function Answer({ answer }) {
   if (answer.error) return html`<p class="failure words" role="alert">${answer.error}</p>`;
+  const texts = (answer.result.content ?? []).map((part) => part.text).filter((text) => typeof text === "string" && text !== "");
   return html`<p>${answer.is_error ? "The tool says that it failed" : "Done"} in ${seconds(answer.seconds)} on ${answer.worker}.</p>
-    <pre class=${answer.is_error ? "failure" : ""} tabindex="0">${JSON.stringify(answer.result, null, 2)}</pre>`;
+    ${texts.map((text) => html`<pre class=${answer.is_error ? "failure" : ""} tabindex="0">${text}</pre>`)}
+    <details open=${!texts.length}><summary>The answer as it came</summary><pre tabindex="0">${JSON.stringify(answer.result, null, 2)}</pre></details>`;
 }
