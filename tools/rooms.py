@@ -22,7 +22,6 @@ ROOTS = ("sdk", "control_plane", "data_plane")
 MOST_ROOMS = 14
 # A folder may have more rooms than that only with the reason here.
 REASONS = {
-    "leaseway.cli.commands": "one module for each group of subcommands",
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway": "the packages of the product, one contract over all",
     "leaseway.data_plane.core": "pure leaves that hardly know one another (7 arrows)",

@@ -155,7 +155,7 @@ def test_nothing_is_loaded_for_it_that_takes_long() -> None:
     """Importing it is all that stands between the command and its first answer."""
     heavy = "{'mcp', 'mcp_types', 'pydantic', 'aiohttp', 'leaseway.sdk'}"
     code = (
-        "import sys, leaseway.cli.commands.mcp, leaseway.front.greeting;"
+        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.greeting;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(

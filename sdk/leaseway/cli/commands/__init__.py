@@ -1,4 +1,4 @@
-"""The subcommands, one module for each group.
+"""The subcommands, a folder for each purpose and a module for each group.
 
 Imported when a command runs, so that help stays quick.
 """

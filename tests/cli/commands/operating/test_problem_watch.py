@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result
 from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli.commands import watch as watching
-from leaseway.cli.commands.problem_watch import changes
+from leaseway.cli.commands.operating import watch as watching
+from leaseway.cli.commands.operating.problem_watch import changes
 from leaseway.sdk import ControlPlaneUnavailable, ProblemInfo
 
 Run = Callable[..., Result]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli.commands import operate
+from leaseway.cli.commands.running import operate
 from leaseway.sdk import ControlPlaneUnavailable, InvalidRequest, LeaseLost
 
 Run = Callable[..., Result]

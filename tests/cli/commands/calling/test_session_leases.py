@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.cli.commands.session_leases import tell_new_lease
+from leaseway.cli.commands.calling.session_leases import tell_new_lease
 from leaseway.sdk import ControlPlaneUnavailable
 from leaseway.sdk.operators import observe
 

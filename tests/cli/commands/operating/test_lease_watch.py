@@ -11,9 +11,9 @@ import pytest
 from click.testing import Result
 from tests.cli.fakes import FakeClient, stand_in
 
-from leaseway.cli.commands import lease_watch
-from leaseway.cli.commands import watch as watching
-from leaseway.cli.commands.lease_watch import lease_changes
+from leaseway.cli.commands.operating import lease_watch
+from leaseway.cli.commands.operating import watch as watching
+from leaseway.cli.commands.operating.lease_watch import lease_changes
 from leaseway.sdk import ControlPlaneUnavailable, LeaseInfo
 
 Run = Callable[..., Result]

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 
 import click
 
-from leaseway.cli.commands.child_processes import Child
-from leaseway.cli.commands.planes import exit_with_stdin_option, serve, uvloop_factory
+from leaseway.cli.commands.running.child_processes import Child
+from leaseway.cli.commands.running.planes import exit_with_stdin_option, serve, uvloop_factory
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
     ENDPOINT,

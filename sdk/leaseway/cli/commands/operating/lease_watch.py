@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from leaseway.cli.commands.watch import watch
+from leaseway.cli.commands.operating.watch import watch
 from leaseway.cli.options.common import Connection
 from leaseway.cli.output.tables import json_line, plain
 from leaseway.wire.names import DEFAULT_TENANT

@@ -174,7 +174,7 @@ def test_up_tells_its_workers_where_the_vault_is(
         async def run(self) -> int:
             return 0
 
-    monkeypatch.setattr("leaseway.cli.commands.up._Up", Up)
+    monkeypatch.setattr("leaseway.cli.commands.running.up._Up", Up)
     config = tmp_path / "mcp.yaml"
     config.write_text("version: 1\nservers: {}\n")
     assert run("up", "--config", str(config)).exit_code == 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.session_leases import tell_new_lease
+from leaseway.cli.commands.calling.session_leases import tell_new_lease
 from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.lease_watch import watch_leases
-from leaseway.cli.commands.problem_watch import watch_problems
+from leaseway.cli.commands.operating.lease_watch import watch_leases
+from leaseway.cli.commands.operating.problem_watch import watch_problems
 from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.options.common import Connection, client_options, json_option
 from leaseway.cli.options.connection import ask

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.cli.commands import planes
+from leaseway.cli.commands.running import planes
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, timeout_option
 from leaseway.cli.options.connection import ask

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.cli.commands import child_processes as children
-from leaseway.cli.commands.child_processes import Child
+from leaseway.cli.commands.running import child_processes as children
+from leaseway.cli.commands.running.child_processes import Child
 from leaseway.cli.errors import CliFailure
 from leaseway.wire.backoff import Backoff
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from leaseway.cli.commands.watch import watch
+from leaseway.cli.commands.operating.watch import watch
 from leaseway.cli.options.common import Connection
 from leaseway.cli.output.tables import json_line, one_line, plain
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.check import print_issues
-from leaseway.cli.commands.config_diff import CHANGED, compared
+from leaseway.cli.commands.configuring.check import print_issues
+from leaseway.cli.commands.configuring.config_diff import CHANGED, compared
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
 from leaseway.cli.options.config import (

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.commands.child_processes import Child
-from leaseway.cli.commands.status import say_how_many_are_up, wait_until_ready
+from leaseway.cli.commands.operating.status import say_how_many_are_up, wait_until_ready
+from leaseway.cli.commands.running.child_processes import Child
 from leaseway.cli.errors import USAGE, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.calls import first_line
-from leaseway.cli.commands.session_leases import tell_new_lease
+from leaseway.cli.commands.calling.calls import first_line
+from leaseway.cli.commands.calling.session_leases import tell_new_lease
 from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.errors import CliFailure
 from leaseway.cli.options.common import (

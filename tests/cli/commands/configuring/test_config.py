@@ -12,15 +12,15 @@ import yaml
 from click.testing import Result
 from tests.cli.memory import answering
 
-from leaseway.cli.commands import config as configuration
-from leaseway.cli.commands.config_diff import compared
+from leaseway.cli.commands.configuring import config as configuration
+from leaseway.cli.commands.configuring.config_diff import compared
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.parse import Layer
 from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
 
 Run = Callable[..., Result]
 
-CORPUS = Path(__file__).resolve().parents[2] / "corpus"
+CORPUS = Path(__file__).resolve().parents[3] / "corpus"
 SYSTEM = """\
 version: 1
 servers:
