@@ -25,6 +25,7 @@ class Able:
     most: int = bounds.MAX_INSTANCES
     holding: Collection[str] = ()
     suspect: Collection[str] = ()
+    spares: Collection[str] = ()
 
     def takes(self, worker_id: str) -> bool:
         return worker_id in self.ids

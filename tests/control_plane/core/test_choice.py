@@ -65,20 +65,27 @@ class Choices(RuleBasedStateMachine):
         mine = {where for each, where in units if each.session == key.session}
         return min(
             roomy,
-            key=lambda one: (able.suspects(one), one not in mine, self.load(one), one),
+            key=lambda one: (
+                able.suspects(one),
+                one not in mine,
+                self.load(one),
+                one not in mine and not able.suspects(one) and one not in able.spares,
+                one,
+            ),
             default=None,
         )
 
-    @rule(key=keys, ids=some, excluded=some, suspect=some, most=st.integers(1, 3))
+    @rule(key=keys, ids=some, excluded=some, suspect=some, spares=some, most=st.integers(1, 3))
     def place(
         self,
         key: LeaseKey,
         ids: frozenset[str],
         excluded: frozenset[str],
         suspect: frozenset[str],
+        spares: frozenset[str],
         most: int,
     ) -> None:
-        able = Able(ids or NAMES, most, suspect=suspect)
+        able = Able(ids or NAMES, most, suspect=suspect, spares=spares)
         placed = self.table.place(key, able, excluded, self.now)
         if placed is not None and placed.lease_id is not None:
             assert self.held[placed.lease_id].key == key

@@ -99,3 +99,18 @@ def test_a_server_that_no_worker_serves_is_failing() -> None:
     for worker_id in ("w1", "w2"):
         state.worker_left(worker_id, at(2))
     assert stands(state) == ("failing", 0, 0)
+
+
+def test_a_lease_goes_where_a_spare_waits_among_workers_with_as_few() -> None:
+    state = fleet(shared=False)
+    tell(state, "w2", "ready", role="spare")
+    assert place(state, LeaseKey("t", "s1", "a"), (), at(3)) == Placement("w2")
+    assert place(state, LeaseKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
+    tell(state, "w2", "starting", role="spare")
+    assert place(state, LeaseKey("t", "s3", "a"), (), at(3)) == Placement("w1"), "it is taken"
+    tell(state, "w2", "ready", role="spare")
+    state.worker_left("w2", at(4))
+    state.roster.forget_lost(at(30))
+    assert place(state, LeaseKey("t", "s4", "a"), (), at(30)) == Placement("w1")
+    launch = state.servers.last_known_good[VariantKey("a")].launch_hash
+    assert not state.roster.with_spare((VariantKey("a"), launch))

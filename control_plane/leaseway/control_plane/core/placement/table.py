@@ -101,6 +101,10 @@ class Eligible(Protocol):
     def most(self) -> int:
         """How many leases of the server in question a worker may have."""
 
+    @property
+    def spares(self) -> Collection[str]:
+        """Which workers have a client of the server that is up and waits for a lease."""
+
     def takes(self, worker_id: str) -> bool:
         """Return whether a worker could hold the lease."""
 
@@ -338,17 +342,29 @@ class PlacementTable:
     def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
         """Return the session's worker, else the least loaded; suspect ones only after all others.
 
-        Only workers with room are looked at, in that order, up to the first that will do.
+        Only workers with room are looked at, in that order, up to the first that will do. Of those
+        as little loaded as that one, it is one that has a spare.
         """
-        second_best = None
-        for worker_id in chain(self._preferred(key), self._roomy):
+
+        def will_do(worker_id: str) -> bool:
             if worker_id in excluded or not eligible.takes(worker_id):
+                return False
+            return self.load_of(worker_id, key.server_id) < eligible.most
+
+        mine = list(self._preferred(key))
+        second_best = None
+        for worker_id in chain(mine, self._roomy):
+            if not will_do(worker_id):
                 continue
-            if self.load_of(worker_id, key.server_id) >= eligible.most:
+            if eligible.suspects(worker_id):
+                second_best = second_best or worker_id
                 continue
-            if not eligible.suspects(worker_id):
+            if worker_id in mine or worker_id in eligible.spares:
                 return worker_id
-            second_best = second_best or worker_id
+            load = self.load(worker_id)
+            equals = (one for one in eligible.spares if one in self._roomy)
+            ready = (one for one in equals if self.load(one) == load and will_do(one))
+            return min((one for one in ready if not eligible.suspects(one)), default=worker_id)
         return second_best
 
     def _displace(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:

@@ -38,6 +38,10 @@ class _Holders:
     now: float
     most: int
 
+    @property
+    def spares(self) -> Collection[str]:
+        return self.state.roster.with_spare((self.served.key, self.served.hashes.launch))
+
     def takes(self, worker_id: str) -> bool:
         record = self.state.workers.get(worker_id)
         return record is not None and record.takes_work and record.subscription.has(self.served)

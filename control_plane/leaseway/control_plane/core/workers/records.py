@@ -120,6 +120,7 @@ class WorkerRecord:
         owed: Variants whose content it was asked for and has not sent yet.
         asked_at: When it was asked for them.
         refusals_shown: What it refuses, as the open problems say.
+        spares: Launches of which a client is up there that waits for a lease.
         twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
     """
 
@@ -134,6 +135,7 @@ class WorkerRecord:
     calls_in_flight: int = 0
     refusals_shown: list[Refusal] = field(default_factory=list)
     twins_revoked: set[str] = field(default_factory=set)
+    spares: frozenset[Launched] = frozenset()
     _up: frozenset[Launched] = frozenset()
     _failing: frozenset[Launched] = frozenset()
 
@@ -146,6 +148,8 @@ class WorkerRecord:
             if one.state == "ready" and one.role in ("", "shared", "spare")
         }
         self._up = frozenset(usable)
+        ready = (one for one in instances if one.state == "ready" and one.role == "spare")
+        self.spares = frozenset(one.launched for one in ready)
         self._failing = frozenset({one.launched for one in instances if one.failures} - usable)
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:

@@ -6,7 +6,7 @@ comes from the workers and is gone when they are (DESIGN §5, §8).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
@@ -16,6 +16,7 @@ from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Pla
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.workers.actions import Action, DrainWorker, RevokeLease
 from leaseway.control_plane.core.workers.records import (
+    Launched,
     WorkerHello,
     WorkerRecord,
     WorkerRefused,
@@ -57,9 +58,14 @@ class Roster:
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
+    _spares: dict[Launched, set[str]] = field(default_factory=dict)  # the workers that have some
 
     def queue_action(self, worker_id: str, action: Action) -> None:
         self._unsent.append((worker_id, action))
+
+    def with_spare(self, launched: Launched) -> Collection[str]:
+        """Return the workers that said last that a spare of a launch is up on them."""
+        return self._spares.get(launched, ())
 
     def take_unsent(self) -> list[tuple[str, Action]]:
         """Return the actions queued since the last call, each with its worker's id."""
@@ -83,6 +89,7 @@ class Roster:
         before = known.subscription if known is not None else None
         record = WorkerRecord(hello, Subscription.begun(hello.held, before))
         record.has_instances(hello.instances)
+        self._note_spares(record.id, known.spares if known is not None else (), record.spares)
         self.workers[address.id] = record
         self._away.pop(address.id, None)
         self._moved(address.id)
@@ -123,7 +130,9 @@ class Roster:
             record.draining = True
             self._moved(record.id)
         if report.instances is not None:
+            before = record.spares
             record.has_instances(report.instances)
+            self._note_spares(record.id, before, record.spares)
         self._take_leases(record, report)
         healed = [self._clear_reported(record, problem) for problem in report.cleared]
         self._show_refusals(record, now)
@@ -338,8 +347,19 @@ class Roster:
         key = VariantKey(problem.server_id, problem.tenant)
         return record.subscription.heal(key, problem.reason)
 
+    def _note_spares(
+        self, worker_id: str, before: Collection[Launched], now: Collection[Launched]
+    ) -> None:
+        for launched in before:
+            if launched not in now:
+                self._spares[launched].discard(worker_id)
+                if not self._spares[launched]:
+                    del self._spares[launched]
+        for launched in now:
+            self._spares.setdefault(launched, set()).add(worker_id)
+
     def _forget(self, worker_id: str) -> None:
-        del self.workers[worker_id]
+        self._note_spares(worker_id, self.workers.pop(worker_id).spares, ())
         self._away.pop(worker_id, None)
         self._moved(worker_id)
         self.generation += 1
