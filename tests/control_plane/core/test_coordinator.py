@@ -385,6 +385,28 @@ def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     assert len(exposed(state)) == 2
 
 
+def test_silent_workers_hold_up_a_new_server_once_however_many_join() -> None:
+    first, holder = started(spec("a"))
+    state, worker = started(spec("b"))
+    mute = hello("w", held=holder.hashes(), highest_version=first.visible.version)
+    load(state, spec("b"), spec("c"), now=at(5))
+    for number in range(600):  # one every tenth of a second, for a minute
+        now = at(5 + number / 10)
+        address = replace(mute.address, id=f"mute{number}")
+        state.worker_joined(replace(mute, address=address), now)
+        state.tick(now)
+        run(state, [worker], now)
+        if "c_echo" in exposed(state):
+            break
+    assert number <= 151, "15 s after the first of them"
+    state.worker_joined(replace(mute, address=replace(mute.address, id="late")), at(30))
+    load(state, spec("b"), spec("c"), spec("d"), now=at(31))
+    run(state, [worker], at(31))
+    state.tick(at(32))
+    run(state, [worker], at(32))
+    assert "d_echo" in exposed(state)
+
+
 def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() -> None:
     first, holder = started(spec("a"))
     state, worker = started(spec("b"))

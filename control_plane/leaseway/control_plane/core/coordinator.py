@@ -12,6 +12,7 @@ stands in `line`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import Listing
@@ -46,6 +47,9 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 
 _CONTENT_WITHIN: Final = 15.0
+_NO_WAIT_AFTER: Final = 600.0
+"""Seconds for which no worker's content is waited for, once one did not send it: however many join
+and stay silent, they hold up what is configured once."""
 """Seconds that a worker may take to send the content that it was asked for."""
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
@@ -69,6 +73,7 @@ class Coordinator:
         self, now: Moment, *, epoch: int, expected_workers: int = 0, elected: bool = False
     ) -> None:
         self.epoch = epoch
+        self._waits_again_at = -inf
         self._elected = elected
         self.problems = ProblemTable()
         self.client_problems = ClientProblems(self.problems)
@@ -338,7 +343,11 @@ class Coordinator:
             if known.get(key) != hashes
             and (key not in last_known_good or last_known_good[key].launch_hash != hashes.launch)
         }
-        record.owed, record.asked_at = wanted, now.mono
+        record.owed = wanted if now.mono >= self._waits_again_at else set()
+        record.asked_at = min(
+            (each.asked_at for each in self.workers.values() if each.owed and each is not record),
+            default=now.mono,
+        )
         if wanted:
             self.roster.queue_action(record.id, WantContent(tuple(sorted(wanted))))
 
@@ -353,6 +362,7 @@ class Coordinator:
                 )
                 problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=record.id)
                 self.problems.report(problem, now.unix)
+                self._waits_again_at = now.mono + _NO_WAIT_AFTER
                 self._owes_nothing(record, now)
 
     def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:

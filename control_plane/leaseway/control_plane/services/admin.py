@@ -123,6 +123,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         # Whatever it says of itself: other scopes, and workers, are what the system itself found.
         problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")
+        tenant = caller().tenant
+        if tenant is not None:
+            problem = replace(problem, tenant=tenant)
         self._plane.act(lambda state, now: state.problem_met(problem, now))
         return admin_pb2.ReportProblemResponse()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, cast
 
 from leaseway.control_plane.core.approvals import Question
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
 from leaseway.control_plane.core.problems import Problem, Scope
@@ -29,15 +30,17 @@ from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.durations import seconds
 from leaseway.wire.names import DEFAULT_TENANT
 
-MAX_VERSION: Final = 1 << 53
-"""Versions and epochs begin at microseconds since 1970; this one is of the year 2255."""
+_MOST_AHEAD: Final = 10 * 366 * 24 * 3600.0
+"""Seconds by which a version or an epoch, which begin near microseconds since 1970, may be ahead of
+the clock; epochs of a Lease are some years ahead. The bound moves faster than versions grow: what this control plane makes of the highest
+that it takes is within the bound when workers come back with it."""
 
 _LONGEST_ARGUMENTS: Final = 10_000
 _LONGEST = 256
 """Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
 
 
-def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
+def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
     """Return how a worker introduces itself.
 
     Raises:
@@ -47,7 +50,8 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
     worker = message.worker
     if not worker.id or not worker.incarnation or not worker.address:
         raise MalformedMessage("A worker must name its id, its incarnation and its address.")
-    if max(message.highest_registry_version, message.highest_epoch) > MAX_VERSION:
+    latest = (now.unix + _MOST_AHEAD) * 1e6
+    if max(message.highest_registry_version, message.highest_epoch) > latest:
         raise MalformedMessage(
             "A worker says that it has seen a registry version or an epoch of the far future; "
             "restart it."
@@ -60,7 +64,7 @@ def hello_from_wire(message: sync_pb2.Hello, now: float) -> WorkerHello:
         highest_version=message.highest_registry_version,
         highest_epoch=message.highest_epoch,
         held={key_from_wire(held.key): hashes_from_wire(held) for held in message.held},
-        leases=tuple(_lease_from_wire(lease, worker.id, now) for lease in message.leases),
+        leases=tuple(_lease_from_wire(lease, worker.id, now.mono) for lease in message.leases),
         instances=_instances_from_wire(message.instances, worker.id),
         servers=tuple(message.servers),
     )

@@ -152,7 +152,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 f"The worker speaks protocol version {first.hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
-        return hello_from_wire(first.hello, self._plane.clock().mono)
+        return hello_from_wire(first.hello, self._plane.clock())
 
     async def _welcome(self, context: _Context) -> None:
         welcome = sync_pb2.Welcome(

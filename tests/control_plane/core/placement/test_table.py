@@ -135,6 +135,33 @@ def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
     assert chosen.lease_id == "old"
 
 
+def test_no_report_of_age_ends_a_lease_that_was_placed() -> None:
+    table = table_of(w1=2, w2=2)
+    assert table.place(key("s1"), ONLY, (), 0.0)
+    assert table.gained(held("placed", "w1", "s1", granted_at=5.0)) == ()
+    for granted_at in (1.0, 5.0, 1.0):
+        twins = table.gained(held("a-claim", "w2", "s1", granted_at=granted_at))
+        assert [one.id for one in twins] == ["placed", "a-claim"]
+    twins = table.gained(held("placed", "w1", "s1", granted_at=6.0))  # a slow report of its own
+    chosen = table.place(key("s1"), WORKERS, (), 0.0)
+    assert chosen is not None
+    assert chosen.worker_id in ("w1", "w2")
+    table.lost("placed")
+    table.lost("a-claim")
+    assert not table.leases
+
+
+def test_a_worker_speaks_for_its_own_leases_only() -> None:
+    table = table_of(w1=2, w2=2)
+    table.gained(held("L1", "w1", "s1"))
+    assert table.gained(held("L1", "w2", "s2")) == ()
+    assert (table.leases["L1"].worker_id, table.held_by("w2")) == ("w1", 0)
+    table.lost("L1", "w2")
+    assert table.held_by("w1") == 1
+    table.lost("L1", "w1")
+    assert not table.leases
+
+
 def test_a_holder_that_is_behind_with_the_registry_still_holds() -> None:
     table = table_of(w1=2, w2=2)
     table.gained(held("L1", "behind", "s1"))

@@ -6,6 +6,7 @@ from tests.control_plane.core.builders import at, hello, spec
 from tests.control_plane.core.test_coordinator import FakeWorker, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.queries.standing import servers_up, standing
@@ -66,7 +67,7 @@ def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_anot
 
 def test_a_worker_without_capacity_is_one_without() -> None:
     ref = catalog_pb2.WorkerRef(id="w1", incarnation="run", address="127.0.0.1:1")
-    assert hello_from_wire(sync_pb2.Hello(worker=ref), 0.0).capacity == 0
+    assert hello_from_wire(sync_pb2.Hello(worker=ref), Moment(0.0, 0.0)).capacity == 0
 
 
 def stands(state: Coordinator) -> tuple[str, int, int]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import inf, nextafter
 from typing import Protocol
 
 from leaseway.wire import bounds
@@ -152,6 +153,7 @@ class PlacementTable:
     _roomy: LoadOrder = field(default_factory=LoadOrder)
     _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
     _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
+    _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
 
     def knows(self, key: LeaseKey) -> bool:
         return key in self._by_key
@@ -271,11 +273,24 @@ class PlacementTable:
         return Placement(chosen)
 
     def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
-        """Record a reported lease; where it has a twin, return all with its key, oldest first."""
+        """Record a reported lease; where it has a twin, return all with its key, oldest first.
+
+        An id that another worker holds stays that worker's. A lease that nobody placed is younger
+        than those of its key that were placed on other workers, whatever its worker says.
+        """
+        known = self.leases.get(lease.id)
+        if known is not None and known.worker_id != lease.worker_id:
+            return ()
+        is_placed = lease.id in self._placed
         self.lost(lease.id)
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id == lease.worker_id:
             self._cancel(lease.key)
+            is_placed = True
+        if is_placed:
+            self._placed.add(lease.id)
+        else:
+            lease = self._after_placed(lease)
         self.leases[lease.id] = lease
         self._held.setdefault(lease.worker_id, {})[lease.id] = lease
         self._count(lease.key, lease.worker_id, 1)
@@ -287,11 +302,20 @@ class PlacementTable:
         held.sort(key=lambda one: (one.granted_at, one.id))
         return tuple(held) if len(held) > 1 else ()
 
-    def lost(self, lease_id: str) -> None:
-        """Forget a lease that has ended; an unknown one is no error."""
-        lease = self.leases.pop(lease_id, None)
-        if lease is None:
+    def _after_placed(self, lease: HeldLease) -> HeldLease:
+        others = self._by_key.get(lease.key, ())
+        latest = max((one.granted_at for one in others if one.id in self._placed), default=None)
+        if latest is None or lease.granted_at > latest:
+            return lease
+        return replace(lease, granted_at=nextafter(latest, inf))
+
+    def lost(self, lease_id: str, worker_id: str | None = None) -> None:
+        """Forget a lease that has ended; an unknown one, or one of another worker, is no error."""
+        lease = self.leases.get(lease_id)
+        if lease is None or worker_id not in (None, lease.worker_id):
             return
+        del self.leases[lease_id]
+        self._placed.discard(lease_id)
         mine = self._held[lease.worker_id]
         del mine[lease_id]
         if not mine:

@@ -146,7 +146,7 @@ class Roster:
             if lease.id in ended:  # it came and went: what was reserved for it is free
                 self.placements.gained(lease)
         for lease_id in report.lost:
-            self.placements.lost(lease_id)
+            self.placements.lost(lease_id, record.id)
             record.twins_revoked.discard(lease_id)
         for lease in report.gained:
             if lease.id not in ended:
