@@ -385,26 +385,40 @@ def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     assert len(exposed(state)) == 2
 
 
-def test_silent_workers_hold_up_a_new_server_once_however_many_join() -> None:
+def test_six_hundred_silent_workers_hold_up_a_new_server_once_and_for_a_bounded_time() -> None:
     first, holder = started(spec("a"))
     state, worker = started(spec("b"))
-    mute = hello("w", held=holder.hashes(), highest_version=first.visible.version)
-    load(state, spec("b"), spec("c"), now=at(5))
-    for number in range(600):  # one every tenth of a second, for a minute
-        now = at(5 + number / 10)
+    mute = hello("mute", held=holder.hashes(), highest_version=first.visible.version)
+
+    def join(number: int, now: Moment) -> None:
         address = replace(mute.address, id=f"mute{number}")
         state.worker_joined(replace(mute, address=address), now)
+        go_on(now)
+
+    def go_on(now: Moment) -> None:
         state.tick(now)
-        run(state, [worker], now)
-        if "c_echo" in exposed(state):
-            break
-    assert number <= 151, "15 s after the first of them"
-    state.worker_joined(replace(mute, address=replace(mute.address, id="late")), at(30))
+        mine = [action for name, action in state.take_actions() if name == worker.id]
+        for action in mine:
+            if isinstance(action, PushDelta):
+                state.acked(worker.id, action.push.nonce, now)
+            elif isinstance(action, StartProbe):
+                state.probe_ended(action.id, listing("echo"), now)
+        if mine:
+            go_on(now)
+
+    join(0, at(5))
+    load(state, spec("b"), spec("c"), now=at(6))
+    for number in range(1, 600):
+        join(number, at(6 + number / 60))  # all within ten seconds
+    go_on(at(16))
+    assert "c" not in exposed(state).values()
+    go_on(at(20.1))  # 15 s after the first of them
+    go_on(at(21))
+    assert "c" in exposed(state).values()
+    join(600, at(30))
     load(state, spec("b"), spec("c"), spec("d"), now=at(31))
-    run(state, [worker], at(31))
-    state.tick(at(32))
-    run(state, [worker], at(32))
-    assert "d_echo" in exposed(state)
+    go_on(at(32))
+    assert "d" in exposed(state).values()
 
 
 def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() -> None:

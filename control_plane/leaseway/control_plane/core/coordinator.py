@@ -390,7 +390,8 @@ class Coordinator:
         able = {
             record.id: record.hello.scope for record in self.workers.values() if record.takes_work
         }
-        for job, probe in self.servers.probes.start(able, now.mono):
+        silent = {one for one in able if not self.workers[one].subscription.acked_version}
+        for job, probe in self.servers.probes.start(able, now.mono, silent):
             self.roster.queue_action(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
 
     def _look_for_workers(self, now: Moment) -> None:

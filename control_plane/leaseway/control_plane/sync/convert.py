@@ -32,8 +32,8 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 _MOST_AHEAD: Final = 10 * 366 * 24 * 3600.0
 """Seconds by which a version or an epoch, which begin near microseconds since 1970, may be ahead of
-the clock; epochs of a Lease are some years ahead. The bound moves faster than versions grow: what this control plane makes of the highest
-that it takes is within the bound when workers come back with it."""
+the clock; epochs of a Lease are some years ahead. The bound moves faster than versions grow: what
+this control plane makes of the highest that it takes is within it when workers come back."""
 
 _LONGEST_ARGUMENTS: Final = 10_000
 _LONGEST = 256

@@ -6,7 +6,7 @@ and full jitter, elsewhere if there is an elsewhere; one whose spec has moved on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
@@ -76,9 +76,18 @@ class ProbeSchedule:
         return job.running if job else None
 
     def start(
-        self, workers: Mapping[str, WorkerScope], now: float
+        self,
+        workers: Mapping[str, WorkerScope],
+        now: float,
+        silent: Collection[str] = (),
     ) -> list[tuple[ProbeJob, StartedProbe]]:
-        """Start what is due on workers with room, spread evenly; return what was started."""
+        """Start what is due on workers with room, spread evenly; return what was started.
+
+        Args:
+            workers: Which there are, and what they may have.
+            now: The time.
+            silent: Those that have not acknowledged anything since they joined: they come last.
+        """
         running = dict.fromkeys(workers, 0)
         for job in self.jobs.values():
             if job.running is not None and job.running.worker_id in running:
@@ -93,7 +102,7 @@ class ProbeSchedule:
             able = [worker for worker in free if workers[worker].takes(job.spec)]
             if not able:
                 continue
-            worker_id = min(able, key=lambda w: (w == job.last_worker, running[w], w))
+            worker_id = min(able, key=lambda w: (w in silent, w == job.last_worker, running[w], w))
             running[worker_id] += 1
             job.last_worker = worker_id
             deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
