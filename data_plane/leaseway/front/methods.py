@@ -366,6 +366,7 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
         listener = request.listener
         if "progressToken" in meta:
             listener.token = encode(meta["progressToken"])
+            listener.wants_progress = True
         if request.modern:
             level = meta.get(LOG_LEVEL_META_KEY)
             listener.log_level = level if level in LOG_LEVELS else ""

@@ -23,8 +23,11 @@ from leaseway.wire.bounds import LEASE_TTL, MAX_ASKS
 from leaseway.wire.errors import Fault
 
 
-class Listener:
-    """The client's side of one request under way.
+class Listener(CallEvents):
+    """The client's side of one request under way: what its server says goes on to it at once.
+
+    Args:
+        send: As the attribute.
 
     Attributes:
         token: The client's progress token as JSON; empty where it wants no progress.
@@ -39,70 +42,41 @@ class Listener:
         lease_ttl: Seconds that a lease lives which the request acquires.
     """
 
-    __slots__ = (
-        "answers",
-        "ask",
-        "input",
-        "lease_ttl",
-        "log_level",
-        "meta",
-        "passes_input",
-        "send",
-        "token",
-        "withdraw",
-    )
+    # Most requests ask for nothing beside their result; what all have in common stands here.
+    token = b""
+    log_level = ""
+    answers: tuple[str, ...] = ()
+    ask: Callable[[Question], None] | None = None
+    withdraw: Callable[[Question], None] | None = None
+    wants_progress = False
+    inline_media = True
+    lease_ttl: float = LEASE_TTL
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
-        self.token = b""
-        self.log_level = ""
-        self.answers: tuple[str, ...] = ()
         self.send = send
-        self.ask: Callable[[Question], None] | None = None
-        self.withdraw: Callable[[Question], None] | None = None
-        self.passes_input = False
-        self.input = b""
-        self.meta = b""
-        self.lease_ttl = LEASE_TTL
-
-
-class Relayed(CallEvents):
-    """What a server says during one request, handed on to its client at once.
-
-    Args:
-        listener: The client's side.
-    """
-
-    def __init__(self, listener: Listener) -> None:
-        self.wants_progress = bool(listener.token)
-        self.log_level = listener.log_level
-        self.answers = listener.answers
-        self.inline_media = True
-        self.passes_input = listener.passes_input
-        self.input = listener.input
-        self.meta = listener.meta
-        self.lease_ttl = listener.lease_ttl
-        self._listener = listener
-        self._open: dict[int, Question] = {}
+        self._open: dict[int, Question] | None = None
 
     def take_progress(self, frame: execution_pb2.Progress) -> None:
-        """Pass a report on."""
-        parts = [b'{"progressToken":%b,"progress":%b' % (self._listener.token, _number(frame))]
+        """Pass a report on; who goes on with a call may want none."""
+        if not self.token:
+            return
+        parts = [b'{"progressToken":%b,"progress":%b' % (self.token, _number(frame))]
         if frame.HasField("total"):
             parts.append(b',"total":%b' % _json_number(frame.total))
         if frame.message:
             parts.append(b',"message":%b' % encode(frame.message))
-        self._listener.send(notification("notifications/progress", b"".join(parts) + b"}"))
+        self.send(notification("notifications/progress", b"".join(parts) + b"}"))
 
     def take_log(self, frame: execution_pb2.LogMessage) -> None:
         logger = b',"logger":%b' % encode(frame.logger) if frame.logger else b""
         parts = (encode(frame.level), logger, frame.data or b"null")
-        self._listener.send(
-            notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts)
-        )
+        self.send(notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts))
 
     def take_question(self, question: Question) -> None:
         """Ask the client."""
-        ask = self._listener.ask
+        ask = self.ask
+        if self._open is None:
+            self._open = {}
         if ask is None or question.method not in self.answers:
             question.refuse(f"This client does not answer {question.method}.")
         elif len(self._open) >= MAX_ASKS:
@@ -113,9 +87,9 @@ class Relayed(CallEvents):
 
     def withdraw_question(self, ask_id: int) -> None:
         """Notify the client that its server has withdrawn a question."""
-        question = self._open.pop(ask_id, None)
-        if question is not None and self._listener.withdraw is not None:
-            self._listener.withdraw(question)
+        question = self._open.pop(ask_id, None) if self._open else None
+        if question is not None and self.withdraw is not None:
+            self.withdraw(question)
 
     def begin_anew(self) -> None:
         """Withdraw what a failed try asked; another try follows."""
@@ -133,10 +107,8 @@ async def call_tool(
         LeasewayError: It failed.
     """
     runtime, key = session._at()
-    events = Relayed(listener)
-    return await _settled(
-        runtime, key, events, runtime.caller.relay(key, name, arguments, None, events)
-    )
+    call = runtime.caller.relay(key, name, arguments, None, listener)
+    return await _settled(runtime, key, listener, call)
 
 
 async def send_request(
@@ -148,8 +120,8 @@ async def send_request(
         LeasewayError: It failed.
     """
     runtime, key = session._at()
-    events = Relayed(listener)
-    return await _settled(runtime, key, events, runtime.caller.request(key, request, None, events))
+    call = runtime.caller.request(key, request, None, listener)
+    return await _settled(runtime, key, listener, call)
 
 
 def forget_leases(session: AsyncSession) -> None:
@@ -161,7 +133,7 @@ def forget_leases(session: AsyncSession) -> None:
 
 
 async def _settled(
-    runtime: Runtime, session: str, events: Relayed, call: Coroutine[Any, Any, ToolResult]
+    runtime: Runtime, session: str, listener: Listener, call: Coroutine[Any, Any, ToolResult]
 ) -> ToolResult:
     try:
         return await call
@@ -171,7 +143,7 @@ async def _settled(
             runtime.leases.book.end_known(session, fault.metadata.get("lease", ""))
         raise error_from_fault(fault) from None
     finally:
-        events.begin_anew()
+        listener.begin_anew()
 
 
 def _number(frame: execution_pb2.Progress) -> bytes:
