@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -243,6 +244,34 @@ async def test_over_stdio_it_runs_the_servers_of_a_file_itself(tmp_path: Path) -
         assert {"echo", "list_files"} <= {tool.name for tool in (await client.list_tools()).tools}
         assert text_of(await client.call_tool("echo", {"text": "here"})) == "here"
         assert not (await client.call_tool("list_files", {})).is_error
+    await eventually(lambda: not set(descendants(os.getpid())) - before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_over_stdio_a_signal_ends_it_and_its_servers(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text(yaml.safe_dump({"version": 1, "servers": {"files": kit(tmp_path)}}))
+    before = set(descendants(os.getpid()))
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *("mcp", "--config", str(config)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list_files"}}
+    async with asyncio.timeout(2 * BOUND):
+        for message in (INITIALIZE, call):
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            answer = json.loads(await process.stdout.readline())
+            assert "result" in answer, answer
+        assert len(set(descendants(os.getpid())) - before) > 2, "a server runs behind the planes"
+        process.send_signal(number)
+        assert await process.stdout.read() == b""
+        assert await process.wait() == 0
     await eventually(lambda: not set(descendants(os.getpid())) - before)
 
 
