@@ -85,6 +85,18 @@ def _text(file: object) -> str:
     return file.read().decode()
 
 
+async def test_a_history_without_events_is_told_beside_the_output(system: System) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY, "events", "--server", "nobody", "--json",
+        env={**os.environ, "LEASEWAY_ADDRESS": system.address},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    output, told = await asyncio.wait_for(process.communicate(), 2 * BOUND)
+    assert (process.returncode, output) == (0, b"")
+    assert b"Nothing of server 'nobody' is in the history." in told
+
+
 async def test_keys_of_a_terminal_sort_and_end_top(system: System) -> None:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)

@@ -1,7 +1,7 @@
 // What is wrong with what to do about it, and what has happened.
 import { Badge, Empty, EventList, Failure, Search, WhatToDo, ago, html, query, useDebounced, useFetched, useState } from "./parts.js";
 
-const KINDS = ["reload", "commit", "problem", "worker", "instance", "lease", "operator", "approval"];
+const KINDS = ["reload", "commit", "server", "instance", "worker", "lease", "problem", "approval", "operator"];
 
 export function Problems({ live, runbook, now }) {
   const [words, setWords] = useState("");

@@ -164,8 +164,12 @@ def events(
         from leaseway.sdk.operators.observe import fetch_events, follow_events
 
         if not follow:
-            for event in await fetch_events(client, server_id=server, kinds=kinds, last=last):
+            found = await fetch_events(client, server_id=server, kinds=kinds, last=last)
+            for event in found:
                 _print_event(event, as_json)
+            if not found:
+                of = f" of server '{server}'" if server else ""
+                click.echo(f"leaseway: Nothing{of} is in the history. See --follow.", err=True)
             return
         stream = follow_events(
             client, server_id=server, kinds=kinds, last=last, on_lost=_tell_once()
