@@ -38,16 +38,18 @@ def role(helm: str, namespace: str) -> list[dict[str, Any]]:
     return list(found["rules"])
 
 
-def grant(cluster: Cluster, namespace: str, rules: list[dict[str, Any]]) -> None:
-    """Give the user `plane` these rights, and no others, in a namespace."""
+def grant(
+    cluster: Cluster, namespace: str, rules: list[dict[str, Any]], user: str = "plane"
+) -> None:
+    """Give a user these rights, and no others, in a namespace."""
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     try:
-        cluster.grant(path, "plane", [])
+        cluster.grant(path, user, [])
     except ApiRefused as refused:
         if refused.code != 409:
             raise
-    found = cluster.request("GET", f"{path}/roles/plane")
-    cluster.request("PUT", f"{path}/roles/plane", {**found, "rules": rules})
+    found = cluster.request("GET", f"{path}/roles/{user}")
+    cluster.request("PUT", f"{path}/roles/{user}", {**found, "rules": rules})
 
 
 def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[str, Any]]:

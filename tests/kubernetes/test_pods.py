@@ -13,10 +13,18 @@ from tests.e2e.system import SERVERS, System, eventually, running
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelet import Kubelet, kubelet
 from tests.kubernetes.test_chart import of_kind, render
+from tests.kubernetes.test_install import grant, without
 
 from leaseway.sdk import AsyncClient, LeaseLost
 
 IMAGE = "registry.example/boxed:1"
+
+
+def role_of_workers(helm: str) -> list[dict[str, Any]]:
+    """Return the rules of the chart's Role for workers that run images."""
+    objects = render(helm, "--set=workers.pods.images=true")
+    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "Role")}
+    return list(roles["leaseway-images"])
 
 
 @pytest.fixture
@@ -24,14 +32,7 @@ async def node(
     cluster: Cluster, namespace: str, helm: str, tmp_path: Path
 ) -> AsyncIterator[Kubelet]:
     """Return a node that runs the image `boxed`; workers have the rights of the chart's Role."""
-    objects = render(helm, "--set=workers.pods.images=true")
-    roles = {each["metadata"]["name"]: each["rules"] for each in of_kind(objects, "Role")}
-    rules = [
-        (group, each["resources"], each["verbs"])
-        for each in roles["leaseway-images"]
-        for group in each["apiGroups"]
-    ]
-    cluster.grant(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}", "worker", rules)
+    grant(cluster, namespace, role_of_workers(helm), "worker")
     images = {IMAGE: ("/bin/sh", str(SERVERS / "boxed.sh"))}
     async with kubelet(cluster, namespace, tmp_path, images) as made:
         yield made
@@ -148,8 +149,35 @@ async def test_a_right_that_is_missing_is_named(
     async with running(tmp_path, {"box": server()}, environment=environment) as (_, client):
         said = await problem_of(client)
 
-    assert "403" in said
-    assert "give its service account that right" in said
+    assert "(403: give its service account that right)" in said
+
+
+@pytest.mark.parametrize(
+    ("resource", "verb", "said"),
+    [
+        ("pods", "create", "refused POST pods (403"),
+        ("pods", "watch", "refused watch pods (403"),
+        ("secrets", "create", "refused POST secrets (403"),
+    ],
+)
+async def test_one_right_that_a_worker_lacks_is_named(
+    cluster: Cluster,
+    namespace: str,
+    helm: str,
+    node: Kubelet,
+    environment: dict[str, str],
+    tmp_path: Path,
+    resource: str,
+    verb: str,
+    said: str,
+) -> None:
+    grant(cluster, namespace, without(role_of_workers(helm), resource, verb), "worker")
+    entry = server(env={"GREETING": {"env": "HELLO"}})
+    async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
+        found = await problem_of(client)
+
+    assert said in found
+    assert "403: give its service account that right" in found
 
 
 async def problem_of(client: AsyncClient) -> str:

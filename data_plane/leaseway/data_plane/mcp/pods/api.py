@@ -151,7 +151,9 @@ class Pods:
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             why = getattr(error, "message", "") or str(error) or type(error).__name__
-            raise PodFailure(f"the pod {name} can't be attached to: {why}") from None
+            status = getattr(error, "status", 0)
+            answered = f" ({status}{_hint(status)})" if status else ""
+            raise PodFailure(f"the pod {name} can't be attached to{answered}: {why}") from None
 
     def remove(self, name: str) -> asyncio.Task[None]:
         """Remove an instance's pod and secret, however long the API is away meanwhile."""
@@ -176,8 +178,9 @@ class Pods:
                     await self._ask("DELETE", f"{plural}/{name}", query=grace, but=(404,))
                 return
             except PodFailure as failure:
-                if attempt == 0:
-                    _logger.warning("The pod %s can't be removed yet: %s.", name, failure)
+                if attempt in (0, _REMOVAL_TRIES - 1):
+                    how = "is tried again" if attempt == 0 else "goes with the worker's own pod"
+                    _logger.warning("The pod %s can't be removed: %s. It %s.", name, failure, how)
             await asyncio.sleep(_BETWEEN_TRIES)
 
     async def _sweep(self, owner: Owner) -> None:
@@ -300,5 +303,9 @@ async def _refusal(what: str, answer: aiohttp.ClientResponse) -> str:
     text = await answer.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["message"]
-    hint = " (give its service account that right)" if answer.status == 403 else ""
-    return f"the Kubernetes API refused {what} ({answer.status}{hint}): {text[:500].rstrip('.')}"
+    status = f"{answer.status}{_hint(answer.status)}"
+    return f"the Kubernetes API refused {what} ({status}): {text[:500].rstrip('.')}"
+
+
+def _hint(status: int) -> str:
+    return ": give its service account that right" if status == 403 else ""
