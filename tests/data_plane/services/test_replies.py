@@ -10,7 +10,8 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.services import replies
+from leaseway.data_plane.services import exchange, replies
+from leaseway.identity.principal import Principal, Role
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -267,6 +268,37 @@ async def test_a_connection_has_a_bounded_number_of_streams(
         other = execution_pb2_grpc.ExecutionServiceStub(modest).Exchange()
         first = await asyncio.wait_for(other.read(), BOUND)
         assert first.HasField("worker")
+
+
+def _caller(tenant: str, agent: str) -> Principal:
+    return Principal("key", frozenset({Role.CALLER}), tenant, agent)
+
+
+def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two agents of one tenant hold more than the largest stream, which is of another tenant."""
+    monkeypatch.setattr(bounds, "MAX_HELD", 10)
+    ended: list[str] = []
+
+    class Stream(exchange.ExchangeStream):
+        held_bytes = 0
+        is_given_up = False
+
+        def __init__(self, who: Principal, held: int) -> None:
+            self._caller = who
+            self._is_bound = True
+            self.held_bytes = held
+
+        def give_up(self, why: str) -> None:
+            ended.append(f"{self._caller.tenant}/{self._caller.agent}")
+
+    exchanges = exchange.Exchanges(None, None, lambda lease: lease, catalog_pb2.WorkerRef())  # type: ignore[arg-type]
+    exchanges._streams = {
+        Stream(_caller("modest", "only"), 5),
+        Stream(_caller("greedy", "a"), 3),
+        Stream(_caller("greedy", "b"), 4),
+    }
+    exchanges._relieve()
+    assert ended == ["greedy/b"]
 
 
 async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
